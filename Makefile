@@ -1,0 +1,53 @@
+# Two commands: `make demo` and `make test`. Each makes its own .venv and installs what it needs.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+
+.PHONY: help demo test test-long check bench clean
+
+help:
+	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
+	@echo "make test       all tests"
+	@echo "make test-long  the long forms of the slow tests"
+	@echo "make check      lint, types, layers and the docs checks"
+	@echo "make bench      tumbling windows against Spark's own (minutes)"
+	@echo "make clean      remove .venv and build leftovers"
+
+STORE ?= parquet
+
+demo: $(VENV)/installed-demo
+	@$(PY) -m tools.demo --store $(STORE)
+
+test: $(VENV)/installed-dev
+	@echo "==> running the tests (a few minutes; Spark starts once)"
+	@$(PY) -m pytest $(ARGS)
+
+test-long: $(VENV)/installed-dev
+	@TIDEMARK_LONG=1 $(PY) -m pytest $(ARGS)
+
+check: $(VENV)/installed-dev
+	@echo "==> ruff: lint and format"
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@echo "==> mypy: types"
+	@$(VENV)/bin/mypy
+	@echo "==> import-linter: layers"
+	@$(VENV)/bin/lint-imports
+	@echo "==> docs"
+	@$(PY) -m tools.docs_check
+
+bench: $(VENV)/installed-dev
+	@$(PY) -m tools.bench tumbling --keys 100 --keys 100000 --keys 5000000
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidemark needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed-%: $(VENV)/bin/python pyproject.toml
+	@echo "==> installing tidemark[$*] and what it needs into $(VENV) (Spark and a JDK are 500 MB: a minute or two)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,51 @@
+"""Delivering panes: every unacknowledged checkpoint in ascending id, stopping at the first refusal.
+
+At least once, in order. The key of a delivery is (job id, sink name, checkpoint id); the rows under one key are
+always the same, so a sink that remembers the last id it took in has every pane exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import Manifest
+from statestore.segments import FileRef, read_verified
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ArrowSink = Callable[[pa.Table, int], None]
+"""Called with the panes of one checkpoint and its id."""
+SparkSink = Callable[["DataFrame", int], None]
+"""Called with a DataFrame of the panes of one checkpoint and its id."""
+
+
+class Delivery:
+    """Hands checkpoints with panes to ``send``, once each per run, oldest first."""
+
+    def __init__(self, checkpoint: Checkpoint, send: Callable[[Manifest], None] | None, delivered: int) -> None:
+        self._checkpoint = checkpoint
+        self._send = send
+        self.delivered = delivered
+
+    def up_to(self, head: Manifest) -> None:
+        """Deliver what is outstanding up to ``head``. An error of the sink passes through; the rest stays due."""
+        for checkpoint_id in range(self.delivered + 1, head.id + 1):
+            manifest = head if checkpoint_id == head.id else self._checkpoint.read(checkpoint_id).manifest
+            if self._send is not None and manifest.panes:
+                self._send(manifest)
+            self.delivered = checkpoint_id
+
+
+def read_rows(checkpoint: Checkpoint, files: tuple[FileRef, ...], schema: pa.Schema) -> pa.Table:
+    """The rows of pane or ledger files, checked against their checksums."""
+    tables = [
+        pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref, mapped=True))).cast(schema)
+        for ref in files
+    ]
+    return pa.concat_tables([schema.empty_table(), *tables])

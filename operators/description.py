@@ -1,0 +1,185 @@
+"""What the user writes: an immutable description of a windowed computation, and the doors to where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from operators.aggregates import Aggregate
+from operators.durations import Span, span_us, text_of
+from operators.windows import Sliding
+from statestore.errors import UsageError
+from statestore.store import Parquet, StoreConfig
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from pyspark.sql import DataFrame
+
+    from operators.delivery import ArrowSink, SparkSink
+    from operators.spark.query import SparkJob
+    from operators.standalone import Standalone
+
+Accumulation = Literal["accumulating", "discarding", "retracting"]
+ACCUMULATING: Accumulation = "accumulating"
+"""A later pane holds everything the window has seen."""
+DISCARDING: Accumulation = "discarding"
+"""A later pane holds only what is new since the one before."""
+RETRACTING: Accumulation = "retracting"
+"""As accumulating, and the last pane is taken back first."""
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When a window fires after its on-time pane."""
+
+    kind: Literal["every_element", "never"]
+
+
+def every_element() -> Trigger:
+    """A late pane for each key and window that a batch's late events touch."""
+    return Trigger("every_element")
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How long after the watermark an event is still taken, and which columns its ledger entry keeps."""
+
+    allowed_us: int = 60_000_000
+    trigger: Trigger = Trigger("every_element")
+    keep: tuple[str, ...] = ()
+    future_us: int = 60_000_000
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A windowed computation over a stream of events. Every method returns a new description."""
+
+    event_time: str
+    key: tuple[str, ...]
+    watermark_delay_us: int
+    name: str
+    windows: Sliding | None = None
+    aggregates: tuple[tuple[str, Aggregate], ...] = ()
+    lateness: Lateness = Lateness()
+    mode: Accumulation = ACCUMULATING
+
+    def window(self, windows: Sliding) -> Windowed:
+        """Which windows an event belongs to: `tumbling` or `sliding`."""
+        if not isinstance(windows, Sliding):
+            raise UsageError("give a window, as tumbling(...) or sliding(...)", code="window", found=repr(windows))
+        return replace(self, windows=windows)
+
+    def aggregate(self, **aggregates: Aggregate) -> Windowed:
+        """What to compute per key and window: ``name=count()``, ``name=mean("column")`` and so on."""
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise UsageError(
+                    "give an aggregate, as count() or mean(...)",
+                    code="aggregate",
+                    name=name,
+                    found=repr(aggregate),
+                )
+        names = {name for name, _ in self.aggregates} & set(aggregates)
+        if names:
+            raise UsageError("this aggregate is there already", code="aggregate-twice", names=sorted(names))
+        return replace(self, aggregates=(*self.aggregates, *aggregates.items()))
+
+    def late(
+        self,
+        allowed: Span,
+        *,
+        trigger: Trigger = Trigger("every_element"),
+        keep: Sequence[str] = (),
+        future: Span = "60 seconds",
+    ) -> Windowed:
+        """Take events up to ``allowed`` behind the watermark; later ones go to the late ledger.
+
+        ``keep`` names further input columns that a ledger entry keeps. An event more than ``future`` ahead of
+        the watermark is processed and counted as a future event.
+        """
+        allowed_us, future_us = span_us(allowed), span_us(future)
+        if allowed_us < 0 or future_us < 0:
+            raise UsageError("lateness and future tolerance cannot be negative", code="lateness", allowed=allowed)
+        if trigger.kind != "every_element":
+            raise UsageError("the late trigger is every_element()", code="late-trigger", found=trigger.kind)
+        return replace(self, lateness=Lateness(allowed_us, trigger, tuple(keep), future_us))
+
+    def accumulation(self, mode: Accumulation) -> Windowed:
+        """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""
+        if mode not in (ACCUMULATING, DISCARDING, RETRACTING):
+            raise UsageError(
+                "the mode is ACCUMULATING, DISCARDING or RETRACTING", code="accumulation", found=repr(mode)
+            )
+        return replace(self, mode=mode)
+
+    def describe(self) -> dict[str, Any]:
+        """The configuration as a manifest holds it; a change of any of it is a change of the job."""
+        return {
+            "name": self.name,
+            "event_time": self.event_time,
+            "key": list(self.key),
+            "watermark_delay": text_of(self.watermark_delay_us),
+            "window": self.windows.describe() if self.windows else None,
+            "aggregates": {name: aggregate.describe() for name, aggregate in self.aggregates},
+            "allowed_lateness": text_of(self.lateness.allowed_us),
+            "late_trigger": self.lateness.trigger.kind,
+            "ledger_columns": list(self.lateness.keep),
+            "future_tolerance": text_of(self.lateness.future_us),
+            "accumulation": self.mode,
+        }
+
+    def on_spark(
+        self,
+        stream: DataFrame,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        sink: SparkSink | None = None,
+        partitions: int | None = None,
+    ) -> SparkJob:
+        """This computation over a streaming DataFrame; nothing runs until ``start()``.
+
+        ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
+        DataFrame of panes and their checkpoint id, in ascending id, at least once each; without one, panes
+        are in the checkpoint's pane files, exactly once. ``partitions`` of state are fixed by the first start
+        (default: Spark's default parallelism).
+        """
+        from operators.spark.query import SparkJob
+
+        return SparkJob(self, stream, str(checkpoint), store or Parquet(), sink, partitions)
+
+    def standalone(
+        self,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        sink: ArrowSink | None = None,
+        partitions: int = 1,
+    ) -> Standalone:
+        """The same computation in this process, over batches of Arrow data, with the same checkpoint format."""
+        from operators.standalone import Standalone
+
+        return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions)
+
+
+def windowed(
+    *,
+    event_time: str,
+    key: str | Sequence[str] | None = None,
+    watermark_delay: Span = "0 seconds",
+    name: str = "windows",
+) -> Windowed:
+    """Begin a description: the column of event times, the key columns (none: one group for all), and by how much
+    the watermark stays behind the largest event time seen. ``name`` is the operator's identity in a checkpoint.
+    """
+    columns = (key,) if isinstance(key, str) else tuple(key or ())
+    if len(set(columns)) != len(columns) or event_time in columns:
+        raise UsageError("key columns differ from one another and from the event time", code="key-columns")
+    delay_us = span_us(watermark_delay)
+    if delay_us < 0:
+        raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=watermark_delay)
+    if not name or not all(c.isalnum() or c in "-_" for c in name):
+        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
+    return Windowed(event_time, columns, delay_us, name)

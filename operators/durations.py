@@ -1,0 +1,59 @@
+"""Spans of time as people write them, in microseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from statestore.errors import UsageError
+
+_UNIT_US = {
+    "microsecond": 1,
+    "us": 1,
+    "millisecond": 1_000,
+    "ms": 1_000,
+    "second": 1_000_000,
+    "s": 1_000_000,
+    "minute": 60_000_000,
+    "min": 60_000_000,
+    "hour": 3_600_000_000,
+    "h": 3_600_000_000,
+    "day": 86_400_000_000,
+    "d": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_PART = re.compile(r"\s*(-?\d+)\s*([a-z]+?)(s?)(?:\s+|,|$)")
+_LIMIT_US = 2**62
+
+Span = str | timedelta
+
+
+def span_us(span: Span) -> int:
+    """``"1 hour 30 minutes"`` or a `timedelta` in microseconds. Raises `UsageError` for anything else."""
+    if isinstance(span, timedelta):
+        return span // timedelta(microseconds=1)
+    if not isinstance(span, str):
+        raise UsageError('a span of time is text like "30 minutes", or a timedelta', code="span", found=repr(span))
+    text, position, total = span.strip().lower(), 0, 0
+    while position < len(text) or not text:
+        match = _PART.match(text, position)
+        unit = match and (_UNIT_US.get(match[2] + match[3]) or _UNIT_US.get(match[2]))
+        if not match or not unit:
+            raise UsageError('a span of time reads like "30 minutes" or "1 hour 30 s"', code="span", found=repr(span))
+        total += int(match[1]) * unit
+        position = match.end()
+    if abs(total) > _LIMIT_US:
+        raise UsageError("a span of time is too long", code="span", found=repr(span))
+    return total
+
+
+def text_of(span: int) -> str:
+    """Microseconds as people write them: ``5400000000`` is ``1 hour 30 minutes``."""
+    if span == 0:
+        return "0 seconds"
+    parts, rest = [], abs(span)
+    for unit in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
+        count, rest = divmod(rest, _UNIT_US[unit])
+        if count:
+            parts.append(f"{count} {unit}{'s' if count > 1 else ''}")
+    return ("-" if span < 0 else "") + " ".join(parts)

@@ -1,0 +1,254 @@
+"""The driver's side of a job: begin, commit, drain. Shared by the standalone and the Spark runner.
+
+One method publishes, `commit`; everything before it can be thrown away, everything after it repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from operators.partition import Arrivals, PartitionResult, Round
+from operators.plan import Plan
+from recovery.checkpoint import Checkpoint, Head, now_us
+from recovery.manifest import (
+    END_OF_TIME_US,
+    FORMAT,
+    InputPosition,
+    Kind,
+    Manifest,
+    OperatorState,
+    SparkPosition,
+)
+from statestore.errors import IncompatibleError, UsageError, invariant
+from statestore.segments import PartitionState
+from statestore.store import StoreConfig
+
+Hook = Callable[[str, int], None]
+"""Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
+
+
+def no_hook(_moment: str, _checkpoint_id: int) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the input stands after a checkpoint: one of the two, as the runner has it."""
+
+    spark: SparkPosition | None = None
+    input: InputPosition | None = None
+    processing_us: int | None = None
+
+
+class Job:
+    """A plan on an opened checkpoint, in one writer epoch."""
+
+    def __init__(self, plan: Plan, checkpoint: Checkpoint, store: StoreConfig, head: Head, hook: Hook) -> None:
+        self.plan = plan
+        self.checkpoint = checkpoint
+        self._store = store
+        self._head = head
+        self._hook = hook
+
+    @classmethod
+    def begin(
+        cls,
+        plan: Plan,
+        checkpoint: Checkpoint,
+        store: StoreConfig,
+        *,
+        partitions: int,
+        check: Callable[[Manifest | None], None] = lambda _head: None,
+        hook: Hook = no_hook,
+    ) -> Job:
+        """Check that the job may continue here, then fence: publish the next manifest under a new writer epoch.
+
+        Raises `IncompatibleError` for another job or a changed configuration, and whatever ``check`` raises;
+        nothing has changed then.
+        """
+        newest = checkpoint.head()
+        head = newest.manifest if newest else None
+        if head is not None:
+            _check_configuration(plan, head)
+        check(head)
+        if head is None:
+            _check_partitions(partitions)
+            manifest = _first(plan, checkpoint, partitions)
+        else:
+            invariant(newest is not None, "a head has a checksum")
+            manifest = msgspec.structs.replace(
+                head,
+                id=head.id + 1,
+                parent=newest.checksum if newest else "",
+                epoch=head.epoch + 1,
+                writer=checkpoint.writer,
+                kind="fence",
+                created_us=now_us(),
+                panes=(),
+                late=(),
+                counters={},
+                watermark_before_us=head.watermark_us,
+            )
+        return cls(plan, checkpoint, store, checkpoint.publish(manifest), hook)
+
+    @property
+    def head(self) -> Manifest:
+        """The newest checkpoint of this job."""
+        return self._head.manifest
+
+    @property
+    def partitions(self) -> int:
+        """How many state partitions the job has."""
+        return len(self._operator.partitions)
+
+    def round(self) -> Round:
+        """What every partition is told about the next checkpoint. Raises `UsageError` once drained."""
+        if self.head.drained:
+            raise UsageError(
+                "this checkpoint is drained: every window has fired, so it takes no new input; "
+                "start with a new checkpoint folder",
+                code="drained",
+                id=self.head.id,
+            )
+        return Round(
+            root=self.checkpoint.objects.root,
+            job_id=self.checkpoint.marker.job_id,
+            plan=self.plan,
+            store=self._store,
+            base=self._operator.partitions,
+            sequence=self.head.id + 1,
+            before_us=self.head.watermark_us,
+        )
+
+    def commit(
+        self,
+        results: Sequence[PartitionResult],
+        kind: Kind,
+        position: Position,
+        *,
+        delivered: int,
+        drained: bool = False,
+    ) -> Manifest:
+        """Publish the next checkpoint. Raises `FencedError` or `ConflictError`; nothing was published then."""
+        head, operator = self.head, self._operator
+        results = sorted(results, key=lambda result: result.partition)
+        self._check_results(results)
+        self._hook("before-manifest", head.id + 1)
+        counters = _sum([result.counters for result in results])
+        max_events = [r.max_event_us for r in results if r.max_event_us is not None]
+        if head.max_event_us is not None:
+            max_events.append(head.max_event_us)
+        manifest = Manifest(
+            format=FORMAT,
+            id=head.id + 1,
+            parent=self._head.checksum,
+            job_id=self.checkpoint.marker.job_id,
+            epoch=head.epoch,
+            writer=self.checkpoint.writer,
+            kind=kind,
+            created_us=now_us(),
+            operators={self.plan.name: msgspec.structs.replace(operator, partitions=tuple(r.state for r in results))},
+            watermark_us=results[0].after_us,
+            watermark_before_us=head.watermark_us,
+            max_event_us=max(max_events, default=None),
+            processing_us=_latest(head.processing_us, position.processing_us),
+            drained=drained,
+            spark=position.spark or head.spark,
+            input=position.input or head.input,
+            panes=tuple(ref for result in results for ref in result.panes),
+            late=tuple(ref for result in results for ref in result.late),
+            delivered=delivered,
+            counters=counters,
+            totals=_sum([head.totals, counters]),
+        )
+        self._head = self.checkpoint.publish(manifest)
+        self._hook("after-manifest", manifest.id)
+        return manifest
+
+    def no_arrivals(self) -> Arrivals:
+        """The arrivals of a tick: none."""
+        return Arrivals(self.plan.slices.schema.empty_table(), None, None, 0, {})
+
+    @property
+    def _operator(self) -> OperatorState:
+        return self.head.operators[self.plan.name]
+
+    def _check_results(self, results: Sequence[PartitionResult]) -> None:
+        """Every partition has answered once, from our base, and all saw the same input and watermark."""
+        expected = [(i, state.lineage) for i, state in enumerate(self._operator.partitions)]
+        found = [(result.partition, result.base_lineage) for result in results]
+        invariant(found == expected, "each partition answers once, from the base it was told", found=found)
+        for part in ("after_us", "max_event_us", "inputs"):
+            values = {getattr(result, part) for result in results}
+            invariant(len(values) == 1, "all partitions saw the same input", part=part, values=values)
+
+
+def drain_watermark() -> int:
+    """The watermark of a drained checkpoint."""
+    return END_OF_TIME_US
+
+
+def _first(plan: Plan, checkpoint: Checkpoint, partitions: int) -> Manifest:
+    operator = OperatorState(
+        configuration=plan.configuration,
+        fingerprint=plan.fingerprint,
+        tables=plan.tables,
+        partitions=(PartitionState(),) * partitions,
+    )
+    return Manifest(
+        format=FORMAT,
+        id=1,
+        parent="",
+        job_id=checkpoint.marker.job_id,
+        epoch=1,
+        writer=checkpoint.writer,
+        kind="fence",
+        created_us=now_us(),
+        operators={plan.name: operator},
+    )
+
+
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= 1 << 15:
+        raise UsageError("state has between 1 and 32768 partitions", code="partitions", found=partitions)
+
+
+def _check_configuration(plan: Plan, head: Manifest) -> None:
+    stored = head.operators.get(plan.name)
+    if stored is None:
+        raise IncompatibleError(
+            "this checkpoint belongs to another job: give this job a folder of its own",
+            code="other-job",
+            expected=plan.name,
+            found=sorted(head.operators),
+        )
+    if stored.fingerprint == plan.fingerprint:
+        return
+    changed = _difference(stored.configuration, plan.configuration) or {"input types": "changed"}
+    raise IncompatibleError(
+        "the job's configuration has changed since this checkpoint: put it back, or start with a new folder",
+        code="configuration-changed",
+        changed=changed,
+    )
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
+    names = sorted(old.keys() | new.keys())
+    return {n: f"{old.get(n)!r} -> {new.get(n)!r}" for n in names if old.get(n) != new.get(n)}
+
+
+def _sum(many: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for counters in many:
+        for name, value in counters.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def _latest(a: int | None, b: int | None) -> int | None:
+    known = [value for value in (a, b) if value is not None]
+    return max(known, default=None)

@@ -1,0 +1,175 @@
+"""The first half of a step, next to the input: classify events, assign slices, aggregate, split by partition.
+
+It needs no state, only the watermark at the start of the batch, so it runs wherever the input is read and what
+is sent on is already small. Pure and vectorised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.plan import Plan
+from statestore.errors import UsageError
+from statestore.fold import combine
+from statestore.keyhash import partition_of
+from statestore.tables import TIME
+
+VERY_LATE, NULL_KEY, NULL_TIME = "very_late", "null_key", "null_event_time"
+SAMPLE_ROWS = 1 << 16
+PAYS_BELOW = 0.5
+"""Aggregating next to the input pays while it leaves fewer rows than this share."""
+
+Counters = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What one piece of input came to.
+
+    ``partials`` has, per state partition, rows of the slices table (a key may repeat); ``rejected`` rows of the
+    late ledger; ``max_event_us`` the largest accepted event time, None when there was none.
+    """
+
+    partials: list[pa.Table]
+    rejected: pa.Table | None
+    max_event_us: int | None
+    counters: Counters
+
+
+def prepare(plan: Plan, events: pa.Table, watermark_us: int | None, partitions: int) -> Prepared:
+    """Prepare ``events`` (columns of ``plan.input_schema``, more are ignored) for ``partitions`` state partitions."""
+    events = _conform(plan, events)
+    accepted, rejected, counters = _classify(plan, events, watermark_us)
+    if not accepted.num_rows:
+        return Prepared([plan.slices.schema.empty_table()] * partitions, rejected, None, counters)
+    times = _int_times(accepted[plan.event_time])
+    partials = _aggregate(plan, _lift(plan, accepted, times))
+    return Prepared(_split(plan, partials, partitions), rejected, int(times.max()), counters)
+
+
+def _conform(plan: Plan, events: pa.Table) -> pa.Table:
+    missing = [name for name in plan.input_schema.names if name not in events.column_names]
+    if missing:
+        raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
+    chosen = events.select(plan.input_schema.names)
+    if chosen.schema.equals(plan.input_schema):
+        return chosen
+    try:
+        return chosen.cast(plan.input_schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise UsageError(
+            f"a batch has other types than the input was bound with ({error})", code="batch-type"
+        ) from None
+
+
+def _classify(plan: Plan, events: pa.Table, watermark_us: int | None) -> tuple[pa.Table, pa.Table | None, Counters]:
+    """Split events into accepted and rejected ones, and count the classes of lateness."""
+    null_time = _nulls(events, [plan.event_time])
+    null_key = _nulls(events, plan.key_names)
+    times = _int_times(events[plan.event_time])
+    counters = {"events": events.num_rows}
+    early = np.zeros(0, bool)
+    if watermark_us is not None:
+        early = times < _clip(watermark_us - plan.allowed_us)
+        late = times < watermark_us
+        future = times > _clip(watermark_us + plan.future_us)
+    reasons = _reasons(null_time, null_key, early)
+    accepted = events
+    if reasons is None:
+        keep = np.ones(events.num_rows, bool)
+    else:
+        keep = reasons == ""
+        accepted = events.filter(pa.array(keep))
+    if watermark_us is not None:
+        counters["mildly_late"] = int(np.count_nonzero(late & keep))
+        counters["future"] = int(np.count_nonzero(future & keep))
+    counters["accepted"] = accepted.num_rows
+    counters["on_time"] = accepted.num_rows - counters.get("mildly_late", 0) - counters.get("future", 0)
+    if reasons is None:
+        return accepted, None, counters
+    rejected = events.filter(pa.array(~keep))
+    why = reasons[~keep]
+    for reason in (VERY_LATE, NULL_KEY, NULL_TIME):
+        counters[reason] = int(np.count_nonzero(why == reason))
+    mark = pa.array([watermark_us], pa.int64()).cast(TIME) if _real(watermark_us) else pa.nulls(1, TIME)
+    marks = pc.take(mark, pa.array(np.zeros(len(why), np.int64)))
+    rejected = rejected.append_column("reason", pa.array(why, pa.string())).append_column("watermark", marks)
+    return accepted, rejected.cast(plan.late_schema), counters
+
+
+def _reasons(
+    null_time: npt.NDArray[np.bool_], null_key: npt.NDArray[np.bool_], early: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.str_] | None:
+    """Why each row is rejected ("" where it is not); None when no row is."""
+    if not (null_time.any() or null_key.any() or early.any()):
+        return None
+    rows = max(len(null_time), len(null_key), len(early))
+    reasons = np.full(rows, "", dtype="<U16")
+    for mask, reason in ((early, VERY_LATE), (null_key, NULL_KEY), (null_time, NULL_TIME)):
+        if len(mask):
+            reasons[mask] = reason
+    return reasons
+
+
+def _nulls(events: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Rows with a null in any of ``columns``; of length 0 when there is none."""
+    mask = np.zeros(0, bool)
+    for name in columns:
+        if events[name].null_count:
+            own = events[name].is_null().to_numpy()
+            mask = own if not len(mask) else mask | own
+    return mask
+
+
+def _int_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Microseconds; nulls become the largest time, so that they are never late."""
+    whole = column.cast(pa.int64())
+    if whole.null_count:
+        whole = pc.fill_null(whole, np.iinfo(np.int64).max)
+    times: npt.NDArray[np.int64] = whole.to_numpy()
+    return times
+
+
+def _lift(plan: Plan, accepted: pa.Table, times: npt.NDArray[np.int64]) -> pa.Table:
+    columns: list[pa.Array | pa.ChunkedArray] = [pa.array(plan.windows.slice_ends(times)).cast(TIME)]
+    columns += [accepted[name] for name in plan.key_names]
+    for bound in plan.aggregates:
+        values = None if bound.aggregate.column is None else accepted[bound.aggregate.column]
+        columns += bound.lift(values, accepted.num_rows)
+    return pa.table(columns, schema=plan.slices.schema)
+
+
+def _aggregate(plan: Plan, lifted: pa.Table) -> pa.Table:
+    """Combine rows of one slice and key, unless a sample says that hardly any share them."""
+    if lifted.num_rows > 2 * SAMPLE_ROWS:
+        sample = lifted.slice(0, SAMPLE_ROWS)
+        if combine(plan.slices, sample).num_rows > PAYS_BELOW * SAMPLE_ROWS:
+            return lifted
+    return combine(plan.slices, lifted)
+
+
+def _split(plan: Plan, partials: pa.Table, partitions: int) -> list[pa.Table]:
+    """``partials`` per state partition, order kept within each."""
+    if partitions == 1:
+        return [partials]
+    owners = partition_of(partials.select(plan.key_names), partitions)
+    order = np.argsort(owners.astype(np.uint16 if partitions <= 1 << 16 else np.int64), kind="stable")
+    together = partials.take(pa.array(order))
+    ends = np.cumsum(np.bincount(owners, minlength=partitions)).tolist()
+    return [together.slice(first, last - first) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _clip(time_us: int) -> int:
+    """Into int64: the ends of time absorb."""
+    return max(-(2**63), min(2**63 - 1, time_us))
+
+
+def _real(watermark_us: int | None) -> bool:
+    """Whether a watermark can be shown as a timestamp."""
+    return watermark_us is not None and abs(watermark_us) < 2**62

@@ -1,0 +1,313 @@
+"""A durable query on Spark: ``foreachBatch`` is the hook, one Spark job a batch, one manifest a batch.
+
+Batches, the tick that drains, and delivery all take one lock in the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructType,
+    TimestampType,
+)
+
+from operators.delivery import Delivery, SparkSink
+from operators.description import Windowed
+from operators.job import Hook, Job, Position, drain_watermark, no_hook
+from operators.partition import PartitionResult, Round
+from operators.plan import bind_plan, input_columns
+from operators.spark.tasks import EXCHANGE, RESULTS, decode_result, map_side, state_side, tick_side
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import Manifest
+from recovery.spark_log import (
+    FOLDER,
+    SparkLog,
+    check_agreement,
+    check_follows,
+    check_same,
+    load_files,
+    store_files,
+)
+from statestore.errors import TidemarkError, UsageError
+from statestore.store import StoreConfig
+from statestore.tables import TIME
+
+log = logging.getLogger("tidemark")
+
+BATCH_ROWS = 100_000
+"""Rows in one Arrow batch from Spark to Python."""
+
+
+class StoppingError(TidemarkError):
+    """Raised inside Spark's query to end it between two batches; never seen by users."""
+
+
+@dataclass(frozen=True)
+class SparkJob:
+    """A description on a streaming DataFrame. ``start`` runs it; ``schedule`` says how often."""
+
+    description: Windowed
+    stream: DataFrame
+    checkpoint: str
+    store: StoreConfig
+    sink: SparkSink | None
+    partitions: int | None
+    trigger: dict[str, Any] | None = None
+    hook: Hook = no_hook
+
+    def schedule(self, **trigger: Any) -> SparkJob:
+        """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
+        return replace(self, trigger=trigger)
+
+    def with_hook(self, hook: Hook) -> SparkJob:
+        """Call ``hook(moment, checkpoint_id)`` before and after each manifest: for fault injection."""
+        return replace(self, hook=hook)
+
+    def start(self) -> DurableQuery:
+        """Take over the checkpoint, deliver what is outstanding, and start Spark's query.
+
+        Raises before anything runs: `UsageError` for a description that does not fit the stream or a drained
+        checkpoint, `IncompatibleError` for a checkpoint of another job, a changed configuration, or a Spark
+        checkpoint that does not belong to ours.
+        """
+        if not self.stream.isStreaming:
+            raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
+        plan = bind_plan(self.description, arrow_schema(self.stream.schema, input_columns(self.description)))
+        session = self.stream.sparkSession
+        checkpoint = Checkpoint.open_or_create(self.checkpoint)
+        spark_log = SparkLog(checkpoint.objects)
+        job = Job.begin(
+            plan,
+            checkpoint,
+            self.store,
+            partitions=self.partitions or max(1, session.sparkContext.defaultParallelism),
+            check=lambda head: check_agreement(
+                load_files(checkpoint.objects, head.spark if head else None), spark_log
+            ),
+            hook=self.hook,
+        )
+        query = DurableQuery(session, job, spark_log, self.sink)
+        query.begin(self.stream.select(*input_columns(self.description)), self.trigger)
+        return query
+
+
+class DurableQuery:
+    """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever dies."""
+
+    def __init__(self, session: SparkSession, job: Job, spark_log: SparkLog, sink: SparkSink | None) -> None:
+        self._session = session
+        self._job = job
+        self._log = spark_log
+        self._sink = sink
+        self._delivery = Delivery(job.checkpoint, self._send if sink else None, job.head.delivered)
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._query: StreamingQuery | None = None
+
+    def begin(self, stream: DataFrame, trigger: dict[str, Any] | None) -> None:
+        """Deliver what the last run left undelivered, then start. A drained checkpoint is refused after that."""
+        with self._lock:
+            self._delivery.up_to(self._job.head)
+            self._job.round()
+        writer = stream.writeStream.foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", self._job.checkpoint.objects.locate(FOLDER))
+        if trigger:
+            writer = writer.trigger(**trigger)
+        self._query = writer.start()
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Id of the newest checkpoint."""
+        return self._job.head.id
+
+    @property
+    def manifest(self) -> Manifest:
+        """The newest checkpoint: offsets, watermark, counters, files."""
+        return self._job.head
+
+    @property
+    def is_active(self) -> bool:
+        """Whether Spark's query is running."""
+        return self._query is not None and bool(self._query.isActive)
+
+    def process_all_available(self) -> None:
+        """Wait until everything the source has now is in a checkpoint. Raises what stopped the query, if it did."""
+        self._guard(self._spark_query.processAllAvailable)
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait for the query to end; False when the time ran out first. Raises what stopped it, if it failed."""
+        spark_query = self._spark_query
+        wait = partial(spark_query.awaitTermination, timeout_s) if timeout_s else spark_query.awaitTermination
+        return self._guard(wait) is not False
+
+    def stop(self, *, drain: bool = False) -> None:
+        """End the query between two batches. What was not read stays unread and comes at the next start.
+
+        With ``drain`` one more checkpoint moves the watermark to the end of time: every window fires, and the
+        checkpoint takes no new input afterwards. Call `process_all_available` first to read what is there.
+        Raises what had stopped the query, if it had failed; nothing is drained then.
+        """
+        self._stopping = True
+        with self._lock:
+            pass  # a batch in progress ends here; the next one sees the flag
+        self._spark_query.stop()
+        if self._failure is not None:
+            raise self._failure
+        if drain:
+            with self._lock:
+                self._drain()
+
+    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """Spark's hook. Whatever it raises ends the query and is kept for `await_termination`."""
+        with self._lock:
+            try:
+                if self._stopping:
+                    raise StoppingError("the query is stopping", code="stopping")
+                self._take(batch, batch_id)
+            except StoppingError:
+                raise
+            except BaseException as error:
+                self._failure = _original(error)
+                raise
+
+    def _take(self, batch: DataFrame, batch_id: int) -> None:
+        job, objects = self._job, self._job.checkpoint.objects
+        planned = self._log.planned(str(self._log.query_id()), batch_id)
+        position, head = planned.position, load_files(objects, job.head.spark)
+        if head is not None and head.batch_id == batch_id:
+            check_same(head, position)
+            self._delivery.up_to(job.head)
+            return
+        check_follows(head, position)
+        round_ = job.round()
+        results = _run_batch(batch, round_)
+        manifest = job.commit(
+            results,
+            "batch",
+            Position(
+                spark=store_files(objects, position, round_.sequence),
+                processing_us=planned.timestamp_ms * 1000,
+            ),
+            delivered=self._delivery.delivered,
+        )
+        self._report(manifest)
+        self._delivery.up_to(manifest)
+
+    def _drain(self) -> None:
+        if self._job.head.drained:
+            return
+        round_ = self._job.round()
+        results = _run_tick(self._session, round_, drain_watermark())
+        manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
+        self._report(manifest)
+        self._delivery.up_to(manifest)
+
+    def _send(self, manifest: Manifest) -> None:
+        assert self._sink is not None
+        objects = self._job.checkpoint.objects
+        paths = [objects.locate(ref.path) for ref in manifest.panes]
+        self._sink(self._session.read.parquet(*paths), manifest.id)
+
+    def _report(self, manifest: Manifest) -> None:
+        counters = manifest.counters
+        if counters.get("future"):
+            log.info(
+                "checkpoint %d: %d events ahead of the watermark by more than the tolerance",
+                manifest.id,
+                counters["future"],
+            )
+        if rejected := sum(ref.rows for ref in manifest.late):
+            log.warning("checkpoint %d: %d events rejected, see the late ledger", manifest.id, rejected)
+
+    def _guard(self, wait: Callable[[], Any]) -> Any:
+        """Run ``wait``; when the query has failed, raise our own error rather than Spark's wrapping of it."""
+        try:
+            return wait()
+        except Exception:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    @property
+    def _spark_query(self) -> StreamingQuery:
+        if self._query is None:
+            raise UsageError("the query has not started", code="not-started")
+        return self._query
+
+
+def _run_batch(batch: DataFrame, round_: Round) -> list[PartitionResult]:
+    """The one job of a batch: prepare, exchange, step."""
+    # The session of a batch is a clone: these settings do not reach the user's.
+    conf = batch.sparkSession.conf
+    conf.set("spark.sql.adaptive.enabled", "false")
+    conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
+    exchanged = batch.mapInArrow(partial(map_side, round_), EXCHANGE)
+    placed = exchanged.repartitionById(round_.partitions, sf.col("partition"))
+    rows = placed.mapInArrow(partial(state_side, round_), RESULTS).collect()
+    return [decode_result(bytes(row["result"])) for row in rows]
+
+
+def _run_tick(session: SparkSession, round_: Round, after_us: int) -> list[PartitionResult]:
+    numbers = session.range(0, round_.partitions, 1, round_.partitions)
+    rows = numbers.mapInArrow(partial(tick_side, round_, after_us), RESULTS).collect()
+    return [decode_result(bytes(row["result"])) for row in rows]
+
+
+def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:
+    """The Arrow types of those of ``columns`` the stream has; times in UTC microseconds."""
+    fields = [field for field in schema.fields if field.name in columns]
+    return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in fields])
+
+
+_PLAIN: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    if isinstance(kind, TimestampType):
+        return TIME
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, ArrayType):
+        return pa.list_(_arrow_type(kind.elementType))
+    if isinstance(kind, StructType):
+        return pa.struct([pa.field(f.name, _arrow_type(f.dataType)) for f in kind.fields])
+    if isinstance(kind, MapType):
+        return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
+    found = _PLAIN.get(kind.simpleString())
+    if found is None:
+        raise UsageError(
+            "a column has a type that cannot be read: cast it", code="spark-type", type=kind.simpleString()
+        )
+    return found
+
+
+def _original(error: BaseException) -> BaseException:
+    """Our own error out of what Spark made of one that a task raised."""
+    return error

@@ -1,0 +1,167 @@
+"""What runs in Spark's tasks: `map_side` next to the input, `state_side` next to the state.
+
+Between them travels one row per (piece of input, state partition): the largest event time seen, counters, and the
+partials as one Arrow blob. So every state partition knows the watermark at the end of the batch, and due windows
+fire in the same job. Rows come in any order and a task may run twice or as a zombie: nothing here publishes.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import pyarrow as pa
+
+from operators.partition import Arrivals, PartitionResult, Round, advance, run_partition
+from operators.plan import Plan
+from operators.prepare import Prepared, prepare
+from statestore.errors import invariant
+
+CHUNK_ROWS = 1 << 20
+"""Input rows prepared at once: bounds a task's memory."""
+
+EXCHANGE = "partition int, input long, header binary, partials binary, rejected binary"
+RESULTS = "partition int, result binary"
+
+_EXCHANGE_SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("input", pa.int64()),
+        ("header", pa.binary()),
+        ("partials", pa.binary()),
+        ("rejected", pa.binary()),
+    ]
+)
+_RESULT_SCHEMA = pa.schema([("partition", pa.int32()), ("result", pa.binary())])
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What one piece of input saw. Every state partition gets it; the counters go to one of them only."""
+
+    max_event_us: int | None
+    counters: dict[str, int] = {}
+
+
+def map_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Prepare this task's input. Also called for an input partition without rows."""
+    _freeze_once()
+    task = _task_partition()
+    for chunk_number, chunk in enumerate(_chunks(round_.plan, batches)):
+        prepared = prepare(round_.plan, chunk, round_.before_us, round_.partitions)
+        # Ordered by task, then chunk, so that sums fold in the same order whatever arrives first.
+        yield from _exchange_rows(prepared, (task << 20) + chunk_number, round_.partitions)
+
+
+def state_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take what arrived for this state partition through the step; one small commit row comes out."""
+    _freeze_once()
+    partition, arrivals = _gather(round_.plan, batches)
+    invariant(partition == _task_partition(), "rows reach the task of their state partition", found=partition)
+    after = advance(round_.plan, round_.before_us, arrivals.max_event_us)
+    yield _result_row(run_partition(round_, partition, arrivals, after))
+
+
+def tick_side(round_: Round, after_us: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A step without input: only the watermark moves. Each input row is the number of a state partition."""
+    _freeze_once()
+    nothing = Arrivals(round_.plan.slices.schema.empty_table(), None, None, 0, {})
+    for batch in batches:
+        for partition in batch.column(0).to_pylist():
+            yield _result_row(run_partition(round_, partition, nothing, after_us))
+
+
+def decode_result(payload: bytes) -> PartitionResult:
+    """A commit row's payload."""
+    return msgspec.msgpack.decode(payload, type=PartitionResult)
+
+
+def _chunks(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The input in tables of about `CHUNK_ROWS`; one empty table when there is no input."""
+    held: list[pa.RecordBatch] = []
+    rows, any_yet = 0, False
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= CHUNK_ROWS:
+            yield pa.Table.from_batches(held)
+            held, rows, any_yet = [], 0, True
+    if held or not any_yet:
+        yield pa.Table.from_batches(held) if held else plan.input_schema.empty_table()
+
+
+def _exchange_rows(prepared: Prepared, number: int, partitions: int) -> Iterator[pa.RecordBatch]:
+    ledger_owner = number % partitions
+    for partition in range(partitions):
+        owner = partition == ledger_owner
+        header = Header(prepared.max_event_us, prepared.counters if owner else {})
+        partials = prepared.partials[partition]
+        columns = [
+            pa.array([partition], pa.int32()),
+            pa.array([number], pa.int64()),
+            pa.array([msgspec.msgpack.encode(header)], pa.binary()),
+            pa.array([_pack(partials) if partials.num_rows else None], pa.binary()),
+            pa.array([_pack(prepared.rejected) if owner and prepared.rejected is not None else None], pa.binary()),
+        ]
+        yield pa.record_batch(columns, schema=_EXCHANGE_SCHEMA)
+
+
+def _gather(plan: Plan, batches: Iterable[pa.RecordBatch]) -> tuple[int, Arrivals]:
+    """Everything that arrived, in the order of the pieces of input."""
+    table = pa.Table.from_batches(list(batches), _EXCHANGE_SCHEMA)
+    invariant(table.num_rows > 0, "every state partition hears from every piece of input")
+    order = pa.array(table["input"].to_numpy().argsort(kind="stable"))
+    table = table.take(order)
+    partitions = set(table["partition"].to_pylist())
+    invariant(len(partitions) == 1, "one task gets one state partition", found=partitions)
+    headers = [msgspec.msgpack.decode(raw, type=Header) for raw in table["header"].to_pylist()]
+    maxima = [h.max_event_us for h in headers if h.max_event_us is not None]
+    counters: dict[str, int] = {}
+    for header in headers:
+        for name, value in header.counters.items():
+            counters[name] = counters.get(name, 0) + value
+    rejected = _unpack_all(table["rejected"])
+    return partitions.pop(), Arrivals(
+        partials=pa.concat_tables([plan.slices.schema.empty_table(), *_unpack_all(table["partials"])]),
+        rejected=pa.concat_tables(rejected) if rejected else None,
+        max_event_us=max(maxima, default=None),
+        inputs=len(headers),
+        counters=counters,
+    )
+
+
+def _pack(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _unpack_all(blobs: pa.ChunkedArray) -> list[pa.Table]:
+    return [pa.ipc.open_stream(blob.as_buffer()).read_all() for blob in blobs if blob.is_valid]
+
+
+def _result_row(result: PartitionResult) -> pa.RecordBatch:
+    columns = [
+        pa.array([result.partition], pa.int32()),
+        pa.array([msgspec.msgpack.encode(result)], pa.binary()),
+    ]
+    return pa.record_batch(columns, schema=_RESULT_SCHEMA)
+
+
+def _task_partition() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+_frozen = False
+
+
+def _freeze_once() -> None:
+    """Spark's worker runs a full garbage collection after every task; freezing what is loaded makes it cheap."""
+    global _frozen
+    if not _frozen:
+        gc.freeze()
+        _frozen = True

@@ -1,0 +1,153 @@
+"""The standalone runner: the same operator in one process, over batches of Arrow data. No Spark, no Java."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from operators.delivery import ArrowSink, Delivery, read_rows
+from operators.description import Windowed
+from operators.job import Hook, Job, Position, drain_watermark, no_hook
+from operators.partition import Arrivals, advance, run_partition
+from operators.plan import Plan, bind_plan
+from operators.prepare import Prepared, prepare
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import InputPosition, Manifest
+from statestore.checksums import checksum
+from statestore.errors import IncompatibleError, UsageError
+from statestore.store import StoreConfig
+
+
+class Standalone:
+    """A description on a checkpoint folder, fed with batches. Each batch is one checkpoint.
+
+    ``batches`` always means the whole input from its beginning, in the same batches: those the checkpoint holds
+    already are skipped, so after a crash the same call continues where it stopped.
+    """
+
+    def __init__(
+        self,
+        description: Windowed,
+        checkpoint: str,
+        store: StoreConfig,
+        sink: ArrowSink | None,
+        partitions: int,
+        hook: Hook = no_hook,
+    ) -> None:
+        self._description = description
+        self._root = checkpoint
+        self._store = store
+        self._sink = sink
+        self._partitions = partitions
+        self._hook = hook
+        self._job: Job | None = None
+        self._delivery: Delivery | None = None
+
+    def run(self, batches: Iterable[pa.Table | pa.RecordBatch], *, drain: bool = False) -> pa.Table:
+        """Take all batches, then with ``drain`` fire every window; the panes of this call, in order.
+
+        Raises `IncompatibleError` when the input is not the one this checkpoint holds.
+        """
+        panes = list(self.stream(batches))
+        if drain:
+            panes.append(self.drain())
+        if self._job is None:
+            raise UsageError("there was no batch and no checkpoint to continue", code="no-input")
+        return pa.concat_tables([self._job.plan.pane_schema.empty_table(), *panes])
+
+    def stream(self, batches: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table]:
+        """As `run`, one table of panes per checkpoint, as soon as it is committed and delivered."""
+        for number, batch in enumerate(batches):
+            table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+            job = self._begin(table.schema)
+            taken = job.head.input or InputPosition(0, "")
+            if number < taken.batches - 1:
+                continue
+            mark = _mark(job.plan, table)
+            if number == taken.batches - 1:
+                if mark != taken.last:
+                    raise IncompatibleError(
+                        "the input is not the one this checkpoint holds: its newest batch differs",
+                        code="input-differs",
+                        batch=number,
+                    )
+                continue
+            yield self._take(job, table, InputPosition(number + 1, mark))
+
+    def drain(self) -> pa.Table:
+        """Move the watermark to the end of time: every window fires, and no new input is taken. The last panes."""
+        if self._job is None:
+            raise UsageError("feed a batch before draining", code="no-input")
+        job = self._job
+        if job.head.drained:
+            return job.plan.pane_schema.empty_table()
+        round_ = job.round()
+        results = [
+            run_partition(round_, partition, job.no_arrivals(), drain_watermark())
+            for partition in range(round_.partitions)
+        ]
+        return self._commit(job, job.commit(results, "tick", Position(), delivered=self._sent, drained=True))
+
+    @property
+    def head(self) -> Manifest:
+        """The newest checkpoint. Raises `UsageError` before the first batch."""
+        if self._job is None:
+            raise UsageError("nothing has run yet", code="no-input")
+        return self._job.head
+
+    def _begin(self, schema: pa.Schema) -> Job:
+        if self._job is None:
+            plan = bind_plan(self._description, schema)
+            checkpoint = Checkpoint.open_or_create(self._root)
+            self._job = Job.begin(plan, checkpoint, self._store, partitions=self._partitions, hook=self._hook)
+            self._delivery = Delivery(checkpoint, self._send if self._sink else None, self._job.head.delivered)
+            self._delivery.up_to(self._job.head)
+        return self._job
+
+    def _take(self, job: Job, batch: pa.Table, position: InputPosition) -> pa.Table:
+        round_ = job.round()
+        prepared = prepare(job.plan, batch, round_.before_us, round_.partitions)
+        after = advance(job.plan, round_.before_us, prepared.max_event_us)
+        results = [
+            run_partition(round_, partition, _arrivals(prepared, partition), after)
+            for partition in range(round_.partitions)
+        ]
+        return self._commit(job, job.commit(results, "batch", Position(input=position), delivered=self._sent))
+
+    def _commit(self, job: Job, manifest: Manifest) -> pa.Table:
+        assert self._delivery is not None
+        self._delivery.up_to(manifest)
+        return read_rows(job.checkpoint, manifest.panes, job.plan.pane_schema)
+
+    def _send(self, manifest: Manifest) -> None:
+        assert self._sink is not None
+        assert self._job is not None
+        panes = read_rows(self._job.checkpoint, manifest.panes, self._job.plan.pane_schema)
+        self._sink(panes, manifest.id)
+
+    @property
+    def _sent(self) -> int:
+        assert self._delivery is not None
+        return self._delivery.delivered
+
+
+def _arrivals(prepared: Prepared, partition: int) -> Arrivals:
+    """Partition 0 writes the ledger and carries the counters of the one piece of input."""
+    first = partition == 0
+    return Arrivals(
+        partials=prepared.partials[partition],
+        rejected=prepared.rejected if first else None,
+        max_event_us=prepared.max_event_us,
+        inputs=1,
+        counters=prepared.counters if first else {},
+    )
+
+
+def _mark(plan: Plan, batch: pa.Table) -> str:
+    """A checksum of what the job reads of a batch."""
+    sink = pa.BufferOutputStream()
+    rows = batch.select([n for n in plan.input_schema.names if n in batch.column_names]).combine_chunks()
+    with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:
+        writer.write_table(rows.replace_schema_metadata(None))
+    return checksum(sink.getvalue())

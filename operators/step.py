@@ -1,0 +1,222 @@
+"""The second half of a step, next to the state: what fires, what changes. A pure function of its arguments.
+
+``before`` is the watermark that classified the batch, ``after`` the one at its end. Both exclusive: a window
+fires on time when ``before < end <= after``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.plan import FIRED, SLICES, Plan
+from statestore.changes import ChangeSet, Lookup, TableChanges
+from statestore.fold import combine
+from statestore.store import StateView
+from statestore.tables import TIME
+
+BEGINNING_US, END_US = -(2**63), 2**63 - 1
+TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Everything a step wants done. ``panes`` are in order: retractions before what replaces them."""
+
+    changes: ChangeSet
+    panes: pa.Table
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+def step(plan: Plan, view: StateView, partials: pa.Table, before: int | None, after: int | None) -> Transition:
+    """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
+    low = BEGINNING_US if before is None else before
+    high = low if after is None else max(low, after)
+    on_time = _fire_on_time(plan, view, partials, low, high) if high > low else None
+    late = _fire_late(plan, view, partials, low)
+    fired_bound, slice_bound = _expiry_bounds(plan, high)
+    panes: list[pa.Table] = []
+    counters: dict[str, int] = {}
+    remembered = []
+    if late is not None:
+        retractions, emissions, last = late
+        panes += [retractions, emissions]
+        remembered.append(last)
+        counters |= {"panes_late": emissions.num_rows, "retractions": retractions.num_rows}
+    if on_time is not None and on_time.num_rows:
+        panes.append(_panes(plan, on_time, "on_time", "emit", None, fired_bound))
+        counters["panes_on_time"] = on_time.num_rows
+        remembered.append(_remember(plan, on_time, None))
+    changes = {
+        SLICES: TableChanges(merge=_after(plan.slices.expiry, partials, slice_bound), expire=slice_bound),
+        FIRED: TableChanges(put=_still_open(plan, remembered, fired_bound), expire=fired_bound),
+    }
+    return Transition(changes, pa.concat_tables([plan.pane_schema.empty_table(), *panes]), counters)
+
+
+def _fire_on_time(plan: Plan, view: StateView, partials: pa.Table, low: int, high: int) -> pa.Table | None:
+    """Value of each key and window with ``low < end <= high``: state and batch folded together."""
+    first = None if low == BEGINNING_US else plan.windows.oldest_slice_after(low) + 1
+    last = None if high == END_US else high + 1
+    own = partials if first is None and last is None else _between(partials, first, last)
+    stored = view.scan(SLICES, first, last, in_order=False)
+    rows = pa.concat_tables([plan.slices.schema.empty_table(), *stored, own])
+    return _by_window(plan, rows, low, high) if rows.num_rows else None
+
+
+def _by_window(plan: Plan, rows: pa.Table, low: int, high: int) -> pa.Table:
+    """Slices combined per window and key, of the windows with ``low < end <= high``."""
+    spec = plan.windows_spec
+    if plan.windows.tumbles:
+        return combine(spec, rows.rename_columns(spec.schema.names))
+    index, ends = plan.windows.explode(_times(rows["slice_end"]))
+    due = (ends > low) & (ends <= high)
+    spread = rows.take(pa.array(index[due])).set_column(0, "window_end", pa.array(ends[due]).cast(TIME))
+    return combine(spec, spread)
+
+
+def _fire_late(
+    plan: Plan, view: StateView, partials: pa.Table, low: int
+) -> tuple[pa.Table, pa.Table, pa.Table] | None:
+    """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
+    if low == BEGINNING_US or not partials.num_rows:
+        return None
+    first_ends = plan.windows.first_ends(_times(partials["slice_end"]))
+    touching = partials.filter(pa.array(first_ends <= low)) if bool((first_ends <= low).any()) else None
+    if touching is None:
+        return None
+    news = _by_window(plan, _fold_up(plan, touching), BEGINNING_US, low)
+    if not news.num_rows:
+        return None
+    keys = news.select(plan.fired.key_names)
+    fired = view.lookup(FIRED, keys)
+    values = news if plan.mode == "discarding" else _whole_windows(plan, view, keys, partials)
+    # Numbered after the last ones; 0 where the window never fired.
+    number = pc.fill_null(pc.add(fired.rows["pane"], 1), 0)
+    emissions = _panes(plan, values, "late", "emit", number, None)
+    retractions = plan.pane_schema.empty_table()
+    if plan.mode == "retracting":
+        retractions = _retractions(plan, fired)
+    return retractions, emissions, _remember(plan, values, number)
+
+
+def _retractions(plan: Plan, fired: Lookup) -> pa.Table:
+    """The last panes once more, as retractions, of the windows that had fired."""
+    rows = fired.rows.filter(fired.found)
+    columns = [
+        pc.subtract(rows["window_end"].cast(pa.int64()), plan.windows.size_us).cast(TIME),
+        rows["window_end"],
+        *(rows[name] for name in plan.key_names),
+        *(rows[a.name] for a in plan.aggregates),
+        rows["pane"],
+        _constant(rows.num_rows, "late", TIMINGS),
+        _constant(rows.num_rows, "retract", KINDS),
+        pa.array(np.zeros(rows.num_rows, bool)),
+    ]
+    return pa.table(columns, schema=plan.pane_schema)
+
+
+def _whole_windows(plan: Plan, view: StateView, keys: pa.Table, partials: pa.Table) -> pa.Table:
+    """The full value of each (window, key) in ``keys``, in their order: stored slices and this batch's."""
+    index, ends = plan.windows.slices_of(_times(keys["window_end"]))
+    wanted = keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
+    stored = view.lookup(SLICES, wanted)
+    old = stored.rows.set_column(0, "window_end", keys["window_end"].take(pa.array(index))).filter(stored.found)
+    names = plan.slices.key_names
+    asked = wanted.append_column("__window", keys["window_end"].take(pa.array(index)))
+    own = asked.join(_fold_up(plan, partials), keys=names, join_type="inner", use_threads=False)
+    own = own.drop_columns(["slice_end"]).rename_columns({"__window": "window_end"})
+    spec = plan.windows_spec
+    rows = pa.concat_tables([spec.conform(old), spec.conform(own)])
+    # The first rows only fix the order of the groups: null is the identity of every combiner.
+    blank = [pa.nulls(keys.num_rows, column.arrow) for column in spec.values]
+    lead = pa.table([*keys.columns, *blank], schema=spec.schema)
+    return combine(spec, pa.concat_tables([lead, rows]))
+
+
+def _fold_up(plan: Plan, partials: pa.Table) -> pa.Table:
+    return combine(plan.slices, partials)
+
+
+def _panes(
+    plan: Plan,
+    values: pa.Table,
+    timing: str,
+    kind: str,
+    number: pa.Array | pa.ChunkedArray | None,
+    fired_bound: int | None,
+) -> pa.Table:
+    """Pane rows of windows with ``values``. A pane is the last one when its window expires in this step."""
+    rows = values.num_rows
+    ends = _times(values["window_end"])
+    final = np.zeros(rows, bool) if fired_bound is None else ends <= fired_bound
+    columns = [
+        pa.array(ends - plan.windows.size_us).cast(TIME),
+        values["window_end"],
+        *(values[name] for name in plan.key_names),
+        *(aggregate.finish(values) for aggregate in plan.aggregates),
+        pa.array(np.zeros(rows, np.int64)) if number is None else number,
+        _constant(rows, timing, TIMINGS),
+        _constant(rows, kind, KINDS),
+        pa.array(final),
+    ]
+    return pa.table(columns, schema=plan.pane_schema)
+
+
+def _remember(plan: Plan, values: pa.Table, number: pa.Array | pa.ChunkedArray | None) -> pa.Table:
+    """Rows of the fired table for these panes."""
+    numbers = pa.array(np.zeros(values.num_rows, np.int64)) if number is None else number
+    results = [aggregate.finish(values) for aggregate in plan.aggregates]
+    keys = [values[name] for name in plan.fired.key_names]
+    return pa.table([*keys, numbers, *results], schema=plan.fired.schema)
+
+
+def _still_open(plan: Plan, remembered: list[pa.Table], fired_bound: int | None) -> pa.Table | None:
+    """Of the panes fired, those whose window may fire again."""
+    if not plan.allowed_us or not remembered:
+        return None
+    return _after(plan.fired.expiry, pa.concat_tables(remembered), fired_bound)
+
+
+def _after(column: str | None, rows: pa.Table, bound: int | None) -> pa.Table | None:
+    """Rows whose time in ``column`` is after ``bound``."""
+    if not rows.num_rows or bound is None:
+        return rows if rows.num_rows else None
+    keep = _times(rows[column]) > bound
+    if keep.all():
+        return rows
+    return rows.filter(pa.array(keep)) if keep.any() else None
+
+
+def _expiry_bounds(plan: Plan, watermark: int) -> tuple[int | None, int | None]:
+    """Up to which window end panes, and up to which slice end partials, are not needed any more."""
+    if watermark == BEGINNING_US:
+        return None, None
+    if watermark == END_US:
+        return END_US - 1, END_US - 1
+    bound = max(BEGINNING_US, watermark - plan.allowed_us)
+    return bound, plan.windows.oldest_slice_after(bound)
+
+
+def _between(rows: pa.Table, first: int | None, last: int | None) -> pa.Table:
+    times = _times(rows["slice_end"])
+    keep = np.ones(len(times), bool)
+    if first is not None:
+        keep &= times >= first
+    if last is not None:
+        keep &= times < last
+    return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def _times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    return values
+
+
+def _constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArray:
+    codes = np.full(rows, values.index(value), np.int8)
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values))

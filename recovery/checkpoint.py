@@ -1,0 +1,182 @@
+"""A checkpoint root: its marker file, its chain of manifests, and the one way to publish the next.
+
+Publishing manifest N+1 under a name nobody may take twice is the commit. Whoever finds the name taken has lost:
+to a newer writer epoch (`FencedError`) or to a race (`ConflictError`); nothing of theirs was published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from recovery.manifest import FORMAT, Manifest, decode, encode
+from statestore.errors import (
+    ConflictError,
+    CorruptionError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    invariant,
+)
+from statestore.objects import Objects
+
+MARKER = "tidemark.json"
+MANIFESTS = "manifests"
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """What ``tidemark.json`` says: this folder is a checkpoint root, of this job, in this format."""
+
+    format: int
+    job_id: str
+    created_us: int
+    atomic_create: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest manifest and the checksum by which its child will name it."""
+
+    manifest: Manifest
+    checksum: str
+
+
+def manifest_path(checkpoint_id: int) -> str:
+    """Where the manifest of this id lies."""
+    return f"{MANIFESTS}/{checkpoint_id:020d}.json"
+
+
+def now_us() -> int:
+    """Wall clock, microseconds since 1970 UTC. For people; no decision rests on it."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint root."""
+
+    objects: Objects
+    marker: Marker
+    writer: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def open(cls, root: str | os.PathLike[str]) -> Checkpoint:
+        """Open an existing root. Raises `NotFoundError` when there is none; changes nothing."""
+        objects = Objects(root)
+        try:
+            data = objects.read(MARKER)
+        except NotFoundError:
+            raise NotFoundError(
+                "no checkpoint here: give the folder that was passed as checkpoint=",
+                code="no-checkpoint",
+                root=objects.root,
+            ) from None
+        return cls(objects, _read_marker(data))
+
+    @classmethod
+    def open_or_create(cls, root: str | os.PathLike[str]) -> Checkpoint:
+        """Open a root, or make it one. Of several that make it at once, all end up with the same."""
+        objects = Objects(root)
+        if not objects.exists(MARKER):
+            if objects.names(MANIFESTS):
+                raise CorruptionError(
+                    "the root has manifests but its marker file is gone: put it back",
+                    code="marker-missing",
+                    root=objects.root,
+                )
+            marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), "link")
+            # Where somebody else has just made it, theirs counts.
+            with contextlib.suppress(ConflictError):
+                objects.create(MARKER, msgspec.json.encode(marker) + b"\n")
+        return cls.open(root)
+
+    def ids(self) -> list[int]:
+        """All checkpoint ids, ascending."""
+        stems = (name.removesuffix(".json") for name in self.objects.names(MANIFESTS) if name.endswith(".json"))
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def read(self, checkpoint_id: int) -> Head:
+        """One manifest. Raises `NotFoundError` or `CorruptionError`."""
+        path = manifest_path(checkpoint_id)
+        try:
+            manifest, digest = decode(self.objects.read(path), path)
+        except NotFoundError:
+            raise NotFoundError("no such checkpoint", code="no-such-checkpoint", id=checkpoint_id) from None
+        if manifest.id != checkpoint_id or manifest.job_id != self.marker.job_id:
+            raise CorruptionError(
+                "this manifest belongs elsewhere: put back the right copy of this file",
+                code="manifest-foreign",
+                path=path,
+                found_id=manifest.id,
+                found_job=manifest.job_id,
+            )
+        return Head(manifest, digest)
+
+    def head(self) -> Head | None:
+        """The newest checkpoint, None when there is none yet. A damaged one is an error, never passed over."""
+        ids = self.ids()
+        if not ids:
+            return None
+        head = self.read(ids[-1])
+        if len(ids) > 1:
+            parent = self.read(ids[-2])
+            if ids[-2] == ids[-1] - 1 and parent.checksum != head.manifest.parent:
+                raise CorruptionError(
+                    "the newest manifest does not follow the one before it: put back the right copies",
+                    code="manifest-chain",
+                    path=manifest_path(ids[-1]),
+                )
+        return head
+
+    def history(self) -> Iterator[Manifest]:
+        """All checkpoints, oldest first."""
+        for checkpoint_id in self.ids():
+            yield self.read(checkpoint_id).manifest
+
+    def publish(self, manifest: Manifest) -> Head:
+        """Commit. Raises `FencedError` or `ConflictError` when the id is taken; nothing of ours is published then."""
+        invariant(manifest.job_id == self.marker.job_id, "a manifest is published in its own root")
+        data, digest = encode(manifest)
+        try:
+            self.objects.create(manifest_path(manifest.id), data)
+        except ConflictError:
+            winner = self.read(manifest.id)
+            if winner.checksum == digest:  # a lost reply: it is our own
+                return winner
+            if winner.manifest.epoch > manifest.epoch:
+                raise FencedError(
+                    "a newer run of this job has taken over the checkpoint: this one stops",
+                    code="fenced",
+                    id=manifest.id,
+                    epoch=manifest.epoch,
+                    newer_epoch=winner.manifest.epoch,
+                ) from None
+            raise ConflictError(
+                "another writer published this checkpoint first: start again from the newest",
+                code="manifest-moved",
+                id=manifest.id,
+            ) from None
+        return Head(manifest, digest)
+
+
+def _read_marker(data: bytes) -> Marker:
+    try:
+        marker = msgspec.json.decode(data, type=Marker)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(
+            f"the marker file is damaged ({error}): put back a good copy", code="marker-damaged", path=MARKER
+        ) from None
+    if marker.format > FORMAT:
+        raise IncompatibleError(
+            "this checkpoint was written by a newer tidemark: use that version",
+            code="checkpoint-format",
+            expected=FORMAT,
+            found=marker.format,
+        )
+    return marker

@@ -1,0 +1,192 @@
+"""The command ``tidemark``: look into checkpoints, from any machine, without Java or Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import Manifest, OperatorState
+from recovery.summary import brief, full, partitions, size_text, time_text
+from statestore.errors import DataError, NotFoundError, TidemarkError
+
+app = typer.Typer(
+    help="Durable window state for PySpark: look into checkpoints. Nothing here changes a checkpoint.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+EXIT_DATA, EXIT_NOT_FOUND, EXIT_OTHER = 3, 4, 5
+
+Root = Annotated[str, typer.Argument(help="The folder that the job was given as checkpoint=.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.callback()
+def _commands() -> None:
+    """Keep the verbs verbs, however few there are."""
+
+
+@app.command("list", epilog="Example: tidemark list /data/flights --last 10")
+def list_checkpoints(
+    root: Root,
+    last: Annotated[int, typer.Option(min=1, help="Only the newest so many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """The newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
+    checkpoint = Checkpoint.open(root)
+    ids = checkpoint.ids()
+    rows = [brief(checkpoint.read(number).manifest) for number in ids[-last:]]
+    if as_json:
+        _print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("id", "kind", "batch"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    table.add_column("watermark (UTC)")
+    for heading in ("events", "panes", "rejected", "state"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["id"]),
+            row["kind"],
+            _text(row["spark_batch"]),
+            _text(row["watermark"]),
+            f"{row['events']:,}",
+            f"{row['panes']:,}",
+            f"{row['rejected']:,}",
+            size_text(row["state_bytes"]),
+        )
+    console = Console()
+    console.print(table)
+    if len(ids) > len(rows):
+        console.print(f"[dim]{len(ids) - len(rows)} older ones; --last {len(ids)} shows all[/dim]")
+
+
+@app.command(epilog="Example: tidemark show /data/flights 42 --json")
+def show(
+    root: Root,
+    checkpoint_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[ID]", help="Which checkpoint; the newest by default.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One checkpoint: position in the input, watermark, operators, state partitions, files, counters."""
+    checkpoint = Checkpoint.open(root)
+    if checkpoint_id is None:
+        head = checkpoint.head()
+        if head is None:
+            raise NotFoundError(
+                "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=root
+            )
+    else:
+        head = checkpoint.read(checkpoint_id)
+    if as_json:
+        _print_json(full(head.manifest))
+        return
+    console = Console()
+    console.print(_facts(head.manifest))
+    for name, operator in head.manifest.operators.items():
+        console.print(f"\n[bold]operator {name}[/bold]")
+        console.print(_configuration(operator))
+        console.print(_partitions(operator))
+    if head.manifest.totals:
+        console.print("\n[bold]counters[/bold]")
+        console.print(_counters(head.manifest))
+
+
+def _facts(manifest: Manifest) -> Table:
+    table = _pairs()
+    kind = "drained (takes no new input)" if manifest.drained else manifest.kind
+    table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
+    table.add_row("created", f"{time_text(manifest.created_us)} UTC")
+    before, after = time_text(manifest.watermark_before_us), time_text(manifest.watermark_us)
+    table.add_row("watermark", f"{_text(after)}  (before: {_text(before)})")
+    table.add_row("processing time", _text(time_text(manifest.processing_us)))
+    if manifest.spark:
+        table.add_row("spark batch", str(manifest.spark.batch_id))
+        for source, offset in enumerate(manifest.spark.end):
+            table.add_row(f"source {source} read to", offset)
+    if manifest.input:
+        table.add_row("input", f"{manifest.input.batches} batches")
+    table.add_row("delivered up to", f"checkpoint {manifest.delivered}")
+    table.add_row("job", manifest.job_id)
+    for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):
+        for ref in refs:
+            table.add_row(label, f"{ref.path} ({ref.rows:,} rows)")
+    return table
+
+
+def _configuration(operator: OperatorState) -> Table:
+    table = _pairs()
+    for name, value in operator.configuration.items():
+        table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
+    return table
+
+
+def _partitions(operator: OperatorState) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("partition", "files", "rows", "bytes", "last change", "lineage"):
+        table.add_column(heading, justify="right")
+    for row in partitions(operator):
+        changed = str(row["sequence"]) if row["sequence"] else "-"
+        table.add_row(
+            str(row["partition"]),
+            str(row["files"]),
+            f"{row['rows']:,}",
+            size_text(row["bytes"]),
+            changed,
+            _text(row["lineage"]),
+        )
+    return table
+
+
+def _counters(manifest: Manifest) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("in this one", justify="right")
+    table.add_column("since the start", justify="right")
+    for name, total in manifest.totals.items():
+        table.add_row(name.replace("_", " "), f"{manifest.counters.get(name, 0):,}", f"{total:,}")
+    return table
+
+
+def _pairs() -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def main() -> None:
+    """Entry point: run the command and turn errors into one line and an exit code."""
+    try:
+        app()
+    except BrokenPipeError:
+        # The reader went away, as `head` does.
+        sys.stderr.close()
+        sys.exit(0)
+    except TidemarkError as error:
+        Console(stderr=True, soft_wrap=True).print(f"tidemark: {error}", markup=False, highlight=False)
+        sys.exit(_exit_code(error))
+
+
+def _exit_code(error: TidemarkError) -> int:
+    if isinstance(error, DataError):
+        return EXIT_DATA
+    return EXIT_NOT_FOUND if isinstance(error, NotFoundError) else EXIT_OTHER

@@ -1,0 +1,126 @@
+"""The manifest: one small JSON file that *is* a checkpoint, and the only thing that commits one.
+
+The file reads ``{"checksum": "xxh3:…", "manifest": {…}}``; the checksum is over the exact bytes of the inner
+object. A manifest names its parent by the parent's checksum, so a chain of them can be verified. docs/FORMAT.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from statestore.checksums import checksum
+from statestore.errors import CorruptionError, IncompatibleError
+from statestore.segments import FileRef, PartitionState
+from statestore.tables import TableSpec
+
+FORMAT = 1
+END_OF_TIME_US = 2**63 - 1
+"""The watermark of a drained checkpoint: no event can come after it."""
+
+Kind = Literal["fence", "batch", "tick"]
+
+
+class SparkPosition(msgspec.Struct, frozen=True):
+    """The Spark batch a checkpoint holds: enough to know the very same batch again.
+
+    ``start`` and ``end`` are the offsets of each source, verbatim from Spark's log (``start`` is empty for the
+    first batch). ``files`` has, per file source, what Spark planned to read; a long list stands in ``files_ref``.
+    """
+
+    query_id: str
+    batch_id: int
+    start: tuple[str, ...]
+    end: tuple[str, ...]
+    files: dict[str, tuple[str, ...]] = {}
+    files_ref: FileRef | None = None
+
+
+class InputPosition(msgspec.Struct, frozen=True):
+    """The standalone runner's input: batches taken so far and a checksum of the last one."""
+
+    batches: int
+    last: str
+
+
+class OperatorState(msgspec.Struct, frozen=True):
+    """One operator's durable state and the configuration it was written under."""
+
+    configuration: dict[str, Any]
+    fingerprint: str
+    tables: tuple[TableSpec, ...]
+    partitions: tuple[PartitionState, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A checkpoint. Times are microseconds since 1970 UTC; ``watermark_us`` is exclusive, None while undefined."""
+
+    format: int
+    id: int
+    parent: str
+    job_id: str
+    epoch: int
+    writer: str
+    kind: Kind
+    created_us: int
+    operators: dict[str, OperatorState]
+    watermark_us: int | None = None
+    watermark_before_us: int | None = None
+    max_event_us: int | None = None
+    processing_us: int | None = None
+    drained: bool = False
+    spark: SparkPosition | None = None
+    input: InputPosition | None = None
+    panes: tuple[FileRef, ...] = ()
+    late: tuple[FileRef, ...] = ()
+    delivered: int = 0
+    counters: dict[str, int] = {}
+    totals: dict[str, int] = {}
+
+
+def encode(manifest: Manifest) -> tuple[bytes, str]:
+    """The file's bytes and the checksum by which a child names this manifest."""
+    body = msgspec.json.encode(manifest)
+    digest = checksum(body)
+    return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
+
+
+class _File(msgspec.Struct):
+    checksum: str
+    manifest: msgspec.Raw
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+def decode(data: bytes, path: str) -> tuple[Manifest, str]:
+    """The manifest and its checksum. Raises `CorruptionError` or, for a newer format, `IncompatibleError`."""
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error)) from None
+    if checksum(bytes(file.manifest)) != file.checksum:
+        raise _damaged(path, "checksum does not match")
+    try:
+        version = msgspec.json.decode(file.manifest, type=_Version).format
+        if version != FORMAT:
+            raise IncompatibleError(
+                "this manifest has another format: use the tidemark version that wrote it or a newer one",
+                code="manifest-format",
+                path=path,
+                expected=FORMAT,
+                found=version,
+            )
+        return msgspec.json.decode(file.manifest, type=Manifest), file.checksum
+    except msgspec.DecodeError as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: str, reason: str) -> CorruptionError:
+    return CorruptionError(
+        f"the manifest is damaged ({reason.lower()}): nothing was changed; put back a good copy of this file",
+        code="manifest-damaged",
+        path=path,
+    )

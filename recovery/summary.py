@@ -1,0 +1,78 @@
+"""Manifests as plain values for people and for ``--json``. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState
+
+Row = dict[str, Any]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_text(time_us: int | None) -> str | None:
+    """A time for people, in UTC; the end of time is ``+inf``, a time no calendar holds its number."""
+    if time_us is None:
+        return None
+    if time_us == END_OF_TIME_US:
+        return "+inf"
+    try:
+        text = (_EPOCH + timedelta(microseconds=time_us)).isoformat(sep=" ")
+    except OverflowError:
+        return f"{time_us} us"
+    return text.removesuffix("+00:00")
+
+
+def size_text(count: int) -> str:
+    """Bytes for people: ``1.4 MB``."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return ""
+
+
+def brief(manifest: Manifest) -> Row:
+    """One checkpoint in a line."""
+    files = [ref for op in manifest.operators.values() for part in op.partitions for ref in part.files]
+    return {
+        "id": manifest.id,
+        "kind": "drained" if manifest.drained else manifest.kind,
+        "created": time_text(manifest.created_us // 1_000_000 * 1_000_000),
+        "watermark": time_text(manifest.watermark_us),
+        "spark_batch": manifest.spark.batch_id if manifest.spark else None,
+        "events": manifest.counters.get("events", 0),
+        "panes": sum(ref.rows for ref in manifest.panes),
+        "rejected": sum(ref.rows for ref in manifest.late),
+        "state_files": len(files),
+        "state_bytes": sum(ref.bytes for ref in files),
+    }
+
+
+def full(manifest: Manifest) -> Row:
+    """Everything a manifest says, with times readable beside the numbers."""
+    whole: Row = msgspec.to_builtins(manifest)
+    whole["created"] = time_text(manifest.created_us)
+    whole["watermark"] = time_text(manifest.watermark_us)
+    whole["watermark_before"] = time_text(manifest.watermark_before_us)
+    whole["processing_time"] = time_text(manifest.processing_us)
+    return whole
+
+
+def partitions(operator: OperatorState) -> list[Row]:
+    """One line per state partition of an operator."""
+    return [
+        {
+            "partition": number,
+            "files": len(state.files),
+            "rows": sum(ref.rows for ref in state.files),
+            "bytes": sum(ref.bytes for ref in state.files),
+            "sequence": state.sequence,
+            "lineage": state.lineage[:8] or None,
+        }
+        for number, state in enumerate(operator.partitions)
+    ]

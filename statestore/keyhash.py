@@ -1,0 +1,98 @@
+"""Which state partition a key belongs to: a contiguous range of crc32 over the key's canonical text.
+
+The text of a column is ``<bytes>:<value>``; integers in decimal, timestamps as microseconds, dates as days,
+booleans ``true``/``false``, binary in hexadecimal. Columns follow one another without a separator. Spark SQL can
+compute the same with ``crc32(concat(...))``, so anybody can find the partition of a key.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import UsageError
+
+_POLYNOMIAL = np.uint32(0xEDB88320)
+
+
+def _crc_table() -> npt.NDArray[np.uint32]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ _POLYNOMIAL, table >> 1).astype(np.uint32)
+    return table
+
+
+_TABLE = _crc_table()
+
+
+def partition_of(keys: pa.Table, partitions: int) -> npt.NDArray[np.int64]:
+    """The state partition of each row of ``keys``: ``(crc32 * partitions) >> 32``. Shape ``(rows,)``, int64."""
+    if partitions == 1 or not keys.num_columns:
+        return np.zeros(keys.num_rows, np.int64)
+    hashes = key_hash(keys).astype(np.uint64)
+    return ((hashes * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)
+
+
+def key_hash(keys: pa.Table) -> npt.NDArray[np.uint32]:
+    """crc32 of each row's canonical key text. Shape ``(rows,)``, uint32. Keys must hold no null."""
+    hashes = np.full(keys.num_rows, 0xFFFFFFFF, np.uint32)
+    for place, column in enumerate(keys.columns):
+        text = _text(column)
+        if place == 0:
+            hashes = _extend(_prefix_states(pc.binary_length(text).to_numpy()), text)
+        else:
+            length = pc.binary_length(text).cast(pa.string())
+            hashes = _extend(hashes, pc.binary_join_element_wise(length, text, ":"))
+    return hashes ^ np.uint32(0xFFFFFFFF)
+
+
+def _prefix_states(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
+    """The state after ``<bytes>:`` of the first column: few lengths, so one table look-up a row."""
+    if not len(lengths):
+        return np.empty(0, np.uint32)
+    states = [zlib.crc32(b"%d:" % length) ^ 0xFFFFFFFF for length in range(int(lengths.max()) + 1)]
+    return np.array(states, np.uint32)[lengths]
+
+
+def _text(column: pa.ChunkedArray) -> pa.Array:
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _text(values.dictionary_decode())
+    if pa.types.is_timestamp(kind):
+        return values.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64()).cast(pa.string())
+    if pa.types.is_date32(kind):
+        return values.view(pa.int32()).cast(pa.string())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        # Hexadecimal per distinct value: keys of this type are rare and short.
+        encoded = values.dictionary_encode()
+        names = pa.array([v.as_py().hex() for v in encoded.dictionary], pa.string())
+        return pa.DictionaryArray.from_arrays(encoded.indices, names).dictionary_decode()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return values.cast(pa.string())
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        return values.cast(pa.string())
+    raise UsageError("a key column cannot have this type", code="key-type", type=str(kind))
+
+
+def _extend(hashes: npt.NDArray[np.uint32], text: pa.Array) -> npt.NDArray[np.uint32]:
+    """Feed each row's bytes to its hash: a loop over byte positions, not over rows."""
+    if not len(text):
+        return hashes
+    offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
+    data = np.frombuffer(text.buffers()[2], np.uint8)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    shortest = int(lengths.min())
+    for position in range(int(lengths.max())):
+        if position < shortest:
+            byte = data[starts + position]
+            hashes = _TABLE[(hashes ^ byte) & 0xFF] ^ (hashes >> 8)
+        else:
+            rows = np.flatnonzero(lengths > position)
+            old = hashes[rows]
+            hashes[rows] = _TABLE[(old ^ data[starts[rows] + position]) & 0xFF] ^ (old >> 8)
+    return hashes

@@ -1,0 +1,1 @@
+"""Benchmarks, the demo and what they need. Not installed by the wheel."""

@@ -1,0 +1,89 @@
+"""The job itself, in a process of its own so that it can be killed: ``python -m tools.demo.job``.
+
+It says where it is in JSON lines on standard output. With ``--pause-before N`` it stops dead in the commit of
+checkpoint N, its segments written and its manifest not, and waits there for the SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from operators import (
+    RETRACTING,
+    Memory,
+    Parquet,
+    RocksDB,
+    Windowed,
+    count,
+    every_element,
+    max_,
+    mean,
+    tumbling,
+    windowed,
+)
+from statestore.store import StoreConfig
+from tools.demo.flights import SCHEMA
+from tools.java import local_session
+
+STORES: dict[str, StoreConfig] = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
+
+
+def flights_per_hour() -> Windowed:
+    """The computation of the demo."""
+    return (
+        windowed(event_time="scheduled", key="origin", watermark_delay="30 minutes", name="flights_per_hour")
+        .window(tumbling("1 hour"))
+        .aggregate(flights=count(), mean_delay=mean("dep_delay"), worst=max_("dep_delay"))
+        .late(allowed="6 hours", trigger=every_element(), keep=["flight_id"])
+        .accumulation(RETRACTING)
+    )
+
+
+def stream(spark: SparkSession, folder: str) -> DataFrame:
+    """The flights as a stream, one file a batch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(folder)
+
+
+def say(event: str, **facts: Any) -> None:
+    """One JSON line to whoever started us."""
+    print(json.dumps({"event": event, **facts}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--input", required=True)
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--store", choices=STORES, default="parquet")
+    parser.add_argument("--pause-before", type=int, default=0)
+    parser.add_argument("--drain", action="store_true")
+    arguments = parser.parse_args()
+
+    def hook(moment: str, checkpoint_id: int) -> None:
+        if moment == "before-manifest" and checkpoint_id == arguments.pause_before:
+            say("paused", checkpoint=checkpoint_id)
+            time.sleep(3600)
+        if moment == "after-manifest":
+            say("checkpoint", checkpoint=checkpoint_id)
+
+    spark = local_session("flights")
+    job = flights_per_hour().on_spark(
+        stream(spark, arguments.input),
+        checkpoint=arguments.checkpoint,
+        store=STORES[arguments.store],
+        partitions=2,
+    )
+    query = job.with_hook(hook).start()
+    say("started", checkpoint=query.checkpoint_id)
+    query.process_all_available()
+    query.stop(drain=arguments.drain)
+    say("done", checkpoint=query.checkpoint_id)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

