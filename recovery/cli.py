@@ -57,7 +57,7 @@ def list_checkpoints(
             str(row["id"]),
             row["kind"],
             _text(row["spark_batch"]),
-            _text(row["watermark"]),
+            _text(row["watermark"]).split(".")[0],
             f"{row['events']:,}",
             f"{row['panes']:,}",
             f"{row['rejected']:,}",
@@ -190,3 +190,7 @@ def _exit_code(error: TidemarkError) -> int:
     if isinstance(error, DataError):
         return EXIT_DATA
     return EXIT_NOT_FOUND if isinstance(error, NotFoundError) else EXIT_OTHER
+
+
+if __name__ == "__main__":
+    main()

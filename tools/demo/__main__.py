@@ -24,7 +24,7 @@ from tools.demo.check import check
 from tools.demo.flights import departed_flights, disorder, write_files
 from tools.demo.job import STORES
 
-FILES = 48
+FILES = 73
 Event = dict[str, Any]
 console = Console()
 
@@ -79,7 +79,7 @@ def main() -> None:
     facts = disorder(flights)
     write_files(flights, folder / "input", FILES)
     console.print(
-        f"{facts['events']:,} flights in {FILES} files, in the order they departed; event time = scheduled departure.\n"
+        f"{facts['events']:,} flights in {FILES} files, in the order they departed.\nEvent time = scheduled departure. "
         f"Out of order: {facts['behind_a_later_one']:,} arrive behind a later one, "
         f"{facts['behind_by_over_an_hour']:,} by over an hour, {facts['behind_by_over_six_hours']} by over six, "
         f"the worst by {facts['worst_minutes']:,} minutes."
@@ -93,8 +93,8 @@ def main() -> None:
         subprocess.run(
             [
                 sys.executable,
-                "-c",
-                "from recovery.cli import main; main()",
+                "-m",
+                "recovery.cli",
                 command[0],
                 folder / "checkpoint",
                 *command[1:],
@@ -124,8 +124,8 @@ def run_and_kill(folder: Path, store: str, chance: random.Random) -> None:
     command = [sys.executable, "-m", "tools.demo.job", "--input", str(folder / "input")]
     command += ["--checkpoint", str(checkpoint), "--store", store]
     # Manifest 1 is the fence of the first run, so checkpoint n holds file n - 1 until the next fence.
-    first = chance.randint(8, 18)
-    second = chance.randint(first + 8, 38)
+    first = chance.randint(10, 25)
+    second = chance.randint(first + 10, 60)
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("starting Spark", total=FILES)
