@@ -5,6 +5,7 @@ Batches, the tick that drains, and delivery all take one lock in the driver.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -144,6 +145,10 @@ class DurableQuery:
     def is_active(self) -> bool:
         """Whether Spark's query is running."""
         return self._query is not None and bool(self._query.isActive)
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Spark's own progress reports of the recent batches, oldest first."""
+        return [json.loads(report.json) for report in self._spark_query.recentProgress]
 
     def process_all_available(self) -> None:
         """Wait until everything the source has now is in a checkpoint. Raises what stopped the query, if it did."""

@@ -1,0 +1,108 @@
+"""``python -m tools.bench tumbling [--json] [--keys K] [--events N] [--batch N]``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tools.bench.bids import Bids
+
+app = typer.Typer(help="Benchmarks against peers, in the same call on the same machine.", no_args_is_help=True)
+
+AIMS = {100: 0.7, 100_000: 3.0, 5_000_000: 8.0}
+COLD_WINDOWS = 1
+PER_WINDOW = 3
+
+
+@app.callback()
+def _benchmarks() -> None:
+    """Keep the verbs verbs, however few there are."""
+
+
+@app.command()
+def tumbling(
+    keys: Annotated[list[int] | None, typer.Option(help="Distinct keys; may be given several times.")] = None,
+    events: Annotated[int, typer.Option(help="Events in the warm part (five windows or more).")] = 18_750_000,
+    batch: Annotated[int, typer.Option(help="Events a batch.")] = 1_250_000,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    detail: Annotated[bool, typer.Option(help="Everything measured, with --json.")] = False,
+) -> None:
+    """10-second tumbling windows over bids: ours against Spark's own with its RocksDB provider, in turn.
+
+    Events divided by wall time over the warm part of a run: its first window is left out on both sides.
+    """
+    windows = max(5, -(-events // (batch * PER_WINDOW)))
+    rows = []
+    for number in keys or list(AIMS):
+        row = measure(number, batch, windows)
+        if as_json:
+            shown = row if detail else {k: v for k, v in row.items() if not isinstance(v, dict)}
+            print(json.dumps(shown), flush=True)
+        rows.append(row)
+    if not as_json:
+        Console().print(_table(rows))
+    if not all(row["panes_equal"] for row in rows):
+        sys.exit("the panes of the two sides differ")
+
+
+def measure(keys: int, batch: int, windows: int) -> dict[str, Any]:
+    """Both sides on the same files; the ratio is ours to the peer's, bigger is better."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as name:
+        folder = Path(name)
+        bids = Bids(keys, batch, (COLD_WINDOWS + windows) * PER_WINDOW, PER_WINDOW)
+        bids.write(folder / "input")
+        mine, theirs = (_run(side, folder, COLD_WINDOWS * PER_WINDOW) for side in ("ours", "spark"))
+    return {
+        "name": f"tumbling, {keys:,} keys",
+        "events_per_s": mine["events_per_s"],
+        "peer": "spark groupBy(window, key), rocksdb + changelog, parquet sink",
+        "peer_events_per_s": theirs["events_per_s"],
+        "ratio": round(mine["events_per_s"] / theirs["events_per_s"], 2),
+        "aim": AIMS.get(keys),
+        "median_batch_s": mine["median_batch_s"],
+        "peer_median_batch_s": theirs["median_batch_s"],
+        "events": mine["events"],
+        "panes": mine["panes"],
+        "panes_equal": mine["panes"] == theirs["panes"] and mine["check"] == theirs["check"],
+        "folds": mine["folds"],
+        "snapshots": mine["snapshots"],
+        "ours": mine,
+        "theirs": theirs,
+    }
+
+
+def _run(side: str, folder: Path, cold: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tools.bench.sides", side, str(folder), str(cold)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", "events/s", "Spark's", "ratio", "aim", "panes"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for row in rows:
+        table.add_row(
+            row["name"],
+            f"{row['events_per_s']:,}",
+            f"{row['peer_events_per_s']:,}",
+            f"{row['ratio']:.2f}",
+            "-" if row["aim"] is None else str(row["aim"]),
+            f"{row['panes']:,}" if row["panes_equal"] else "DIFFER",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    app()
