@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from operators.partition import Arrivals, PartitionResult, Round
+from operators.partition import Arrivals, PartitionResult, Round, total
 from operators.plan import Plan
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.manifest import (
@@ -138,7 +138,7 @@ class Job:
         results = sorted(results, key=lambda result: result.partition)
         self._check_results(results)
         self._hook("before-manifest", head.id + 1)
-        counters = _sum([result.counters for result in results])
+        counters = total([result.counters for result in results])
         max_events = [r.max_event_us for r in results if r.max_event_us is not None]
         if head.max_event_us is not None:
             max_events.append(head.max_event_us)
@@ -163,7 +163,7 @@ class Job:
             late=tuple(ref for result in results for ref in result.late),
             delivered=delivered,
             counters=counters,
-            totals=_sum([head.totals, counters]),
+            totals=total([head.totals, counters]),
         )
         self._head = self.checkpoint.publish(manifest)
         self._hook("after-manifest", manifest.id)
@@ -239,14 +239,6 @@ def _check_configuration(plan: Plan, head: Manifest) -> None:
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
     names = sorted(old.keys() | new.keys())
     return {n: f"{old.get(n)!r} -> {new.get(n)!r}" for n in names if old.get(n) != new.get(n)}
-
-
-def _sum(many: Sequence[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for counters in many:
-        for name, value in counters.items():
-            total[name] = total.get(name, 0) + value
-    return total
 
 
 def _latest(a: int | None, b: int | None) -> int | None:

@@ -7,6 +7,7 @@ that nobody refers to until a manifest does. It is safe to run it twice, or in a
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -66,6 +67,12 @@ class Arrivals:
     max_event_us: int | None
     inputs: int
     counters: dict[str, int]
+
+
+def total(many: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Counters added up by name."""
+    names = dict.fromkeys(name for counters in many for name in counters)
+    return {name: sum(counters.get(name, 0) for counters in many) for name in names}
 
 
 def advance(plan: Plan, before_us: int | None, max_event_us: int | None) -> int | None:

@@ -6,6 +6,7 @@ is sent on is already small. Pure and vectorised.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -148,10 +149,25 @@ def _lift(plan: Plan, accepted: pa.Table, times: npt.NDArray[np.int64]) -> pa.Ta
 def _aggregate(plan: Plan, lifted: pa.Table) -> pa.Table:
     """Combine rows of one slice and key, unless a sample says that hardly any share them."""
     if lifted.num_rows > 2 * SAMPLE_ROWS:
-        sample = lifted.slice(0, SAMPLE_ROWS)
-        if combine(plan.slices, sample).num_rows > PAYS_BELOW * SAMPLE_ROWS:
+        seen = combine(plan.slices, lifted.slice(0, SAMPLE_ROWS)).num_rows
+        if expected_groups(SAMPLE_ROWS, seen, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
             return lifted
     return combine(plan.slices, lifted)
+
+
+def expected_groups(sample_rows: int, sample_groups: int, rows: int) -> float:
+    """How many groups ``rows`` rows have, when ``sample_rows`` of them had ``sample_groups`` (groups alike in size).
+
+    Solves groups·(1 − e^(−sample/groups)) = seen by bisection; a skewed stream has fewer than this says.
+    """
+    low, high = float(sample_groups), float(sample_groups) * 2**20
+    for _ in range(60):
+        middle = (low + high) / 2
+        if -middle * math.expm1(-sample_rows / middle) < sample_groups:
+            low = middle
+        else:
+            high = middle
+    return -low * math.expm1(-rows / low)
 
 
 def _split(plan: Plan, partials: pa.Table, partitions: int) -> list[pa.Table]:

@@ -63,7 +63,7 @@ def _fire_on_time(plan: Plan, view: StateView, partials: pa.Table, low: int, hig
     first = None if low == BEGINNING_US else plan.windows.oldest_slice_after(low) + 1
     last = None if high == END_US else high + 1
     own = partials if first is None and last is None else _between(partials, first, last)
-    stored = view.scan(SLICES, first, last, in_order=False)
+    stored = view.scan(SLICES, first, last, folded=False)
     rows = pa.concat_tables([plan.slices.schema.empty_table(), *stored, own])
     return _by_window(plan, rows, low, high) if rows.num_rows else None
 

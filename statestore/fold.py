@@ -37,11 +37,16 @@ def fold(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
     """The rows that ``layers`` (oldest first) amount to, in no particular order."""
     if not layers:
         return spec.schema.empty_table()
-    if all(layer.op == MERGE for layer in layers):
-        return combine(spec, pa.concat_tables([layer.rows for layer in layers]))
     if len(layers) == 1 and layers[0].op == PUT:
         return layers[0].rows
-    return combine(spec, _visible(spec, layers).select(spec.schema.names))
+    return combine(spec, parts(spec, layers))
+
+
+def parts(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
+    """Rows that combine to what ``layers`` amount to: a key may repeat, in the order in which its rows combine."""
+    if all(layer.op == MERGE for layer in layers) or [layer.op for layer in layers] == [PUT]:
+        return pa.concat_tables([spec.schema.empty_table(), *(layer.rows for layer in layers)])
+    return _visible(spec, layers).select(spec.schema.names)
 
 
 def fold_run(spec: TableSpec, layers: Sequence[Layer]) -> list[Layer]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup
 from statestore.errors import NotFoundError, UsageError
-from statestore.fold import fold
+from statestore.fold import fold, parts
 from statestore.layers import between, bounds, clustered, live, lookup, ordered
 from statestore.store import check_sequence, specs_by_name
 from statestore.tables import TableSpec
@@ -49,14 +49,16 @@ class LayeredStore:
         return lookup(spec, self._layers[table], keys, self._expired.get(table))
 
     def scan(
-        self, table: str, lower: int | None = None, upper: int | None = None, *, in_order: bool = True
+        self, table: str, lower: int | None = None, upper: int | None = None, *, folded: bool = True
     ) -> Iterator[pa.Table]:
         """Live rows in a range of the leading key column."""
         spec = self._spec(table)
         low, high = bounds(spec, lower, upper, self._expired.get(table))
-        rows = fold(spec, between(self._layers[table], low, high))
-        if rows.num_rows:
-            yield ordered(spec, rows) if in_order else rows
+        near = between(self._layers[table], low, high)
+        if not folded:
+            yield parts(spec, near)
+        elif (rows := fold(spec, near)).num_rows:
+            yield ordered(spec, rows)
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """Append the changes as layers, all tables at once."""

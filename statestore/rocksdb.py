@@ -74,7 +74,7 @@ class RocksStore:
         return align(spec, wanted, rows)
 
     def scan(
-        self, table: str, lower: int | None = None, upper: int | None = None, *, in_order: bool = True
+        self, table: str, lower: int | None = None, upper: int | None = None, *, folded: bool = True
     ) -> Iterator[pa.Table]:
         """Live rows in a range of the leading key column, always in key order."""
         spec, prefix = self._spec(table), self._prefixes[table]

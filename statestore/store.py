@@ -23,12 +23,12 @@ class StateView(Protocol):
         ...
 
     def scan(
-        self, table: str, lower: int | None = None, upper: int | None = None, *, in_order: bool = True
+        self, table: str, lower: int | None = None, upper: int | None = None, *, folded: bool = True
     ) -> Iterator[pa.Table]:
-        """Live rows with ``lower <= leading key column < upper``, one row per key, in batches.
+        """Live rows with ``lower <= leading key column < upper``, in batches, sorted by the whole key.
 
-        Bounds are integers in the unit of the column (microseconds for times). With ``in_order`` the rows come
-        sorted by the whole key; without, in any order and cheaper.
+        Bounds are integers in the unit of the column (microseconds for times). With ``folded=False`` a row may
+        come in parts that combine to it, in any order: cheaper for a caller who combines anyway.
         """
         ...
 

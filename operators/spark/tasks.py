@@ -8,15 +8,16 @@ fire in the same job. Rows come in any order and a task may run twice or as a zo
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
 
-from operators.partition import Arrivals, PartitionResult, Round, advance, run_partition
+from operators.partition import Arrivals, PartitionResult, Round, advance, run_partition, total
 from operators.plan import Plan
 from operators.prepare import Prepared, prepare
-from statestore.errors import invariant
+from statestore import errors
+from statestore.errors import DataError, InvariantError, TidemarkError, UsageError, invariant
 
 CHUNK_ROWS = 1 << 20
 """Input rows prepared at once: bounds a task's memory."""
@@ -36,11 +37,32 @@ _EXCHANGE_SCHEMA = pa.schema(
 _RESULT_SCHEMA = pa.schema([("partition", pa.int32()), ("result", pa.binary())])
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """An error of ours as a value: it reaches the driver whole, not as the text of a Spark exception."""
+
+    kind: str
+    message: str
+    code: str
+    context: dict[str, str]
+
+
 class Header(msgspec.Struct, frozen=True):
     """What one piece of input saw. Every state partition gets it; the counters go to one of them only."""
 
     max_event_us: int | None
     counters: dict[str, int] = {}
+    failure: Failure | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a state partition reports: a result, or why there is none."""
+
+    result: PartitionResult | None = None
+    failure: Failure | None = None
+
+
+FINAL = (DataError, UsageError, InvariantError)
+"""Errors that trying again cannot mend: they are reported. Any other ends the task, and Spark may try again."""
 
 
 def map_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -48,18 +70,21 @@ def map_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     _freeze_once()
     task = _task_partition()
     for chunk_number, chunk in enumerate(_chunks(round_.plan, batches)):
-        prepared = prepare(round_.plan, chunk, round_.before_us, round_.partitions)
         # Ordered by task, then chunk, so that sums fold in the same order whatever arrives first.
-        yield from _exchange_rows(prepared, (task << 20) + chunk_number, round_.partitions)
+        number = (task << 20) + chunk_number
+        try:
+            prepared = prepare(round_.plan, chunk, round_.before_us, round_.partitions)
+        except FINAL as error:
+            yield from _failure_rows(error, number, round_.partitions)
+        else:
+            yield from _exchange_rows(prepared, number, round_.partitions)
 
 
 def state_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take what arrived for this state partition through the step; one small commit row comes out."""
     _freeze_once()
-    partition, arrivals = _gather(round_.plan, batches)
-    invariant(partition == _task_partition(), "rows reach the task of their state partition", found=partition)
-    after = advance(round_.plan, round_.before_us, arrivals.max_event_us)
-    yield _result_row(run_partition(round_, partition, arrivals, after))
+    rows = pa.Table.from_batches(list(batches), _EXCHANGE_SCHEMA)
+    yield _answer_row(_answer(round_, rows))
 
 
 def tick_side(round_: Round, after_us: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,12 +93,38 @@ def tick_side(round_: Round, after_us: int, batches: Iterator[pa.RecordBatch]) -
     nothing = Arrivals(round_.plan.slices.schema.empty_table(), None, None, 0, {})
     for batch in batches:
         for partition in batch.column(0).to_pylist():
-            yield _result_row(run_partition(round_, partition, nothing, after_us))
+            try:
+                answer = Answer(run_partition(round_, partition, nothing, after_us))
+            except FINAL as error:
+                answer = Answer(failure=_failure(error))
+            yield _answer_row(answer)
 
 
-def decode_result(payload: bytes) -> PartitionResult:
-    """A commit row's payload."""
-    return msgspec.msgpack.decode(payload, type=PartitionResult)
+def decode_answer(payload: bytes) -> PartitionResult:
+    """The result in a commit row. Raises the error that the task reported instead."""
+    answer = msgspec.msgpack.decode(payload, type=Answer)
+    if answer.failure is not None:
+        failure = answer.failure
+        kind = getattr(errors, failure.kind)
+        raise kind(failure.message, code=failure.code, **failure.context)
+    invariant(answer.result is not None, "an answer holds a result or a failure")
+    return answer.result  # type: ignore[return-value]
+
+
+def _answer(round_: Round, rows: pa.Table) -> Answer:
+    try:
+        partition, arrivals, failure = _gather(round_.plan, rows)
+        if failure is not None:
+            return Answer(failure=failure)
+        after = advance(round_.plan, round_.before_us, arrivals.max_event_us)
+        return Answer(run_partition(round_, partition, arrivals, after))
+    except FINAL as error:
+        return Answer(failure=_failure(error))
+
+
+def _failure(error: TidemarkError) -> Failure:
+    context = {name: str(value) for name, value in error.context.items()}
+    return Failure(type(error).__name__, error.message, error.code, context)
 
 
 def _chunks(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -106,28 +157,30 @@ def _exchange_rows(prepared: Prepared, number: int, partitions: int) -> Iterator
         yield pa.record_batch(columns, schema=_EXCHANGE_SCHEMA)
 
 
-def _gather(plan: Plan, batches: Iterable[pa.RecordBatch]) -> tuple[int, Arrivals]:
+def _failure_rows(error: TidemarkError, number: int, partitions: int) -> Iterator[pa.RecordBatch]:
+    header = msgspec.msgpack.encode(Header(None, failure=_failure(error)))
+    for partition in range(partitions):
+        row = [{"partition": partition, "input": number, "header": header, "partials": None, "rejected": None}]
+        yield pa.RecordBatch.from_pylist(row, _EXCHANGE_SCHEMA)
+
+
+def _gather(plan: Plan, rows: pa.Table) -> tuple[int, Arrivals, Failure | None]:
     """Everything that arrived, in the order of the pieces of input."""
-    table = pa.Table.from_batches(list(batches), _EXCHANGE_SCHEMA)
-    invariant(table.num_rows > 0, "every state partition hears from every piece of input")
-    order = pa.array(table["input"].to_numpy().argsort(kind="stable"))
-    table = table.take(order)
-    partitions = set(table["partition"].to_pylist())
-    invariant(len(partitions) == 1, "one task gets one state partition", found=partitions)
-    headers = [msgspec.msgpack.decode(raw, type=Header) for raw in table["header"].to_pylist()]
+    invariant(rows.num_rows > 0, "every state partition hears from every piece of input")
+    rows = rows.take(pa.array(rows["input"].to_numpy().argsort(kind="stable")))
+    partitions = set(rows["partition"].to_pylist())
+    invariant(partitions == {_task_partition()}, "rows reach the task of their state partition", found=partitions)
+    headers = [msgspec.msgpack.decode(raw, type=Header) for raw in rows["header"].to_pylist()]
     maxima = [h.max_event_us for h in headers if h.max_event_us is not None]
-    counters: dict[str, int] = {}
-    for header in headers:
-        for name, value in header.counters.items():
-            counters[name] = counters.get(name, 0) + value
-    rejected = _unpack_all(table["rejected"])
-    return partitions.pop(), Arrivals(
-        partials=pa.concat_tables([plan.slices.schema.empty_table(), *_unpack_all(table["partials"])]),
+    rejected = _unpack_all(rows["rejected"])
+    arrivals = Arrivals(
+        partials=pa.concat_tables([plan.slices.schema.empty_table(), *_unpack_all(rows["partials"])]),
         rejected=pa.concat_tables(rejected) if rejected else None,
         max_event_us=max(maxima, default=None),
         inputs=len(headers),
-        counters=counters,
+        counters=total([header.counters for header in headers]),
     )
+    return partitions.pop(), arrivals, next((h.failure for h in headers if h.failure is not None), None)
 
 
 def _pack(rows: pa.Table) -> bytes:
@@ -141,11 +194,9 @@ def _unpack_all(blobs: pa.ChunkedArray) -> list[pa.Table]:
     return [pa.ipc.open_stream(blob.as_buffer()).read_all() for blob in blobs if blob.is_valid]
 
 
-def _result_row(result: PartitionResult) -> pa.RecordBatch:
-    columns = [
-        pa.array([result.partition], pa.int32()),
-        pa.array([msgspec.msgpack.encode(result)], pa.binary()),
-    ]
+def _answer_row(answer: Answer) -> pa.RecordBatch:
+    number = answer.result.partition if answer.result else -1
+    columns = [pa.array([number], pa.int32()), pa.array([msgspec.msgpack.encode(answer)], pa.binary())]
     return pa.record_batch(columns, schema=_RESULT_SCHEMA)
 
 

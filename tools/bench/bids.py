@@ -19,18 +19,18 @@ FILES_PER_BATCH = 2
 
 @dataclass(frozen=True)
 class Bids:
-    """A stream of ``batches`` batches of ``batch`` bids; a 10-second window spans ``per_window`` batches."""
+    """A stream of ``batches`` batches of ``batch`` bids, ``rate`` of them in a second of event time."""
 
     keys: int
     batch: int
     batches: int
-    per_window: int
+    rate: int
 
     def write(self, folder: Path) -> None:
         """Write the files, and one last batch of a single bid an hour later that closes every window."""
         folder.mkdir(parents=True)
         chance = np.random.default_rng(self.keys)
-        span = WINDOW_US // self.per_window
+        span = self.batch * 1_000_000 // self.rate
         for number in range(self.batches):
             rows = self.batch // FILES_PER_BATCH
             for part in range(FILES_PER_BATCH):

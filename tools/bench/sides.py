@@ -21,14 +21,15 @@ from tools.bench.bids import FILES_PER_BATCH, SCHEMA
 from tools.java import local_session
 
 PARTITIONS = 2
+DELAY = "20 seconds"
 # Small limits, so that a run of a few windows folds level 0 and writes snapshots, as a long one would.
-STORE = Parquet(max_files=2, snapshot_every=8)
+STORE = Parquet(max_files=4, snapshot_every=5)
 
 
 def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]:
     """Our job: a durable checkpoint and pane files every batch."""
     bids = (
-        windowed(event_time="event_time", key="key", watermark_delay="2 seconds", name="bids")
+        windowed(event_time="event_time", key="key", watermark_delay=DELAY, name="bids")
         .window(tumbling("10 seconds"))
         .aggregate(bids=count(), mean_price=mean("price"), best=max_("price"))
         .late(allowed="0 seconds")
@@ -57,7 +58,7 @@ def peer(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
     )
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     bids = (
-        stream.withWatermark("event_time", "2 seconds")
+        stream.withWatermark("event_time", DELAY)
         .groupBy(sf.window("event_time", "10 seconds"), "key")
         .agg(sf.count("*").alias("bids"), sf.avg("price").alias("mean_price"), sf.max("price").alias("best"))
     )

@@ -1,7 +1,8 @@
 """The job itself, in a process of its own so that it can be killed: ``python -m tools.demo.job``.
 
-It says where it is in JSON lines on standard output. With ``--pause-before N`` it stops dead in the commit of
-checkpoint N, its segments written and its manifest not, and waits there for the SIGKILL.
+It says where it is in JSON lines on standard output. With ``--pause before-manifest:N`` it stops dead in the commit
+of checkpoint N, its segments written and its manifest not, and waits there for the SIGKILL; ``after-manifest:N`` is
+the moment after it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from operators import (
     tumbling,
     windowed,
 )
+from recovery.checkpoint import Checkpoint
 from statestore.store import StoreConfig
 from tools.demo.flights import SCHEMA
 from tools.java import local_session
@@ -59,16 +61,20 @@ def main() -> None:
     parser.add_argument("--input", required=True)
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--store", choices=STORES, default="parquet")
-    parser.add_argument("--pause-before", type=int, default=0)
+    parser.add_argument("--pause", default="", help="MOMENT:CHECKPOINT")
     parser.add_argument("--drain", action="store_true")
     arguments = parser.parse_args()
 
+    checkpoint = Checkpoint.open_or_create(arguments.checkpoint)
+
     def hook(moment: str, checkpoint_id: int) -> None:
-        if moment == "before-manifest" and checkpoint_id == arguments.pause_before:
+        if moment == "after-manifest":
+            manifest = checkpoint.read(checkpoint_id).manifest
+            batch = manifest.spark.batch_id if manifest.spark else -1
+            say("checkpoint", checkpoint=checkpoint_id, kind=manifest.kind, batch=batch)
+        if arguments.pause == f"{moment}:{checkpoint_id}":
             say("paused", checkpoint=checkpoint_id)
             time.sleep(3600)
-        if moment == "after-manifest":
-            say("checkpoint", checkpoint=checkpoint_id)
 
     spark = local_session("flights")
     job = flights_per_hour().on_spark(
