@@ -1,0 +1,65 @@
+"""Hypothesis profiles, and no cache of this process carried from one test into the next.
+
+``ci`` is the default; ``TIDEMARK_LONG=1`` chooses ``long``. Tests take shares of ``settings.default.max_examples``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from statestore import opening, segments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "ci",
+    max_examples=40,
+    stateful_step_count=15,
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=_SLOW,
+    report_multiple_bugs=False,
+    print_blob=True,
+)
+settings.register_profile(
+    "long",
+    max_examples=1000,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=_SLOW,
+    print_blob=True,
+)
+settings.load_profile("long" if os.environ.get("TIDEMARK_LONG") == "1" else "ci")
+
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""For tests that make thousands of small files and do not care whether they survive a power cut."""
+
+
+def forget() -> None:
+    """Empty the caches that live as long as the process, as a new process would find them."""
+    opening._memory.clear()
+    segments._verified.clear()
+
+
+@pytest.fixture(autouse=True)
+def _new_process() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One real Spark session for all tests that ask for it."""
+    from tools.java import local_session
+
+    session = local_session("tests")
+    yield session
+    session.stop()
