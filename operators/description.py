@@ -34,7 +34,7 @@ RETRACTING: Accumulation = "retracting"
 class Trigger:
     """When a window fires after its on-time pane."""
 
-    kind: Literal["every_element", "never"]
+    kind: Literal["every_element"]
 
 
 def every_element() -> Trigger:
@@ -102,8 +102,8 @@ class Windowed:
         allowed_us, future_us = span_us(allowed), span_us(future)
         if allowed_us < 0 or future_us < 0:
             raise UsageError("lateness and future tolerance cannot be negative", code="lateness", allowed=allowed)
-        if trigger.kind != "every_element":
-            raise UsageError("the late trigger is every_element()", code="late-trigger", found=trigger.kind)
+        if not isinstance(trigger, Trigger):
+            raise UsageError("the late trigger is every_element()", code="late-trigger", found=repr(trigger))
         return replace(self, lateness=Lateness(allowed_us, trigger, tuple(keep), future_us))
 
     def accumulation(self, mode: Accumulation) -> Windowed:

@@ -21,7 +21,10 @@ from statestore.fold import combine
 from statestore.keyhash import partition_of
 from statestore.tables import TIME
 
-VERY_LATE, NULL_KEY, NULL_TIME = "very_late", "null_key", "null_event_time"
+VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
+REASONS = (VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE)
+LIMIT_US = 2**61
+"""Event times lie within 73,000 years of 1970, so that no sum of a time and a span leaves int64."""
 SAMPLE_ROWS = 1 << 16
 PAYS_BELOW = 0.5
 """Aggregating next to the input pays while it leaves fewer rows than this share."""
@@ -80,7 +83,7 @@ def _classify(plan: Plan, events: pa.Table, watermark_us: int | None) -> tuple[p
         early = times < _clip(watermark_us - plan.allowed_us)
         late = times < watermark_us
         future = times > _clip(watermark_us + plan.future_us)
-    reasons = _reasons(null_time, null_key, early)
+    reasons = _reasons(null_time, null_key, early, _out_of_range(times))
     accepted = events
     if reasons is None:
         keep = np.ones(events.num_rows, bool)
@@ -96,7 +99,7 @@ def _classify(plan: Plan, events: pa.Table, watermark_us: int | None) -> tuple[p
         return accepted, None, counters
     rejected = events.filter(pa.array(~keep))
     why = reasons[~keep]
-    for reason in (VERY_LATE, NULL_KEY, NULL_TIME):
+    for reason in REASONS:
         counters[reason] = int(np.count_nonzero(why == reason))
     mark = pa.array([watermark_us], pa.int64()).cast(TIME) if _real(watermark_us) else pa.nulls(1, TIME)
     marks = pc.take(mark, pa.array(np.zeros(len(why), np.int64)))
@@ -105,17 +108,28 @@ def _classify(plan: Plan, events: pa.Table, watermark_us: int | None) -> tuple[p
 
 
 def _reasons(
-    null_time: npt.NDArray[np.bool_], null_key: npt.NDArray[np.bool_], early: npt.NDArray[np.bool_]
+    null_time: npt.NDArray[np.bool_],
+    null_key: npt.NDArray[np.bool_],
+    early: npt.NDArray[np.bool_],
+    beyond: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.str_] | None:
     """Why each row is rejected ("" where it is not); None when no row is."""
-    if not (null_time.any() or null_key.any() or early.any()):
+    masks = ((early, VERY_LATE), (beyond, OUT_OF_RANGE), (null_key, NULL_KEY), (null_time, NULL_TIME))
+    if not any(mask.any() for mask, _ in masks):
         return None
-    rows = max(len(null_time), len(null_key), len(early))
-    reasons = np.full(rows, "", dtype="<U16")
-    for mask, reason in ((early, VERY_LATE), (null_key, NULL_KEY), (null_time, NULL_TIME)):
+    rows = max(len(mask) for mask, _ in masks)
+    reasons = np.full(rows, "", dtype="<U24")
+    for mask, reason in masks:
         if len(mask):
             reasons[mask] = reason
     return reasons
+
+
+def _out_of_range(times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Rows whose time no calendar needs; of length 0 when there is none."""
+    if not len(times) or (times.max() <= LIMIT_US and times.min() >= -LIMIT_US):
+        return np.zeros(0, bool)
+    return (times > LIMIT_US) | (times < -LIMIT_US)
 
 
 def _nulls(events: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:

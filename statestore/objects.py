@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 from fsspec.core import url_to_fs
 
-from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from statestore.errors import CommitUnknownError, ConflictError, NotFoundError, UnavailableError, UsageError
 
 
 class Objects:
@@ -51,7 +51,8 @@ class Objects:
     def create(self, path: str, data: bytes) -> None:
         """Publish ``data`` under ``path`` unless the name is taken: exactly one of many racers wins.
 
-        Raises `ConflictError` when the name exists, `UnavailableError` when storage refused; nothing happened.
+        Raises `ConflictError` when the name exists, `UnavailableError` when storage refused: nothing happened.
+        Raises `CommitUnknownError` when the name was made but may not survive a power cut.
         """
         target = self._locate(path)
         with _storage_errors(path):
@@ -64,7 +65,14 @@ class Objects:
                 raise ConflictError("the name is taken", code="exists", path=path) from None
             finally:
                 temporary.unlink(missing_ok=True)
+        try:
             _sync_folder(target.parent)
+        except OSError as error:
+            raise CommitUnknownError(
+                f"made, but storage did not confirm it ({error.strerror}): start again, what is there counts",
+                code="commit-unknown",
+                path=path,
+            ) from error
 
     def read(self, path: str) -> bytes:
         """All bytes of an object. Raises `NotFoundError` or `UnavailableError`."""
@@ -94,6 +102,10 @@ class Objects:
     def locate(self, path: str) -> str:
         """The full path of an object, for readers outside this project."""
         return str(self._locate(path))
+
+    def url(self, path: str) -> str:
+        """The object as a URL that Spark reads alike whatever its default file system is."""
+        return f"file://{self._locate(path)}"
 
     def _locate(self, path: str) -> Path:
         parts = PurePosixPath(path)

@@ -119,6 +119,7 @@ class DurableQuery:
         self._delivery = Delivery(job.checkpoint, self._send if sink else None, job.head.delivered)
         self._lock = threading.Lock()
         self._stopping = False
+        self._ended_by_us = False
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
 
@@ -128,7 +129,7 @@ class DurableQuery:
             self._delivery.up_to(self._job.head)
             self._job.round()
         writer = stream.writeStream.foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", self._job.checkpoint.objects.locate(FOLDER))
+        writer = writer.option("checkpointLocation", self._job.checkpoint.objects.url(FOLDER))
         if trigger:
             writer = writer.trigger(**trigger)
         self._query = writer.start()
@@ -175,6 +176,9 @@ class DurableQuery:
         self._spark_query.stop()
         if self._failure is not None:
             raise self._failure
+        failure = self._spark_query.exception()
+        if failure is not None and not self._ended_by_us:
+            raise failure
         if drain:
             with self._lock:
                 self._drain()
@@ -187,6 +191,7 @@ class DurableQuery:
                     raise StoppingError("the query is stopping", code="stopping")
                 self._take(batch, batch_id)
             except StoppingError:
+                self._ended_by_us = True
                 raise
             except BaseException as error:
                 self._failure = error
@@ -227,7 +232,7 @@ class DurableQuery:
     def _send(self, manifest: Manifest) -> None:
         assert self._sink is not None
         objects = self._job.checkpoint.objects
-        paths = [objects.locate(ref.path) for ref in manifest.panes]
+        paths = [objects.url(ref.path) for ref in manifest.panes]
         self._sink(self._session.read.parquet(*paths), manifest.id)
 
     def _report(self, manifest: Manifest) -> None:

@@ -17,7 +17,7 @@ from operators.partition import Arrivals, PartitionResult, Round, advance, run_p
 from operators.plan import Plan
 from operators.prepare import Prepared, prepare
 from statestore import errors
-from statestore.errors import DataError, InvariantError, TidemarkError, UsageError, invariant
+from statestore.errors import TidemarkError, invariant
 
 CHUNK_ROWS = 1 << 20
 """Input rows prepared at once: bounds a task's memory."""
@@ -61,10 +61,6 @@ class Answer(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-FINAL = (DataError, UsageError, InvariantError)
-"""Errors that trying again cannot mend: they are reported. Any other ends the task, and Spark may try again."""
-
-
 def map_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Prepare this task's input. Also called for an input partition without rows."""
     _freeze_once()
@@ -74,7 +70,7 @@ def map_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         number = (task << 20) + chunk_number
         try:
             prepared = prepare(round_.plan, chunk, round_.before_us, round_.partitions)
-        except FINAL as error:
+        except TidemarkError as error:
             yield from _failure_rows(error, number, round_.partitions)
         else:
             yield from _exchange_rows(prepared, number, round_.partitions)
@@ -95,7 +91,7 @@ def tick_side(round_: Round, after_us: int, batches: Iterator[pa.RecordBatch]) -
         for partition in batch.column(0).to_pylist():
             try:
                 answer = Answer(run_partition(round_, partition, nothing, after_us))
-            except FINAL as error:
+            except TidemarkError as error:
                 answer = Answer(failure=_failure(error))
             yield _answer_row(answer)
 
@@ -118,7 +114,7 @@ def _answer(round_: Round, rows: pa.Table) -> Answer:
             return Answer(failure=failure)
         after = advance(round_.plan, round_.before_us, arrivals.max_event_us)
         return Answer(run_partition(round_, partition, arrivals, after))
-    except FINAL as error:
+    except TidemarkError as error:
         return Answer(failure=_failure(error))
 
 
