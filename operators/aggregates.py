@@ -38,7 +38,7 @@ def count(column: str | None = None) -> Aggregate:
 
 
 def sum_(column: str) -> Aggregate:
-    """The sum: int64 for integers, double for floats, decimal(38, scale) for decimals."""
+    """The sum: int64 for integers, double for floats, decimal(38, scale) for decimals and uint64."""
     return Aggregate("sum", column)
 
 
@@ -100,13 +100,15 @@ class BoundAggregate:
             return partials[self.state[0].name]
         total, counted = (partials[column.name] for column in self.state)
         divisor = pc.if_else(pc.equal(counted, 0), None, counted)
-        return pc.divide(total.cast(pa.float64()), divisor.cast(pa.float64()))
+        return pc.divide(total.cast(pa.float64(), safe=False), divisor.cast(pa.float64(), safe=False))
 
     @property
     def _sum_type(self) -> pa.DataType:
         kind = self.input_type
         if pa.types.is_decimal(kind):
             return pa.decimal128(38, kind.scale)
+        if kind == pa.uint64():
+            return pa.decimal128(38, 0)
         return pa.int64() if pa.types.is_integer(kind) else pa.float64()
 
 
@@ -124,7 +126,7 @@ def bind(name: str, aggregate: Aggregate, schema: pa.Schema) -> BoundAggregate:
     if aggregate.function == "count":
         return BoundAggregate(name, aggregate, kind)
     numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal128(kind)
-    ordered = numeric or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
+    ordered = (numeric and kind != pa.float16()) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
     if not (numeric if aggregate.function in ("sum", "mean") else ordered):
         raise UsageError(
             f"{aggregate.function} cannot be taken of this column: cast it to a number first",

@@ -1,6 +1,6 @@
 """Delivering panes: every unacknowledged checkpoint in ascending id, stopping at the first refusal.
 
-At least once, in order. The key of a delivery is (job id, sink name, checkpoint id); the rows under one key are
+At least once, in order. The key of a delivery is (job id, checkpoint id); the rows under one key are
 always the same, so a sink that remembers the last id it took in has every pane exactly once.
 """
 
@@ -34,10 +34,15 @@ class Delivery:
         self.delivered = delivered
 
     def up_to(self, head: Manifest) -> None:
-        """Deliver what is outstanding up to ``head``. An error of the sink passes through; the rest stays due."""
+        """Deliver what is outstanding up to ``head``. An error of the sink passes through; the rest stays due.
+
+        Without a sink nothing is acknowledged: one that is added later gets everything from the beginning.
+        """
+        if self._send is None:
+            return
         for checkpoint_id in range(self.delivered + 1, head.id + 1):
             manifest = head if checkpoint_id == head.id else self._checkpoint.read(checkpoint_id).manifest
-            if self._send is not None and manifest.panes:
+            if manifest.panes:
                 self._send(manifest)
             self.delivered = checkpoint_id
 

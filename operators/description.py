@@ -91,7 +91,7 @@ class Windowed:
         allowed: Span,
         *,
         trigger: Trigger = Trigger("every_element"),
-        keep: Sequence[str] = (),
+        keep: str | Sequence[str] = (),
         future: Span = "60 seconds",
     ) -> Windowed:
         """Take events up to ``allowed`` behind the watermark; later ones go to the late ledger.
@@ -100,11 +100,12 @@ class Windowed:
         the watermark is processed and counted as a future event.
         """
         allowed_us, future_us = span_us(allowed), span_us(future)
+        kept = (keep,) if isinstance(keep, str) else tuple(keep)
         if allowed_us < 0 or future_us < 0:
             raise UsageError("lateness and future tolerance cannot be negative", code="lateness", allowed=allowed)
-        if not isinstance(trigger, Trigger):
+        if trigger != every_element():
             raise UsageError("the late trigger is every_element()", code="late-trigger", found=repr(trigger))
-        return replace(self, lateness=Lateness(allowed_us, trigger, tuple(keep), future_us))
+        return replace(self, lateness=Lateness(allowed_us, trigger, kept, future_us))
 
     def accumulation(self, mode: Accumulation) -> Windowed:
         """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""

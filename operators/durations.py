@@ -31,7 +31,7 @@ Span = str | timedelta
 def span_us(span: Span) -> int:
     """``"1 hour 30 minutes"`` or a `timedelta` in microseconds. Raises `UsageError` for anything else."""
     if isinstance(span, timedelta):
-        return span // timedelta(microseconds=1)
+        return _within(span // timedelta(microseconds=1), span)
     if not isinstance(span, str):
         raise UsageError('a span of time is text like "30 minutes", or a timedelta', code="span", found=repr(span))
     text, position, total = span.strip().lower(), 0, 0
@@ -42,6 +42,10 @@ def span_us(span: Span) -> int:
             raise UsageError('a span of time reads like "30 minutes" or "1 hour 30 s"', code="span", found=repr(span))
         total += int(match[1]) * unit
         position = match.end()
+    return _within(total, span)
+
+
+def _within(total: int, span: Span) -> int:
     if abs(total) > _LIMIT_US:
         raise UsageError("a span of time is too long", code="span", found=repr(span))
     return total
@@ -55,5 +59,5 @@ def text_of(span: int) -> str:
     for unit in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
         count, rest = divmod(rest, _UNIT_US[unit])
         if count:
-            parts.append(f"{count} {unit}{'s' if count > 1 else ''}")
-    return ("-" if span < 0 else "") + " ".join(parts)
+            parts.append(f"{'-' if span < 0 else ''}{count} {unit}{'s' if count > 1 else ''}")
+    return " ".join(parts)

@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from operators.partition import Arrivals, PartitionResult, Round, total
+from operators.partition import PartitionResult, Round, total
 from operators.plan import Plan
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.manifest import (
-    END_OF_TIME_US,
     FORMAT,
     InputPosition,
     Kind,
@@ -75,6 +74,8 @@ class Job:
         if head is not None:
             _check_configuration(plan, head)
         check(head)
+        if newest is not None and newest.manifest.drained:
+            return cls(plan, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced
         if head is None:
             _check_partitions(partitions)
             manifest = _first(plan, checkpoint, partitions)
@@ -169,10 +170,6 @@ class Job:
         self._hook("after-manifest", manifest.id)
         return manifest
 
-    def no_arrivals(self) -> Arrivals:
-        """The arrivals of a tick: none."""
-        return Arrivals(self.plan.slices.schema.empty_table(), None, None, 0, {})
-
     @property
     def _operator(self) -> OperatorState:
         return self.head.operators[self.plan.name]
@@ -185,11 +182,6 @@ class Job:
         for part in ("after_us", "max_event_us", "inputs"):
             values = {getattr(result, part) for result in results}
             invariant(len(values) == 1, "all partitions saw the same input", part=part, values=values)
-
-
-def drain_watermark() -> int:
-    """The watermark of a drained checkpoint."""
-    return END_OF_TIME_US
 
 
 def _first(plan: Plan, checkpoint: Checkpoint, partitions: int) -> Manifest:

@@ -19,8 +19,9 @@ from operators.step import step
 from statestore.changes import TableChanges
 from statestore.checksums import checksum
 from statestore.compaction import compact, live_files, plan
+from statestore.errors import CorruptionError
 from statestore.objects import Objects
-from statestore.opening import open_store
+from statestore.opening import forget_cache, open_store
 from statestore.segments import FileRef, PartitionState, SegmentName, write_segment
 from statestore.store import StoreConfig
 from statestore.tables import TableSpec
@@ -75,6 +76,11 @@ def total(many: Sequence[dict[str, int]]) -> dict[str, int]:
     return {name: sum(counters.get(name, 0) for counters in many) for name in names}
 
 
+def no_arrivals(plan: Plan) -> Arrivals:
+    """What arrives in a tick."""
+    return Arrivals(plan.slices.schema.empty_table(), None, None, 0, {})
+
+
 def advance(plan: Plan, before_us: int | None, max_event_us: int | None) -> int | None:
     """The watermark after events up to ``max_event_us``: it never goes back."""
     if max_event_us is None:
@@ -85,9 +91,23 @@ def advance(plan: Plan, before_us: int | None, max_event_us: int | None) -> int 
 
 def run_partition(round_: Round, partition: int, arrivals: Arrivals, after_us: int | None) -> PartitionResult:
     """Take ``arrivals`` into the partition's state; write segments, panes and ledger. Raises on damaged files."""
-    objects, base = Objects(round_.root), round_.base[partition]
-    identity = f"{round_.job_id}/{round_.plan.name}/{partition}/{round_.partitions}"
-    attempt = uuid.uuid4().hex
+    objects = Objects(round_.root)
+    # The root is part of it: a copy of a checkpoint must not meet the original's caches.
+    identity = f"{objects.root}/{round_.job_id}/{round_.plan.name}/{partition}/{round_.partitions}"
+    try:
+        return _attempt(round_, partition, arrivals, after_us, objects, identity)
+    except CorruptionError as error:
+        if not error.code.startswith("rocksdb-"):
+            raise
+        # Only the local cache is damaged. The step is pure, so it is simply taken again.
+        forget_cache(round_.store, identity)
+        return _attempt(round_, partition, arrivals, after_us, objects, identity)
+
+
+def _attempt(
+    round_: Round, partition: int, arrivals: Arrivals, after_us: int | None, objects: Objects, identity: str
+) -> PartitionResult:
+    base, attempt = round_.base[partition], uuid.uuid4().hex
     with open_store(round_.store, objects, identity, round_.plan.tables, base) as store:
         moved = step(round_.plan, store, arrivals.partials, round_.before_us, after_us)
         name = _Names(round_, partition, attempt)
@@ -125,7 +145,7 @@ class _Names:
 
     def _name(self, first: int, last: int, segment: str, previous: str) -> SegmentName:
         operator = self.round.plan.name
-        folder = f"data/{operator}/p={self.partition}"
+        folder = f"data/{operator}/{self.partition}"
         return SegmentName(
             folder,
             operator,

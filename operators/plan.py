@@ -178,9 +178,12 @@ def _key_field(field: pa.Field) -> pa.Field:
             column=field.name,
             type=str(kind),
         )
+    if pa.types.is_decimal(kind) and kind.scale < 0:
+        raise UsageError("a decimal key has no negative scale", code="key-type", column=field.name, type=str(kind))
     text = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal128(kind)
     plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
-    if not (text or plain or pa.types.is_timestamp(kind)):
+    time = pa.types.is_timestamp(kind) and kind.unit != "ns"
+    if not (text or plain or time):
         raise UsageError("a key cannot have this type", code="key-type", column=field.name, type=str(kind))
     return pa.field(field.name, kind)
 
@@ -190,7 +193,7 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
     results = [aggregate.name for aggregate in aggregates]
     for names in (state, results):
         taken = [*description.key, *names]
-        clash = sorted({name for name in taken if taken.count(name) > 1 or name in RESERVED})
+        clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
         if clash:
             raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
     clash = sorted(set(input_columns(description)) & {"reason", "watermark"})

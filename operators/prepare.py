@@ -99,8 +99,7 @@ def _classify(plan: Plan, events: pa.Table, watermark_us: int | None) -> tuple[p
         return accepted, None, counters
     rejected = events.filter(pa.array(~keep))
     why = reasons[~keep]
-    for reason in REASONS:
-        counters[reason] = int(np.count_nonzero(why == reason))
+    counters |= {reason: found for reason in REASONS if (found := int(np.count_nonzero(why == reason)))}
     mark = pa.array([watermark_us], pa.int64()).cast(TIME) if _real(watermark_us) else pa.nulls(1, TIME)
     marks = pc.take(mark, pa.array(np.zeros(len(why), np.int64)))
     rejected = rejected.append_column("reason", pa.array(why, pa.string())).append_column("watermark", marks)

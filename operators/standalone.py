@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from operators.delivery import ArrowSink, Delivery, read_rows
 from operators.description import Windowed
-from operators.job import Hook, Job, Position, drain_watermark, no_hook
-from operators.partition import Arrivals, advance, run_partition
+from operators.job import Hook, Job, Position, no_hook
+from operators.partition import Arrivals, advance, no_arrivals, run_partition
 from operators.plan import Plan, bind_plan
 from operators.prepare import Prepared, prepare
 from recovery.checkpoint import Checkpoint
-from recovery.manifest import InputPosition, Manifest
+from recovery.manifest import END_OF_TIME_US, InputPosition, Manifest
 from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
 from statestore.store import StoreConfig
@@ -53,11 +54,12 @@ class Standalone:
         if drain:
             panes.append(self.drain())
         if self._job is None:
-            raise UsageError("there was no batch and no checkpoint to continue", code="no-input")
+            raise UsageError("give the input from its beginning; there was no batch", code="no-input")
         return pa.concat_tables([self._job.plan.pane_schema.empty_table(), *panes])
 
     def stream(self, batches: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table]:
         """As `run`, one table of panes per checkpoint, as soon as it is committed and delivered."""
+        number = -1
         for number, batch in enumerate(batches):
             table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
             job = self._begin(table.schema)
@@ -74,6 +76,13 @@ class Standalone:
                     )
                 continue
             yield self._take(job, table, InputPosition(number + 1, mark))
+        if self._job is not None and self._job.head.input and number + 1 < self._job.head.input.batches:
+            raise IncompatibleError(
+                "the input is not the one this checkpoint holds: it has fewer batches",
+                code="input-differs",
+                expected=self._job.head.input.batches,
+                found=number + 1,
+            )
 
     def drain(self) -> pa.Table:
         """Move the watermark to the end of time: every window fires, and no new input is taken. The last panes."""
@@ -81,10 +90,11 @@ class Standalone:
             raise UsageError("feed a batch before draining", code="no-input")
         job = self._job
         if job.head.drained:
+            self._deliver(job.head)
             return job.plan.pane_schema.empty_table()
         round_ = job.round()
         results = [
-            run_partition(round_, partition, job.no_arrivals(), drain_watermark())
+            run_partition(round_, partition, no_arrivals(job.plan), END_OF_TIME_US)
             for partition in range(round_.partitions)
         ]
         return self._commit(job, job.commit(results, "tick", Position(), delivered=self._sent, drained=True))
@@ -100,9 +110,11 @@ class Standalone:
         if self._job is None:
             plan = bind_plan(self._description, schema)
             checkpoint = Checkpoint.open_or_create(self._root)
-            self._job = Job.begin(plan, checkpoint, self._store, partitions=self._partitions, hook=self._hook)
+            self._job = Job.begin(
+                plan, checkpoint, self._store, partitions=self._partitions, check=_check_runner, hook=self._hook
+            )
             self._delivery = Delivery(checkpoint, self._send if self._sink else None, self._job.head.delivered)
-            self._delivery.up_to(self._job.head)
+        self._deliver(self._job.head)
         return self._job
 
     def _take(self, job: Job, batch: pa.Table, position: InputPosition) -> pa.Table:
@@ -116,9 +128,12 @@ class Standalone:
         return self._commit(job, job.commit(results, "batch", Position(input=position), delivered=self._sent))
 
     def _commit(self, job: Job, manifest: Manifest) -> pa.Table:
+        self._deliver(manifest)
+        return read_rows(job.checkpoint, manifest.panes, job.plan.pane_schema)
+
+    def _deliver(self, manifest: Manifest) -> None:
         assert self._delivery is not None
         self._delivery.up_to(manifest)
-        return read_rows(job.checkpoint, manifest.panes, job.plan.pane_schema)
 
     def _send(self, manifest: Manifest) -> None:
         assert self._sink is not None
@@ -130,6 +145,15 @@ class Standalone:
     def _sent(self) -> int:
         assert self._delivery is not None
         return self._delivery.delivered
+
+
+def _check_runner(head: Manifest | None) -> None:
+    if head is not None and head.spark is not None:
+        raise IncompatibleError(
+            "spark has been feeding this checkpoint: continue with on_spark, or give a folder of its own",
+            code="other-runner",
+            id=head.id,
+        )
 
 
 def _arrivals(prepared: Prepared, partition: int) -> Arrivals:
@@ -147,7 +171,9 @@ def _arrivals(prepared: Prepared, partition: int) -> Arrivals:
 def _mark(plan: Plan, batch: pa.Table) -> str:
     """A checksum of what the job reads of a batch."""
     sink = pa.BufferOutputStream()
-    rows = batch.select([n for n in plan.input_schema.names if n in batch.column_names]).combine_chunks()
+    rows = batch.select([n for n in plan.input_schema.names if n in batch.column_names])
+    # Taken anew, equal rows have equal buffers, whatever they were a slice of.
+    rows = rows.take(pa.array(np.arange(rows.num_rows))).combine_chunks()
     with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:
         writer.write_table(rows.replace_schema_metadata(None))
     return checksum(sink.getvalue())

@@ -37,8 +37,8 @@ def step(plan: Plan, view: StateView, partials: pa.Table, before: int | None, af
     low = BEGINNING_US if before is None else before
     high = low if after is None else max(low, after)
     on_time = _fire_on_time(plan, view, partials, low, high) if high > low else None
-    late = _fire_late(plan, view, partials, low)
     fired_bound, slice_bound = _expiry_bounds(plan, high)
+    late = _fire_late(plan, view, partials, low, fired_bound)
     panes: list[pa.Table] = []
     counters: dict[str, int] = {}
     remembered = []
@@ -80,7 +80,7 @@ def _by_window(plan: Plan, rows: pa.Table, low: int, high: int) -> pa.Table:
 
 
 def _fire_late(
-    plan: Plan, view: StateView, partials: pa.Table, low: int
+    plan: Plan, view: StateView, partials: pa.Table, low: int, fired_bound: int | None
 ) -> tuple[pa.Table, pa.Table, pa.Table] | None:
     """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
     if low == BEGINNING_US or not partials.num_rows:
@@ -97,7 +97,7 @@ def _fire_late(
     values = news if plan.mode == "discarding" else _whole_windows(plan, view, keys, partials)
     # Numbered after the last ones; 0 where the window never fired.
     number = pc.fill_null(pc.add(fired.rows["pane"], 1), 0)
-    emissions = _panes(plan, values, "late", "emit", number, None)
+    emissions = _panes(plan, values, "late", "emit", number, fired_bound)
     retractions = plan.pane_schema.empty_table()
     if plan.mode == "retracting":
         retractions = _retractions(plan, fired)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from recovery.manifest import FORMAT, Manifest, decode, encode
+from recovery.manifest import FORMAT, Manifest, Version, decode, encode
 from statestore.errors import (
     ConflictError,
     CorruptionError,
@@ -145,6 +145,13 @@ class Checkpoint:
         for checkpoint_id in self.ids():
             yield self.read(checkpoint_id).manifest
 
+    def pane_paths(self) -> list[str]:
+        """Full paths of all committed pane files, oldest first: what to give to a Parquet reader.
+
+        The folder may also hold files that a crash left behind; no manifest names those.
+        """
+        return [self.objects.locate(ref.path) for manifest in self.history() for ref in manifest.panes]
+
     def publish(self, manifest: Manifest) -> Head:
         """Commit. Raises `FencedError` or `ConflictError` when the id is taken; nothing of ours is published then."""
         invariant(manifest.job_id == self.marker.job_id, "a manifest is published in its own root")
@@ -173,16 +180,16 @@ class Checkpoint:
 
 def _read_marker(data: bytes) -> Marker:
     try:
-        marker = msgspec.json.decode(data, type=Marker)
-    except msgspec.DecodeError as error:
+        version = msgspec.json.decode(data, type=Version).format
+        if version != FORMAT:
+            raise IncompatibleError(
+                "this checkpoint was written by another version of tidemark: use that one or a newer one",
+                code="checkpoint-format",
+                expected=FORMAT,
+                found=version,
+            )
+        return msgspec.json.decode(data, type=Marker)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(
             f"the marker file is damaged ({error}): put back a good copy", code="marker-damaged", path=MARKER
         ) from None
-    if marker.format > FORMAT:
-        raise IncompatibleError(
-            "this checkpoint was written by a newer tidemark: use that version",
-            code="checkpoint-format",
-            expected=FORMAT,
-            found=marker.format,
-        )
-    return marker

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, OperatorState
@@ -63,10 +65,8 @@ def list_checkpoints(
             f"{row['rejected']:,}",
             size_text(row["state_bytes"]),
         )
-    console = Console()
-    console.print(table)
-    if len(ids) > len(rows):
-        console.print(f"[dim]{len(ids) - len(rows)} older ones; --last {len(ids)} shows all[/dim]")
+    older = len(ids) - len(rows)
+    _emit(table, *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []))
 
 
 @app.command(epilog="Example: tidemark show /data/flights 42 --json")
@@ -91,15 +91,12 @@ def show(
     if as_json:
         _print_json(full(head.manifest))
         return
-    console = Console()
-    console.print(_facts(head.manifest))
+    parts: list[RenderableType] = [_facts(head.manifest)]
     for name, operator in head.manifest.operators.items():
-        console.print(f"\n[bold]operator {name}[/bold]")
-        console.print(_configuration(operator))
-        console.print(_partitions(operator))
+        parts += [f"\n[bold]operator {name}[/bold]", _configuration(operator), _partitions(operator)]
     if head.manifest.totals:
-        console.print("\n[bold]counters[/bold]")
-        console.print(_counters(head.manifest))
+        parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
+    _emit(*parts)
 
 
 def _facts(manifest: Manifest) -> Table:
@@ -170,17 +167,27 @@ def _text(value: object) -> str:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
+    _emit(Text(json.dumps(value, indent=2)))
+
+
+def _emit(*parts: RenderableType) -> None:
+    console = _Console(highlight=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
+class _Console(Console):
+    """A console whose reader may go away, as `head` does: no error."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0)
 
 
 def main() -> None:
     """Entry point: run the command and turn errors into one line and an exit code."""
     try:
         app()
-    except BrokenPipeError:
-        # The reader went away, as `head` does.
-        sys.stderr.close()
-        sys.exit(0)
     except TidemarkError as error:
         Console(stderr=True, soft_wrap=True).print(f"tidemark: {error}", markup=False, highlight=False)
         sys.exit(_exit_code(error))

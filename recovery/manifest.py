@@ -91,7 +91,9 @@ class _File(msgspec.Struct):
     manifest: msgspec.Raw
 
 
-class _Version(msgspec.Struct):
+class Version(msgspec.Struct):
+    """The one field that every format has."""
+
     format: int
 
 
@@ -104,7 +106,7 @@ def decode(data: bytes, path: str) -> tuple[Manifest, str]:
     if checksum(bytes(file.manifest)) != file.checksum:
         raise _damaged(path, "checksum does not match")
     try:
-        version = msgspec.json.decode(file.manifest, type=_Version).format
+        version = msgspec.json.decode(file.manifest, type=Version).format
         if version != FORMAT:
             raise IncompatibleError(
                 "this manifest has another format: use the tidemark version that wrote it or a newer one",

@@ -33,12 +33,16 @@ class SparkLog:
     """The log under ``<root>/spark``. Reads only."""
 
     def __init__(self, objects: Objects) -> None:
-        self._objects = objects
+        self.objects = objects
+
+    def has_marker(self) -> bool:
+        """Whether the root around this log is a checkpoint of ours already."""
+        return self.objects.exists("tidemark.json")
 
     def query_id(self) -> str | None:
         """Spark's id of the query, None while Spark has no checkpoint."""
         try:
-            data = self._objects.read(f"{FOLDER}/metadata")
+            data = self.objects.read(f"{FOLDER}/metadata")
         except NotFoundError:
             return None
         try:
@@ -48,7 +52,7 @@ class SparkLog:
 
     def newest(self, log: str) -> int | None:
         """The highest batch id in ``offsets`` or ``commits``."""
-        numbers = [int(name) for name in self._objects.names(f"{FOLDER}/{log}") if name.isdigit()]
+        numbers = [int(name) for name in self.objects.names(f"{FOLDER}/{log}") if name.isdigit()]
         return max(numbers, default=None)
 
     def planned(self, query_id: str, batch_id: int) -> Planned:
@@ -67,7 +71,7 @@ class SparkLog:
 
     def _offsets(self, batch_id: int) -> tuple[int, tuple[str, ...]]:
         path = f"{FOLDER}/offsets/{batch_id}"
-        lines = self._objects.read(path).decode().splitlines()
+        lines = self.objects.read(path).decode().splitlines()
         if not lines or lines[0] != "v1" or len(lines) < 3:
             raise IncompatibleError(
                 "this version of spark's offset log is not known: set spark.sql.streaming.offsetLog.formatVersion=1",
@@ -83,7 +87,7 @@ class SparkLog:
     def _files(self, source: int, after: int, last: int) -> tuple[str, ...]:
         """Paths (with modification time) of a file source's log entries in ``(after, last]``."""
         folder = f"{FOLDER}/sources/{source}"
-        names = self._objects.names(folder)
+        names = self.objects.names(folder)
         compacts = sorted(int(n.removesuffix(".compact")) for n in names if n.endswith(".compact"))
         entries: set[str] = set()
         for number in range(after + 1, last + 1):
@@ -100,7 +104,7 @@ class SparkLog:
         return tuple(sorted(entries))
 
     def _entries(self, path: str, number: int) -> list[str]:
-        lines = self._objects.read(path).decode().splitlines()[1:]
+        lines = self.objects.read(path).decode().splitlines()[1:]
         try:
             records = [json.loads(line) for line in lines if line.strip()]
             return [f"{r['path']} {r['timestamp']}" for r in records if r["batchId"] == number]

@@ -53,15 +53,18 @@ def compact(
     *,
     mapped: bool,
 ) -> tuple[FileRef, ...]:
-    """``files`` with the chosen range replaced by one file (or none, when nothing lives in it)."""
+    """``files`` with the chosen range replaced by one file, or by none when all its rows have expired.
+
+    A file is written even when deletes leave no row: a cache that fell behind must see that something happened.
+    """
     first, last = chosen
     picked = files[first:last]
     layers = [layer for ref in picked for layer in read_segment(objects, spec, ref, mapped=mapped)]
     layers = live(spec, layers, expired)
+    if not layers:
+        return (*files[:first], *files[last:])
     whole = first == 0
     folded = [Layer(PUT, fold(spec, layers))] if whole else fold_run(spec, layers)
-    if not any(layer.rows.num_rows for layer in folded):
-        return (*files[:first], *files[last:])
     kind: FileKind = "snapshot" if whole else "run"
     ref = write_segment(objects, spec, folded, kind, name(picked[0], picked[-1]))
     return (*files[:first], ref, *files[last:])

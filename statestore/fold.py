@@ -19,18 +19,21 @@ def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """One row per key: the rows of a key combined in their order, each value column by its combiner."""
     if rows.num_rows <= 1:
         return rows
-    aggregates = [
-        (c.name, COMBINERS[c.combiner], pc.ScalarAggregateOptions(skip_nulls=c.combiner != "replace"))
-        for c in spec.values
-    ]
+    replaced = [c.name for c in spec.values if c.combiner == "replace"]
+    combined = [c for c in spec.values if c.combiner != "replace"]
+    aggregates = [(c.name, COMBINERS[c.combiner]) for c in combined]
+    if replaced:
+        # Arrow's "last" knows few types; the number of the last row does for all.
+        rows = rows.append_column("__row", pa.array(np.arange(rows.num_rows)))
+        aggregates.append(("__row", "max"))
     # Without threads the groups come in order of first appearance and sums fold in row order: repeatable.
     grouped = rows.group_by(spec.key_names, use_threads=False).aggregate(aggregates)
-    renamed = grouped.rename_columns(
-        [*spec.key_names, *spec.value_names]
-        if grouped.column_names[: len(spec.key_names)] == spec.key_names
-        else [*spec.value_names, *spec.key_names]
-    )
-    return spec.conform(renamed)
+    grouped = grouped.rename_columns({f"{c.name}_{COMBINERS[c.combiner]}": c.name for c in combined})
+    if replaced:
+        newest = rows.select(replaced).take(grouped["__row_max"])
+        for name in replaced:
+            grouped = grouped.append_column(name, newest[name])
+    return spec.conform(grouped)
 
 
 def fold(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:

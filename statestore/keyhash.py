@@ -2,7 +2,7 @@
 
 The text of a column is ``<bytes>:<value>``; integers in decimal, timestamps as microseconds, dates as days,
 booleans ``true``/``false``, binary in hexadecimal. Columns follow one another without a separator. Spark SQL can
-compute the same with ``crc32(concat(...))``, so anybody can find the partition of a key.
+compute the same with ``crc32(concat(octet_length(k), ':', k, …))``, so anybody can find the partition of a key.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _text(column: pa.ChunkedArray) -> pa.Array:
     kind = values.type
     if pa.types.is_dictionary(kind):
         return _text(values.dictionary_decode())
-    if pa.types.is_timestamp(kind):
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
         return values.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64()).cast(pa.string())
     if pa.types.is_date32(kind):
         return values.view(pa.int32()).cast(pa.string())
@@ -74,9 +74,26 @@ def _text(column: pa.ChunkedArray) -> pa.Array:
         return pa.DictionaryArray.from_arrays(encoded.indices, names).dictionary_decode()
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.cast(pa.string())
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_decimal128(kind):
+        return _decimal_text(values)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.string())
     raise UsageError("a key column cannot have this type", code="key-type", type=str(kind))
+
+
+def _decimal_text(values: pa.Array) -> pa.Array:
+    """Plain digits with the point, as Spark writes them; Arrow alone would write 1E-8."""
+    scale = values.type.scale
+    whole = pa.Array.from_buffers(
+        pa.decimal128(values.type.precision, 0), len(values), values.buffers(), offset=values.offset
+    )
+    text = whole.cast(pa.string())
+    if scale <= 0:
+        return text
+    sign = pc.if_else(pc.starts_with(text, "-"), "-", "")
+    digits = pc.utf8_lpad(pc.utf8_ltrim(text, "-"), scale + 1, "0")
+    units, fraction = pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale)
+    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, units, ""), fraction, ".")
 
 
 def _extend(hashes: npt.NDArray[np.uint32], text: pa.Array) -> npt.NDArray[np.uint32]:

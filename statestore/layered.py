@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup
+from statestore.changes import DELETE, PUT, Applied, ChangeSet, Layer, Lookup
 from statestore.errors import NotFoundError, UsageError
 from statestore.fold import fold, parts
 from statestore.layers import between, bounds, clustered, live, lookup, ordered
@@ -43,6 +43,11 @@ class LayeredStore:
         """The sequence and lineage id last applied."""
         return self._applied
 
+    @property
+    def expired(self) -> Mapping[str, int]:
+        """Per table the bound at or below which rows are forgotten."""
+        return self._expired
+
     def lookup(self, table: str, keys: pa.Table) -> Lookup:
         """Rows for these keys, aligned with them."""
         spec = self._spec(table)
@@ -67,6 +72,9 @@ class LayeredStore:
             name: [Layer(layer.op, clustered(self._conformed(name, layer))) for layer in table_changes.layers()]
             for name, table_changes in changes.items()
         }
+        for name, table_changes in changes.items():
+            if table_changes.expire is not None:
+                self._check_expires(name)
         for name, new in additions.items():
             self._layers[name] = self._layers[name] + new
             bound = changes[name].expire
@@ -78,9 +86,7 @@ class LayeredStore:
 
     def expire(self, table: str, bound: int) -> None:
         """Forget rows at or below ``bound``; a bound never goes back."""
-        spec = self._spec(table)
-        if spec.expiry is None:
-            raise UsageError("this table has no expiry column", code="table-expiry", table=table)
+        spec = self._check_expires(table)
         if bound > self._expired.get(table, bound - 1):
             self._expired[table] = bound
             self._layers[table] = live(spec, self._layers[table], bound)
@@ -96,13 +102,19 @@ class LayeredStore:
         """Drop the layers."""
         self._layers = {name: [] for name in self._specs}
 
+    def _check_expires(self, table: str) -> TableSpec:
+        spec = self._spec(table)
+        if spec.expiry is None:
+            raise UsageError("this table has no expiry column", code="table-expiry", table=table)
+        return spec
+
     def _folded(self, table: str) -> list[Layer]:
         rows = fold(self._specs[table], self._layers[table])
         return [Layer(PUT, clustered(rows))] if rows.num_rows else []
 
     def _conformed(self, table: str, layer: Layer) -> pa.Table:
         spec = self._spec(table)
-        return spec.conform(layer.rows) if layer.op != 2 else layer.rows.select(spec.key_names)
+        return spec.conform(layer.rows) if layer.op != DELETE else layer.rows.select(spec.key_names)
 
     def _spec(self, table: str) -> TableSpec:
         try:

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
-from fsspec.core import url_to_fs
+from fsspec import available_protocols
+from fsspec.core import split_protocol, url_to_fs
 
 from statestore.errors import CommitUnknownError, ConflictError, NotFoundError, UnavailableError, UsageError
 
@@ -26,17 +27,17 @@ class Objects:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        try:
-            self._fs, path = url_to_fs(os.fspath(root))
-        except (ValueError, ImportError) as error:
-            raise UsageError(f"not a storage URL: {error}", code="root-url", root=str(root)) from None
-        protocol = self._fs.protocol if isinstance(self._fs.protocol, str) else self._fs.protocol[0]
-        if protocol not in ("file", "local"):
+        url = os.fspath(root)
+        protocol, _ = split_protocol(url)
+        if protocol is not None and protocol not in available_protocols():
+            raise UsageError("no storage has this scheme: give a local path", code="root-url", root=url)
+        if protocol not in (None, "file", "local"):
             raise UsageError(
                 "this storage has no atomic create here: use a local path for the checkpoint root",
                 code="no-atomic-create",
                 scheme=protocol,
             )
+        self._fs, path = url_to_fs(url)
         self.root = path
         self._root = Path(path)
 

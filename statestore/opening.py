@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
+import pyarrow as pa
+
 from statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, Layer, TableChanges
 from statestore.errors import CorruptionError, UnavailableError
 from statestore.fold import fold
@@ -25,6 +27,12 @@ from statestore.objects import Objects
 from statestore.segments import FileRef, PartitionState, read_segment
 from statestore.store import StateStore, StoreConfig
 from statestore.tables import TableSpec
+
+
+def forget_cache(config: StoreConfig, identity: str) -> None:
+    """Throw away the local cache of a partition; the next opening rebuilds it from the durable files."""
+    if config.name == "rocksdb":
+        shutil.rmtree(rocks_folder(config, identity), ignore_errors=True)
 
 
 @contextmanager
@@ -119,6 +127,8 @@ def _layers(objects: Objects, spec: TableSpec, files: Sequence[FileRef], *, mapp
 def _catch_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> bool:
     """Apply the committed segments the store lacks; False when it is not a prefix of ``base``."""
     have = store.applied
+    if any(bound > base.expired.get(table, bound - 1) for table, bound in store.expired.items()):
+        return False  # it has forgotten rows that ``base`` still has: it followed another copy of this checkpoint
     if have.lineage != base.lineage:
         newer = [ref for ref in base.files if ref.last > have.sequence]
         known = any(ref.segment == have.lineage and ref.last == have.sequence for ref in base.files)
@@ -131,14 +141,17 @@ def _catch_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], b
         if store.applied.lineage != base.lineage:
             return False
     for table, bound in base.expired.items():
-        store.expire(table, bound)  # type: ignore[attr-defined]
+        store.expire(table, bound)
     return True
 
 
 def _changes(objects: Objects, specs: Sequence[TableSpec], refs: Sequence[FileRef]) -> ChangeSet:
     changes: dict[str, TableChanges] = {}
     for spec in specs:
-        by_op = {layer.op: layer.rows for layer in _layers(objects, spec, refs, mapped=False)}
+        by_op: dict[int, list[pa.Table]] = {}
+        for layer in _layers(objects, spec, refs, mapped=False):
+            by_op.setdefault(layer.op, []).append(layer.rows)
         if by_op:
-            changes[spec.name] = TableChanges(by_op.get(DELETE), by_op.get(PUT), by_op.get(MERGE))
+            rows = {op: pa.concat_tables(tables) for op, tables in by_op.items()}
+            changes[spec.name] = TableChanges(rows.get(DELETE), rows.get(PUT), rows.get(MERGE))
     return changes

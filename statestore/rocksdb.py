@@ -1,4 +1,4 @@
-"""The RocksDB store: a local, verified cache of the durable files, for point reads on state larger than memory.
+"""The RocksDB store: a local cache of the durable files, for point reads.
 
 Raw bytes, memcomparable keys, no write-ahead log (the changelog is the log). What was applied last is written in
 the same batch as the data. One table is one key prefix; expiry is a logical bound plus a range deletion.
@@ -6,18 +6,19 @@ the same batch as the data. One table is one key prefix; expiry is a logical bou
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from rocksdict import BlockBasedOptions, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import BlockBasedOptions, DbClosedError, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from statestore.changes import DELETE, MERGE, Applied, ChangeSet, Layer, Lookup
 from statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
 from statestore.fold import combine
-from statestore.layers import align, bounds
+from statestore.layers import align, bounds, leading_values
 from statestore.rows import decode_rows, encode_bound, encode_keys, encode_rows, prefix_end
 from statestore.store import check_sequence, specs_by_name
 from statestore.tables import TableSpec
@@ -62,6 +63,11 @@ class RocksStore:
         """The sequence and lineage id last applied."""
         return self._applied
 
+    @property
+    def expired(self) -> Mapping[str, int]:
+        """Per table the bound at or below which rows are forgotten."""
+        return self._expired
+
     def lookup(self, table: str, keys: pa.Table) -> Lookup:
         """Rows for these keys, aligned with them: one sorted multi-get."""
         spec = self._spec(table)
@@ -69,8 +75,7 @@ class RocksStore:
         rows = self._get(spec, sorted(set(encode_keys(self._prefixes[table], wanted))))
         bound = self._expired.get(table)
         if bound is not None and spec.expiry is not None and rows.num_rows:
-            expiry = rows[spec.expiry].cast(pa.int64()).to_numpy()
-            rows = rows.filter(pa.array(expiry > bound))
+            rows = _after(spec, rows, bound)
         return align(spec, wanted, rows)
 
     def scan(
@@ -120,8 +125,9 @@ class RocksStore:
         }
 
     def close(self) -> None:
-        """Flush and give the folder free."""
-        self._db.close()
+        """Flush and give the folder free. Closing twice is fine."""
+        with contextlib.suppress(DbClosedError):
+            self._db.close()
 
     def _commit(self, batch: WriteBatch, expired: dict[str, int], applied: Applied) -> None:
         meta = _Meta(applied.sequence, applied.lineage, expired, list(self._specs.values()))
@@ -150,7 +156,7 @@ class RocksStore:
         bound = self._expired.get(spec.name)
         if bound is None or spec.expiry is None:
             return tables
-        return [t.filter(pa.array(t[spec.expiry].cast(pa.int64()).to_numpy() > bound)) for t in tables]
+        return [_after(spec, rows, bound) for rows in tables]
 
     def _stage_expiry(self, spec: TableSpec, bound: int, batch: WriteBatch, expired: dict[str, int]) -> None:
         if spec.expiry is None:
@@ -162,7 +168,10 @@ class RocksStore:
         expired[spec.name] = bound
 
     def _get(self, spec: TableSpec, keys: list[bytes]) -> pa.Table:
-        found = self._db.get(keys) if keys else []
+        try:
+            found = self._db.get(keys) if keys else []
+        except Exception as error:  # rocksdict raises bare Exception
+            raise self._damaged(error) from error
         return decode_rows([value for value in found if value is not None], spec.schema)
 
     def _values(self, first: bytes, last: bytes) -> Iterator[bytes]:
@@ -178,20 +187,29 @@ class RocksStore:
             try:
                 cursor.status()
             except Exception as error:  # rocksdict raises bare Exception
-                raise CorruptionError(
-                    f"the rocksdb cache is damaged ({error}): delete the folder, it is rebuilt from the checkpoint",
-                    code="rocksdb-damaged",
-                    folder=str(self._folder),
-                ) from error
+                raise self._damaged(error) from error
         finally:
             # The folder's lock lives as long as an iterator does.
             del cursor
+
+    def _damaged(self, error: Exception) -> CorruptionError:
+        return CorruptionError(
+            f"the rocksdb cache is damaged ({error}): delete the folder, it is rebuilt from the checkpoint",
+            code="rocksdb-damaged",
+            folder=str(self._folder),
+        )
 
     def _spec(self, table: str) -> TableSpec:
         try:
             return self._specs[table]
         except KeyError:
             raise NotFoundError("no such state table", code="no-table", table=table) from None
+
+
+def _after(spec: TableSpec, rows: pa.Table, bound: int) -> pa.Table:
+    """Rows that have not expired."""
+    expiry = leading_values(rows.select([spec.expiry]))
+    return rows if expiry is None else rows.filter(pa.array(expiry > bound))
 
 
 def _options() -> Options:

@@ -33,11 +33,11 @@ def encode_keys(prefix: bytes, keys: pa.Table) -> list[bytes]:
 
 def encode_bound(prefix: bytes, value: int, kind: pa.DataType) -> bytes:
     """The smallest key of all rows whose leading column is at least ``value``."""
-    width = pa.int32() if pa.types.is_date32(kind) or kind == pa.int32() else pa.int64()
-    limits = np.iinfo(np.int32 if width == pa.int32() else np.int64)
+    stored = pa.int32() if pa.types.is_date32(kind) else pa.int64() if pa.types.is_timestamp(kind) else kind
+    limits = np.iinfo(stored.to_pandas_dtype())
     if value > limits.max:
         return prefix_end(prefix)
-    column = pa.array([max(value, int(limits.min))], width)
+    column = pa.array([max(value, int(limits.min))], stored)
     return encode_keys(prefix, pa.table({"bound": column}))[0]
 
 

@@ -2,7 +2,7 @@
 
 A **changelog** segment is one Arrow IPC file: an ``op`` column (0 merge, 1 put, 2 delete), the key columns, the
 value columns; record batches each of one op, in the order delete, put, merge, sorted by the leading key column.
-A **run** is several segments folded, in Parquet, with the same columns. A **snapshot** is everything up to its
+A **run** is several segments folded, in the same form. A **snapshot** is everything up to its
 last sequence, in Parquet, sorted by key, without the ``op`` column. All describe themselves in their metadata.
 See docs/FORMAT.md.
 """
@@ -76,7 +76,7 @@ def write_segment(
     parts = [_with_op(spec, layer, kind) for layer in layers]
     schema = _schema(spec, kind).with_metadata(_metadata(spec, kind, name))
     data = _encode(parts, schema, kind)
-    suffix = "arrow" if kind == "changelog" else "parquet"
+    suffix = "parquet" if kind == "snapshot" else "arrow"
     path = f"{name.folder}/{name.first}-{name.last}-{name.attempt}.{spec.name}.{kind}.{suffix}"
     objects.put(path, data)
     low, high = _expiry_range(spec, parts)
@@ -100,8 +100,8 @@ def read_segment(objects: Objects, spec: TableSpec, ref: FileRef, *, mapped: boo
     """The layers of a file, oldest first. Raises `CorruptionError` when a byte is not what was written."""
     data = read_verified(objects, ref, mapped=mapped)
     try:
-        changelog = ref.kind == "changelog"
-        tables = _record_batches(data) if changelog else [pq.read_table(pa.BufferReader(data))]
+        snapshot = ref.kind == "snapshot"
+        tables = [pq.read_table(pa.BufferReader(data))] if snapshot else _record_batches(data)
         return [layer for table in tables for layer in _split(spec, table, ref.kind)]
     except (pa.ArrowInvalid, OSError, KeyError) as error:
         raise CorruptionError(
@@ -165,7 +165,7 @@ def _with_op(spec: TableSpec, layer: Layer, kind: FileKind) -> pa.Table:
 
 def _encode(parts: Sequence[pa.Table], schema: pa.Schema, kind: FileKind) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    if kind == "changelog":
+    if kind != "snapshot":
         with pa.ipc.new_file(sink, schema) as writer:
             for part in parts:
                 for batch in part.combine_chunks().to_batches():
@@ -186,7 +186,7 @@ def _record_batches(data: pa.Buffer) -> list[pa.Table]:
 def _split(spec: TableSpec, table: pa.Table, kind: FileKind) -> list[Layer]:
     """A table with an ``op`` column, cut where the op changes."""
     if kind == "snapshot":
-        return [Layer(PUT, table.select(spec.schema.names))] if table.num_rows else []
+        return [Layer(PUT, spec.conform(table))] if table.num_rows else []
     op = table["op"].to_numpy()
     cuts = [0, *(np.flatnonzero(np.diff(op)) + 1).tolist(), len(op)]
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -34,7 +34,7 @@ class StateView(Protocol):
 
 
 class StateStore(StateView, Protocol):
-    """A place for state tables. See `statestore.testing` for its promises as tests."""
+    """A place for state tables."""
 
     @property
     def applied(self) -> Applied:
@@ -46,6 +46,15 @@ class StateStore(StateView, Protocol):
 
         Raises `UsageError` when the sequence does not grow; nothing is applied then.
         """
+        ...
+
+    @property
+    def expired(self) -> Mapping[str, int]:
+        """Per table the bound at or below which rows are forgotten."""
+        ...
+
+    def expire(self, table: str, bound: int) -> None:
+        """Forget rows at or below ``bound`` outside of a change set; a bound never goes back."""
         ...
 
     def snapshot(self) -> dict[str, pa.Table]:

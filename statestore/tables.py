@@ -15,8 +15,8 @@ from statestore.errors import UsageError, invariant
 
 Combiner = Literal["sum", "min", "max", "replace"]
 
-COMBINERS: dict[Combiner, str] = {"sum": "sum", "min": "min", "max": "max", "replace": "last"}
-"""Combiner to the name of Arrow's hash aggregate. Null is the identity of the first three."""
+COMBINERS: dict[Combiner, str] = {"sum": "sum", "min": "min", "max": "max"}
+"""Combiner to the name of Arrow's hash aggregate; null is their identity. ``replace`` takes the newest row's."""
 
 TIME = pa.timestamp("us", tz="UTC")
 

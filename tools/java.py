@@ -7,6 +7,7 @@ is started through a launcher that drops the one option.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -100,7 +101,8 @@ def _has_vector_module(home: str) -> bool:
 
 def _launcher(home: str) -> str:
     """A JAVA_HOME whose ``bin/java`` starts the real one without the option it cannot take."""
-    folder = Path(tempfile.gettempdir()) / f"tidemark-java-{os.getuid()}-{abs(hash(home)):x}"
+    digest = hashlib.sha256(home.encode()).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"tidemark-java-{os.getuid()}-{digest}"
     script = folder / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     text = f"""#!/bin/sh

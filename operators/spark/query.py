@@ -28,12 +28,12 @@ from pyspark.sql.types import (
 
 from operators.delivery import Delivery, SparkSink
 from operators.description import Windowed
-from operators.job import Hook, Job, Position, drain_watermark, no_hook
+from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, Round
 from operators.plan import bind_plan, input_columns
 from operators.spark.tasks import EXCHANGE, RESULTS, decode_answer, map_side, state_side, tick_side
 from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest
+from recovery.manifest import END_OF_TIME_US, Manifest
 from recovery.spark_log import (
     FOLDER,
     SparkLog,
@@ -43,7 +43,9 @@ from recovery.spark_log import (
     load_files,
     store_files,
 )
-from statestore.errors import TidemarkError, UsageError
+from statestore.errors import IncompatibleError, TidemarkError, UsageError
+from statestore.objects import Objects
+from statestore.segments import read_verified
 from statestore.store import StoreConfig
 from statestore.tables import TIME
 
@@ -89,8 +91,10 @@ class SparkJob:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
         plan = bind_plan(self.description, arrow_schema(self.stream.schema, input_columns(self.description)))
         session = self.stream.sparkSession
+        spark_log = SparkLog(Objects(self.checkpoint))
+        if not spark_log.has_marker():
+            check_agreement(None, spark_log)
         checkpoint = Checkpoint.open_or_create(self.checkpoint)
-        spark_log = SparkLog(checkpoint.objects)
         job = Job.begin(
             plan,
             checkpoint,
@@ -160,8 +164,9 @@ class DurableQuery:
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait for the query to end; False when the time ran out first. Raises what stopped it, if it failed."""
         spark_query = self._spark_query
-        wait = partial(spark_query.awaitTermination, timeout_s) if timeout_s else spark_query.awaitTermination
-        return self._guard(wait) is not False
+        if timeout_s is None:
+            return self._guard(spark_query.awaitTermination) is not False
+        return self._guard(partial(spark_query.awaitTermination, max(timeout_s, 0.001))) is not False
 
     def stop(self, *, drain: bool = False) -> None:
         """End the query between two batches. What was not read stays unread and comes at the next start.
@@ -222,9 +227,10 @@ class DurableQuery:
 
     def _drain(self) -> None:
         if self._job.head.drained:
+            self._delivery.up_to(self._job.head)
             return
         round_ = self._job.round()
-        results = _run_tick(self._session, round_, drain_watermark())
+        results = _run_tick(self._session, round_, END_OF_TIME_US)
         manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
         self._report(manifest)
         self._delivery.up_to(manifest)
@@ -232,6 +238,8 @@ class DurableQuery:
     def _send(self, manifest: Manifest) -> None:
         assert self._sink is not None
         objects = self._job.checkpoint.objects
+        for ref in manifest.panes:
+            read_verified(objects, ref, mapped=True)
         paths = [objects.url(ref.path) for ref in manifest.panes]
         self._sink(self._session.read.parquet(*paths), manifest.id)
 
@@ -253,6 +261,8 @@ class DurableQuery:
         except Exception:
             if self._failure is not None:
                 raise self._failure from None
+            if self._ended_by_us:
+                return None  # stopped by somebody else while we waited: an end like any other
             raise
 
     @property
@@ -260,6 +270,16 @@ class DurableQuery:
         if self._query is None:
             raise UsageError("the query has not started", code="not-started")
         return self._query
+
+
+def _check_input(head: Manifest | None, spark_log: SparkLog) -> None:
+    if head is not None and head.input is not None:
+        raise IncompatibleError(
+            "the standalone runner has been feeding this checkpoint: continue with it, or give a folder of its own",
+            code="other-runner",
+            id=head.id,
+        )
+    check_agreement(load_files(spark_log.objects, head.spark if head else None), spark_log)
 
 
 def _run_batch(batch: DataFrame, round_: Round) -> list[PartitionResult]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
-from operators.partition import Arrivals, PartitionResult, Round, advance, run_partition, total
+from operators.partition import Arrivals, PartitionResult, Round, advance, no_arrivals, run_partition, total
 from operators.plan import Plan
 from operators.prepare import Prepared, prepare
 from statestore import errors
@@ -86,7 +86,7 @@ def state_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 def tick_side(round_: Round, after_us: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A step without input: only the watermark moves. Each input row is the number of a state partition."""
     _freeze_once()
-    nothing = Arrivals(round_.plan.slices.schema.empty_table(), None, None, 0, {})
+    nothing = no_arrivals(round_.plan)
     for batch in batches:
         for partition in batch.column(0).to_pylist():
             try:
@@ -162,10 +162,11 @@ def _failure_rows(error: TidemarkError, number: int, partitions: int) -> Iterato
 
 def _gather(plan: Plan, rows: pa.Table) -> tuple[int, Arrivals, Failure | None]:
     """Everything that arrived, in the order of the pieces of input."""
-    invariant(rows.num_rows > 0, "every state partition hears from every piece of input")
+    # No row at all: the batch has no input partition, as with one empty file.
     rows = rows.take(pa.array(rows["input"].to_numpy().argsort(kind="stable")))
     partitions = set(rows["partition"].to_pylist())
-    invariant(partitions == {_task_partition()}, "rows reach the task of their state partition", found=partitions)
+    own = _task_partition()
+    invariant(partitions <= {own}, "rows reach the task of their state partition", found=partitions)
     headers = [msgspec.msgpack.decode(raw, type=Header) for raw in rows["header"].to_pylist()]
     maxima = [h.max_event_us for h in headers if h.max_event_us is not None]
     rejected = _unpack_all(rows["rejected"])
@@ -176,7 +177,7 @@ def _gather(plan: Plan, rows: pa.Table) -> tuple[int, Arrivals, Failure | None]:
         inputs=len(headers),
         counters=total([header.counters for header in headers]),
     )
-    return partitions.pop(), arrivals, next((h.failure for h in headers if h.failure is not None), None)
+    return own, arrivals, next((h.failure for h in headers if h.failure is not None), None)
 
 
 def _pack(rows: pa.Table) -> bytes:

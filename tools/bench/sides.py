@@ -39,7 +39,7 @@ def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
     query.process_all_available()
     progress = query.progress()
     query.stop()
-    panes = spark.read.parquet(str(root / "panes" / "bids"))
+    panes = spark.read.parquet(*Checkpoint.open(root).pane_paths())
     kinds: dict[str, set[str]] = {"run": set(), "snapshot": set()}
     for manifest in Checkpoint.open(root).history():
         for state in manifest.operators["bids"].partitions:

@@ -16,10 +16,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from statestore.errors import UsageError
 from tools.demo.check import check
 from tools.demo.child import Child, ChildFailedError, Event
 from tools.demo.flights import departed_flights, disorder, write_files
 from tools.demo.job import STORES
+from tools.java import java_home
 
 FILES = 73
 console = Console()
@@ -31,6 +33,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where things are kept (default: a new temporary folder)")
     parser.add_argument("--seed", type=int, help="of the random moments of the kills")
     arguments = parser.parse_args()
+    try:
+        java_home()
+    except UsageError as error:
+        sys.exit(f"tidemark: {error}")
     chance = random.Random(arguments.seed)
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="tidemark-demo-"))
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,125 @@
+"""Aggregates over every type they take, on every store; nulls, NaN, decimals and overflow as documented."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from operators import Memory, Parquet, RocksDB, count, max_, mean, min_, sum_, tumbling, windowed
+from operators.aggregates import Aggregate
+from statestore.errors import UsageError
+from statestore.store import StoreConfig
+
+TIME = pa.timestamp("us", tz="UTC")
+FUNCTIONS = {"count": count, "sum": sum_, "min": min_, "max": max_, "mean": mean}
+DECIMAL = pa.decimal128(10, 2)
+NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
+MIDNIGHT = datetime(1960, 1, 1, tzinfo=UTC)
+D = Decimal
+
+CASES: dict[str, tuple[pa.DataType, list[Any], dict[str, Any]]] = {
+    "int8": (pa.int8(), [100, 100, None], {"count": 2, "sum": 200, "min": 100, "max": 100, "mean": 100.0}),
+    "uint32": (pa.uint32(), [2**32 - 1, 1], {"count": 2, "sum": 2**32, "min": 1, "max": 2**32 - 1, "mean": 2.0**31}),
+    "int64": (pa.int64(), [-(2**62), 2**62, 1], {"sum": 1, "min": -(2**62), "max": 2**62, "mean": 1 / 3}),
+    "overflow": (pa.int64(), [2**63 - 1, 5], {"sum": -(2**63) + 4, "max": 2**63 - 1}),
+    "float": (pa.float32(), [0.5, -1.25, None], {"count": 2, "sum": -0.75, "min": -1.25, "max": 0.5, "mean": -0.375}),
+    "double": (pa.float64(), [1e300, 1e300], {"sum": 2e300, "mean": 1e300}),
+    "nan": (pa.float64(), [math.nan, 2.0], {"min": 2.0, "max": 2.0, "count": 2}),
+    "infinite": (pa.float64(), [math.inf, -1.0], {"sum": math.inf, "min": -1.0, "max": math.inf, "mean": math.inf}),
+    "decimal": (
+        DECIMAL,
+        [D("1.25"), D("-2.25"), None],
+        {"count": 2, "sum": D("-1.00"), "min": D("-2.25"), "max": D("1.25"), "mean": -0.5},
+    ),
+    "wide decimal": (DECIMAL, [D("99999999.99")] * 9, {"sum": D("899999999.91")}),
+    "date32": (pa.date32(), [date(1960, 1, 1), None, date(2024, 2, 29)], {"min": date(1960, 1, 1), "count": 2}),
+    "timestamp": (TIME, [NOON, MIDNIGHT], {"min": MIDNIGHT, "max": NOON, "count": 2}),
+    "text": (pa.string(), ["a", None, "b"], {"count": 2}),
+    "flags": (pa.bool_(), [True, None, False], {"count": 2}),
+    "nothing": (pa.int64(), [None, None], {"count": 0, "sum": None, "min": None, "max": None, "mean": None}),
+}
+
+
+def stores(folder: Path) -> dict[str, StoreConfig]:
+    return {"memory": Memory(), "parquet": Parquet(), "rocksdb": RocksDB(cache_dir=str(folder / "cache"))}
+
+
+def totals(folder: Path, store: str, column: pa.Array, functions: list[str]) -> dict[str, Any]:
+    """Each function over ``column``, its events spread over two batches of one window."""
+    times = pa.array(range(len(column)), TIME)
+    table = pa.table({"t": times, "v": column})
+    chosen: dict[str, Aggregate] = {f"{name}_of_v": FUNCTIONS[name]("v") for name in functions}
+    job = windowed(event_time="t").window(tumbling("1 minute")).aggregate(**chosen)
+    runner = job.standalone(checkpoint=folder / "root", store=stores(folder)[store])
+    (row,) = runner.run([table.slice(0, 1), table.slice(1)], drain=True).to_pylist()
+    return {name: row[f"{name}_of_v"] for name in functions}
+
+
+@pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
+@pytest.mark.parametrize(("kind", "values", "expected"), CASES.values(), ids=CASES.keys())
+def test_every_type_an_aggregate_takes(
+    tmp_path: Path, kind: pa.DataType, values: list[Any], expected: dict[str, Any], store: str
+) -> None:
+    assert totals(tmp_path, store, pa.array(values, kind), [*expected]) == expected
+
+
+@pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
+def test_nan_counts_when_there_is_nothing_else(tmp_path: Path, store: str) -> None:
+    found = totals(tmp_path, store, pa.array([math.nan, math.nan], from_pandas=False), ["min", "max", "sum", "mean"])
+    assert all(math.isnan(value) for value in found.values())
+
+
+@pytest.mark.parametrize("function", ["min", "max"])
+def test_half_floats_are_taken_or_refused_in_our_words(tmp_path: Path, function: str) -> None:
+    try:
+        found = totals(tmp_path, "parquet", pa.array([1.5, 0.5], pa.float16()), [function])
+    except UsageError as error:
+        assert error.code == "aggregate-type"  # noqa: PT017
+    else:
+        assert found == {function: {"min": 0.5, "max": 1.5}[function]}
+
+
+@pytest.mark.parametrize("function", ["sum", "mean"])
+def test_large_unsigned_numbers_do_not_end_in_an_arrow_error(tmp_path: Path, function: str) -> None:
+    column = pa.array([2**63, 1], pa.uint64())
+    assert totals(tmp_path, "parquet", column, [function]).keys() == {function}
+
+
+KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "int8": (pa.int8(), [-1, 0, 1]),
+    "uint64": (pa.uint64(), [0, 1, 2**64 - 1]),
+    "bool": (pa.bool_(), [False, True]),
+    "text": (pa.string(), ["", "a", "a\x00", "é"]),
+    "binary": (pa.binary(), [b"", b"\x00", b"\x00\xff", b"\xff"]),
+    "date": (pa.date32(), [date(1960, 1, 1), date(2024, 2, 29)]),
+    "timestamp": (TIME, [MIDNIGHT, NOON]),
+    "seconds": (pa.timestamp("s", tz="Europe/Berlin"), [MIDNIGHT, NOON]),
+    "decimal": (DECIMAL, [D("-0.01"), D("0.00"), D("12345678.90")]),
+}
+
+
+@pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
+@pytest.mark.parametrize(("kind", "values"), KEYS.values(), ids=KEYS.keys())
+def test_every_type_a_key_may_have(tmp_path: Path, kind: pa.DataType, values: list[Any], store: str) -> None:
+    times = pa.array([0] * len(values), TIME)
+    batch = pa.table({"t": times, "k": pa.array(values, kind)})
+    later = pa.table({"t": pa.array([100_000_000], TIME), "k": pa.array(values[:1], kind)})
+    job = windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(n=count()).late("1 hour")
+    runner = job.standalone(checkpoint=tmp_path / "root", store=stores(tmp_path)[store], partitions=2)
+    panes = runner.run([batch, batch, later, batch])
+    assert panes["k"].type == kind
+    found = sorted((row["pane"], values.index(row["k"]), row["n"]) for row in panes.to_pylist())
+    assert found == [*((0, i, 2) for i in range(len(values))), *((1, i, 3) for i in range(len(values)))]
+
+
+def test_a_key_in_nanoseconds_is_refused(tmp_path: Path) -> None:
+    batch = pa.table({"t": pa.array([0, 0], TIME), "k": pa.array([1, 2], pa.timestamp("ns"))})
+    job = windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(n=count())
+    with pytest.raises(UsageError, match="key-type"):
+        job.standalone(checkpoint=tmp_path, partitions=2).run([batch], drain=True)

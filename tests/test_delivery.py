@@ -1,0 +1,144 @@
+"""Delivering panes to a sink: in ascending ids, at least once, the same rows under the same id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from operators.standalone import Standalone
+from statestore.errors import CorruptionError
+from statestore.store import Parquet
+from tests import evidence
+from tests.test_standalone import STREAM, example
+
+Rows = Counter[evidence.Row]
+
+
+class Refusal(Exception):
+    """What a sink says that is full."""
+
+
+class Sink:
+    """Remembers what came, and refuses the ids it is told to, once each."""
+
+    def __init__(self, *refuse: int) -> None:
+        self.came: list[tuple[int, Rows]] = []
+        self.refuse = list(refuse)
+
+    def __call__(self, panes: pa.Table, checkpoint_id: int) -> None:
+        if checkpoint_id in self.refuse:
+            self.refuse.remove(checkpoint_id)
+            raise Refusal(checkpoint_id)
+        self.came.append((checkpoint_id, Counter(evidence.plain(panes))))
+
+    @property
+    def ids(self) -> list[int]:
+        return [number for number, _ in self.came]
+
+
+def job(root: Path, sink: Callable[[pa.Table, int], None] | None, **more: object) -> Standalone:
+    return Standalone(example("retracting"), str(root), Parquet(), sink, 2, **more)  # type: ignore[arg-type]
+
+
+def outbox(root: Path) -> dict[int, Rows]:
+    """What the manifests say was put out, by checkpoint."""
+    found = {m["id"]: Counter(evidence.rows(root, m["panes"])) for m in evidence.manifests(root)}
+    return {number: rows for number, rows in found.items() if rows}
+
+
+def test_panes_come_in_ascending_ids_each_once(tmp_path: Path) -> None:
+    sink = Sink()
+    job(tmp_path, sink).run(STREAM, drain=True)
+    assert sink.ids == [3, 4, 5, 6, 8]
+    assert dict(sink.came) == outbox(tmp_path)
+
+
+def test_delivered_is_acknowledged_in_the_next_manifest(tmp_path: Path) -> None:
+    job(tmp_path, Sink()).run(STREAM, drain=True)
+    assert [m["delivered"] for m in evidence.manifests(tmp_path)] == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_was_not_acknowledged_comes_again_with_the_same_id_and_rows(tmp_path: Path) -> None:
+    first, second = Sink(), Sink()
+    job(tmp_path, first).run(STREAM, drain=True)
+    job(tmp_path, second).run(STREAM, drain=True)
+    assert second.came == first.came[-1:]
+
+
+def test_a_refused_delivery_comes_again_with_the_same_id(tmp_path: Path) -> None:
+    sink = Sink(4)
+    with pytest.raises(Refusal):
+        job(tmp_path, sink).run(STREAM, drain=True)
+    # What was refused is committed; nothing was taken in after it.
+    assert sink.ids == [3]
+    assert evidence.manifests(tmp_path)[-1]["id"] == 4
+    job(tmp_path, sink).run(STREAM, drain=True)
+    assert sink.ids == sorted(outbox(tmp_path))
+    assert dict(sink.came) == outbox(tmp_path)
+    assert sink.came[1][0] == 4
+
+
+def test_the_same_runner_may_go_on_after_a_refusal(tmp_path: Path) -> None:
+    sink = Sink(4, 6)
+    runner = job(tmp_path, sink)
+    for _ in range(2):
+        with pytest.raises(Refusal):
+            runner.run(STREAM, drain=True)
+    runner.run(STREAM, drain=True)
+    assert sink.ids == sorted(outbox(tmp_path))
+    assert dict(sink.came) == outbox(tmp_path)
+    delivered = [m["delivered"] for m in evidence.manifests(tmp_path)]
+    assert delivered == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_sink_that_refuses_again_stops_the_start(tmp_path: Path) -> None:
+    sink = Sink(4, 4, 4)
+    for _ in range(3):
+        with pytest.raises(Refusal):
+            job(tmp_path, sink).run(STREAM, drain=True)
+    kinds = [m["kind"] for m in evidence.manifests(tmp_path)]
+    assert kinds == ["fence", "batch", "batch", "batch", "fence", "fence"]
+    job(tmp_path, sink).run(STREAM, drain=True)
+    assert dict(sink.came) == outbox(tmp_path)
+    assert sink.ids == sorted(sink.ids)
+
+
+@pytest.mark.parametrize("moment", ["before-manifest", "after-manifest"])
+def test_a_crash_between_manifest_and_sink_loses_no_pane(tmp_path: Path, moment: str) -> None:
+    sink = Sink()
+
+    def hook(now: str, checkpoint_id: int) -> None:
+        if (now, checkpoint_id) == (moment, 4):
+            raise Refusal(moment)
+
+    with pytest.raises(Refusal):
+        job(tmp_path, sink, hook=hook).run(STREAM, drain=True)
+    assert sink.ids == [3]
+    job(tmp_path, sink).run(STREAM, drain=True)
+    assert dict(sink.came) == outbox(tmp_path)
+    again = [number for number, times in Counter(sink.ids).items() if times > 1]
+    assert again == ([3] if moment == "before-manifest" else [])
+    assert sink.ids == sorted(sink.ids)
+
+
+def test_the_panes_of_a_call_are_returned_whether_there_is_a_sink_or_not(tmp_path: Path) -> None:
+    sink = Sink()
+    with_sink = job(tmp_path / "a", sink).run(STREAM, drain=True)
+    without = job(tmp_path / "b", None).run(STREAM, drain=True)
+    assert evidence.plain(with_sink) == evidence.plain(without)
+    assert sum((rows for _, rows in sink.came), Counter()) == Counter(evidence.plain(with_sink))
+
+
+def test_a_damaged_pane_file_is_not_delivered(tmp_path: Path) -> None:
+    sink = Sink(4)
+    with pytest.raises(Refusal):
+        job(tmp_path, sink).run(STREAM)
+    path = tmp_path / evidence.manifests(tmp_path)[-1]["panes"][0]["path"]
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(CorruptionError, match=r"file-damaged.*panes/"):
+        job(tmp_path, sink).run(STREAM)
+    assert sink.ids == [3]

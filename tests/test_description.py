@@ -1,0 +1,227 @@
+"""What a user may write, and how each mistake is answered before anything has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators import (
+    ACCUMULATING,
+    Memory,
+    Windowed,
+    count,
+    every_element,
+    max_,
+    mean,
+    min_,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from operators.description import Trigger
+from operators.durations import span_us, text_of
+from operators.plan import RESERVED, bind_plan
+from statestore.errors import UsageError
+
+SCHEMA = pa.schema(
+    [
+        ("t", pa.timestamp("us", tz="UTC")),
+        ("k", pa.string()),
+        ("j", pa.int64()),
+        ("v", pa.int64()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+        ("naive", pa.timestamp("us")),
+        ("reason", pa.string()),
+        ("b", pa.bool_()),
+        ("l", pa.list_(pa.int64())),
+    ]
+)
+
+
+def job(**changes: Any) -> Windowed:
+    return windowed(**{"event_time": "t", "key": "k"} | changes)
+
+
+def whole(**changes: Any) -> Windowed:
+    return job(**changes).window(tumbling("1 minute")).aggregate(n=count())
+
+
+DESCRIBING: dict[str, tuple[Callable[[], Any], str]] = {
+    "key twice": (lambda: job(key=["k", "k"]), "key-columns"),
+    "key is event time": (lambda: job(key=["k", "t"]), "key-columns"),
+    "negative delay": (lambda: job(watermark_delay="-1 seconds"), "watermark-delay"),
+    "delay is no span": (lambda: job(watermark_delay="soon"), "span"),
+    "delay is a number": (lambda: job(watermark_delay=5), "span"),
+    "empty name": (lambda: job(name=""), "operator-name"),
+    "name with a slash": (lambda: job(name="a/b"), "operator-name"),
+    "name leads out": (lambda: job(name=".."), "operator-name"),
+    "not a window": (lambda: job().window("10 minutes"), "window"),
+    "size 0": (lambda: tumbling("0 seconds"), "window-size"),
+    "size below 0": (lambda: tumbling("-5 minutes"), "window-size"),
+    "slide 0": (lambda: sliding("5 minutes", "0 seconds"), "window-size"),
+    "slide below 0": (lambda: sliding("5 minutes", "-1 minutes", strict=False), "window-size"),
+    "slide does not divide": (lambda: sliding("5 minutes", "2 minutes"), "window-slide"),
+    "slide beyond size": (lambda: sliding("5 minutes", "10 minutes"), "window-slide"),
+    "not an aggregate": (lambda: job().aggregate(n="count"), "aggregate"),
+    "aggregate not called": (lambda: job().aggregate(n=count), "aggregate"),
+    "aggregate twice": (lambda: job().aggregate(n=count()).aggregate(n=count("v")), "aggregate-twice"),
+    "negative lateness": (lambda: job().late("-1 seconds"), "lateness"),
+    "negative tolerance": (lambda: job().late("1 second", future="-1 seconds"), "lateness"),
+    "other trigger": (lambda: job().late("1 second", trigger=Trigger("never")), "late-trigger"),
+    "other mode": (lambda: job().accumulation("both"), "accumulation"),  # type: ignore[arg-type]
+    "no room for files": (lambda: Memory(max_files=1), "store-files"),
+    "no snapshots": (lambda: Memory(snapshot_every=0), "store-snapshots"),
+}
+BINDING: dict[str, tuple[Callable[[], Windowed], str]] = {
+    "no window": (lambda: job().aggregate(n=count()), "no-window"),
+    "no aggregate": (lambda: job().window(tumbling("1 minute")), "no-aggregate"),
+    "no event time": (lambda: whole(event_time="when"), "column-missing"),
+    "no key column": (lambda: whole(key="user"), "column-missing"),
+    "no column to aggregate": (lambda: whole().aggregate(m=sum_("amount")), "column-missing"),
+    "no column to keep": (lambda: whole().late("1 second", keep=["id"]), "column-missing"),
+    "event time is a number": (lambda: whole(event_time="v"), "event-time-type"),
+    "event time without zone": (lambda: whole(event_time="naive"), "event-time-type"),
+    "float key": (lambda: whole(key="x"), "key-float"),
+    "list key": (lambda: whole(key="l"), "key-type"),
+    "sum of text": (lambda: whole().aggregate(m=sum_("s")), "aggregate-type"),
+    "mean of a flag": (lambda: whole().aggregate(m=mean("b")), "aggregate-type"),
+    "sum of times": (lambda: whole().aggregate(m=sum_("naive")), "aggregate-type"),
+    "smallest text": (lambda: whole().aggregate(m=min_("s")), "aggregate-type"),
+    "largest list": (lambda: whole().aggregate(m=max_("l")), "aggregate-type"),
+    "aggregate named like the key": (lambda: whole().aggregate(k=sum_("v")), "name-taken"),
+    "aggregate named like a mean's part": (lambda: whole().aggregate(m=mean("v"), m_sum=sum_("v")), "name-taken"),
+    "ledger column as key": (lambda: whole(key="reason"), "name-taken"),
+    "ledger column kept": (lambda: whole().late("1 second", keep=["reason"]), "name-taken"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "code"), DESCRIBING.values(), ids=DESCRIBING.keys())
+def test_a_mistake_is_answered_where_it_is_made(wrong: Callable[[], Any], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        wrong()
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("wrong", "code"), BINDING.values(), ids=BINDING.keys())
+def test_a_mistake_is_answered_when_the_input_is_known(wrong: Callable[[], Windowed], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        bind_plan(wrong(), SCHEMA)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_names_of_our_own_columns_are_reserved(name: str) -> None:
+    with pytest.raises(UsageError, match="name-taken"):
+        bind_plan(whole().aggregate(**{name: count()}), SCHEMA)
+    with pytest.raises(UsageError, match="name-taken"):
+        bind_plan(whole(key=name), SCHEMA.append(pa.field(name, pa.int64())) if name != "reason" else SCHEMA)
+
+
+INTERNAL = ("__row", "__ask", "__found", "__window")
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_names_of_columns_that_come_and_go_are_reserved(name: str) -> None:
+    with pytest.raises(UsageError, match="name-taken"):
+        bind_plan(whole(key=name), SCHEMA.append(pa.field(name, pa.int64())))
+
+
+def test_the_whole_difference_is_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        bind_plan(whole(key=["user", "k"]).aggregate(m=sum_("amount")), SCHEMA)
+    assert caught.value.context == {"missing": ["user", "amount"], "input": SCHEMA.names}
+
+
+def test_a_trigger_that_is_none() -> None:
+    with pytest.raises(UsageError, match="late-trigger"):
+        job().late("1 second", trigger=None)  # type: ignore[arg-type]
+
+
+def test_one_column_to_keep_may_be_named_alone() -> None:
+    assert job().late("1 second", keep="naive").lateness.keep == ("naive",)
+
+
+def test_every_step_makes_a_new_description() -> None:
+    first = job()
+    second = first.window(tumbling("1 minute")).aggregate(n=count()).late("5 minutes", trigger=every_element())
+    assert (first.windows, first.aggregates, first.mode) == (None, (), ACCUMULATING)
+    assert second.describe() == {
+        "name": "windows",
+        "event_time": "t",
+        "key": ["k"],
+        "watermark_delay": "0 seconds",
+        "window": {"kind": "tumbling", "size": "1 minute", "slide": "1 minute", "offset": "0 seconds"},
+        "aggregates": {"n": {"function": "count"}},
+        "allowed_lateness": "5 minutes",
+        "late_trigger": "every_element",
+        "ledger_columns": [],
+        "future_tolerance": "1 minute",
+        "accumulation": "accumulating",
+    }
+
+
+def test_the_same_windows_described_differently_are_the_same_job() -> None:
+    plans = [
+        bind_plan(job().window(window).aggregate(n=count()), SCHEMA)
+        for window in (
+            tumbling("90 seconds"),
+            tumbling(timedelta(minutes=1, seconds=30), offset="-90 s"),
+            sliding("1 minute 30 seconds", "90 s", offset="3 minutes"),
+        )
+    ]
+    assert len({plan.fingerprint for plan in plans}) == 1
+
+
+@given(st.integers(0, 2**62))
+def test_a_span_written_out_reads_the_same(span: int) -> None:
+    assert span_us(text_of(span)) == span
+
+
+@given(st.timedeltas(timedelta(days=-365 * 10_000), timedelta(days=365 * 10_000)))
+def test_a_timedelta_is_its_microseconds(span: timedelta) -> None:
+    assert span_us(span) == span // timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("1 hour 30 minutes", 5_400_000_000),
+        ("1 hour, 30 minutes", 5_400_000_000),
+        ("90 min", 5_400_000_000),
+        (" 2  Weeks ", 14 * 86_400_000_000),
+        ("1 d 1 h 1 s 1 ms 1 us", 90_001_001_001),
+        ("250ms", 250_000),
+        ("0 seconds", 0),
+        ("-5 minutes", -300_000_000),
+    ],
+)
+def test_spans_as_people_write_them(text: str, span: int) -> None:
+    assert span_us(text) == span
+
+
+WRONG_SPANS = ["", " ", "5", "minutes", "1.5 hours", "5 parsecs", "1 hour 30", "1 month", "--1 s", "5 m", "1 hourss"]
+
+
+@pytest.mark.parametrize(
+    "span", [*WRONG_SPANS, f"{2**63} s", "99999999999999999 days", 5, 1.5, None, b"1 s"], ids=repr
+)
+def test_a_span_that_is_none(span: Any) -> None:
+    with pytest.raises(UsageError, match=r"\[span\]"):
+        span_us(span)
+
+
+def test_a_negative_span_written_out_reads_the_same() -> None:
+    assert span_us(text_of(-5_400_000_000)) == -5_400_000_000
+
+
+def test_a_timedelta_beyond_int64_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"\[span\]"):
+        span_us(timedelta.max)

@@ -1,0 +1,230 @@
+"""Objects under a root: one winner per name, whole bytes, errors in our words, nothing outside the root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from statestore.objects import Objects
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Objects:
+    return Objects(tmp_path)
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_is_put_is_read(objects: Objects, tmp_path: Path) -> None:
+    objects.put("a/b/c.bin", b"bytes")
+    objects.put("a/b/d.bin", pa.py_buffer(b"buffer"))
+    assert objects.read("a/b/c.bin") == b"bytes"
+    assert objects.read("a/b/d.bin") == b"buffer"
+    assert objects.map("a/b/d.bin").to_pybytes() == b"buffer"
+    assert (tmp_path / "a/b/c.bin").read_bytes() == b"bytes"
+    assert objects.locate("a/b/c.bin") == str(tmp_path / "a/b/c.bin")
+
+
+def test_an_empty_object_is_an_object(objects: Objects) -> None:
+    objects.create("empty", b"")
+    assert objects.read("empty") == b""
+    assert objects.map("empty").size == 0
+    assert objects.exists("empty")
+
+
+def test_names_are_sorted_and_hide_what_is_unfinished(objects: Objects, tmp_path: Path) -> None:
+    for name in ("m/10", "m/9", "m/sub/1", "other"):
+        objects.put(name, b"")
+    (tmp_path / "m/.9.0123abcd").write_bytes(b"left by a crash")
+    assert objects.names("m") == ["10", "9", "sub"]
+    assert objects.names("nowhere") == []
+
+
+def test_what_is_not_there(objects: Objects) -> None:
+    for read in (objects.read, objects.map):
+        with pytest.raises(NotFoundError) as caught:
+            read("a/b")
+        assert (caught.value.code, caught.value.context) == ("no-object", {"path": "a/b"})
+    assert not objects.exists("a/b")
+
+
+def test_a_name_is_taken_once(objects: Objects, tmp_path: Path) -> None:
+    objects.create("m/1", b"first")
+    with pytest.raises(ConflictError) as caught:
+        objects.create("m/1", b"second")
+    assert (caught.value.code, caught.value.context) == ("exists", {"path": "m/1"})
+    assert objects.read("m/1") == b"first"
+    assert files_below(tmp_path) == ["m/1"]
+
+
+def test_many_threads_race_and_one_wins(objects: Objects, tmp_path: Path) -> None:
+    racers, rounds = 16, 15
+    barrier = threading.Barrier(racers)
+    wins: list[tuple[int, int]] = []
+    others: list[BaseException] = []
+
+    def race(me: int) -> None:
+        for number in range(rounds):
+            barrier.wait()
+            try:
+                objects.create(f"new/{number}/manifest", content(me))
+                wins.append((number, me))
+            except ConflictError:
+                pass
+            except BaseException as error:
+                others.append(error)
+
+    threads = [threading.Thread(target=race, args=(me,)) for me in range(racers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert others == []
+    assert sorted(number for number, _ in wins) == list(range(rounds))
+    for number, me in wins:
+        assert objects.read(f"new/{number}/manifest") == content(me)
+    assert files_below(tmp_path) == sorted(f"new/{number}/manifest" for number in range(rounds))
+
+
+def content(me: int) -> bytes:
+    """Longer than a page, different for each racer."""
+    return f"written by {me}\n".encode() * 1000
+
+
+RACER = """
+import sys, time
+from pathlib import Path
+from tests.test_objects import content
+from statestore.errors import ConflictError
+from statestore.objects import Objects
+root, me, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+objects = Objects(root)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(rounds):
+    try:
+        objects.create(f"m/{number}", content(me))
+        print(number, flush=True)
+    except ConflictError:
+        pass
+"""
+
+
+def test_many_processes_race_and_one_wins(objects: Objects, tmp_path: Path) -> None:
+    racers, rounds = 4, 40
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(tmp_path), str(me), str(rounds)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for me in range(racers)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    won = {}
+    for me, child in enumerate(children):
+        output, _ = child.communicate()
+        assert child.returncode == 0
+        for line in output.split():
+            assert int(line) not in won
+            won[int(line)] = me
+    assert sorted(won) == list(range(rounds))
+    for number, me in won.items():
+        assert objects.read(f"m/{number}") == content(me)
+    assert objects.names("m") == sorted(map(str, range(rounds)))
+    assert len(files_below(tmp_path)) == rounds
+
+
+def test_put_never_overwrites(objects: Objects) -> None:
+    objects.put("a", b"first")
+    with pytest.raises(UnavailableError) as caught:
+        objects.put("a", b"second")
+    assert caught.value.context == {"path": "a", "reason": "EEXIST"}
+    assert objects.read("a") == b"first"
+
+
+@pytest.mark.parametrize("path", ["blocked/x", "blocked/x/y"])
+def test_a_file_where_a_folder_should_be(objects: Objects, tmp_path: Path, path: str) -> None:
+    (tmp_path / "blocked").write_bytes(b"a file")
+    for write in (objects.put, objects.create):
+        with pytest.raises(UnavailableError) as caught:
+            write(path, b"data")
+        assert (caught.value.code, caught.value.context) == ("storage", {"path": path, "reason": "ENOTDIR"})
+    assert files_below(tmp_path) == ["blocked"]
+
+
+def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "root").write_bytes(b"")
+    with pytest.raises(UnavailableError, match="not a directory"):
+        Objects(tmp_path / "root").create("tidemark.json", b"{}")
+
+
+def test_a_folder_is_no_object(objects: Objects, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UnavailableError):
+        objects.read("folder")
+    with pytest.raises(UnavailableError):
+        objects.map("folder")
+
+
+@pytest.mark.parametrize("path", ["../outside", "a/../../outside", "/etc/passwd", "a/..", ".."])
+def test_paths_stay_below_the_root(objects: Objects, path: str) -> None:
+    for act in (objects.read, objects.map, objects.exists, objects.names, objects.locate):
+        with pytest.raises(UsageError, match="path-outside"):
+            act(path)
+    for write in (objects.put, objects.create):
+        with pytest.raises(UsageError, match="path-outside"):
+            write(path, b"")
+
+
+def test_storage_without_an_atomic_create_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        Objects("memory://checkpoint")
+    assert (caught.value.code, caught.value.context) == ("no-atomic-create", {"scheme": "memory"})
+    assert "use a local path" in caught.value.message
+
+
+def test_a_bucket_is_refused_for_the_reason_that_counts() -> None:
+    with pytest.raises(UsageError) as caught:
+        Objects("s3://bucket/checkpoint")
+    assert caught.value.code == "no-atomic-create"
+    assert "use a local path" in caught.value.message
+
+
+def test_a_scheme_nobody_knows_is_refused() -> None:
+    with pytest.raises(UsageError, match="nonsense"):
+        Objects("nonsense://x")
+
+
+def test_a_root_may_be_a_url_a_path_or_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Objects(tmp_path / "r").put("a", b"data")
+    monkeypatch.chdir(tmp_path)
+    for root in (f"file://{tmp_path}/r", str(tmp_path / "r"), "r", "./r", f"{tmp_path}/r/"):
+        assert Objects(root).read("a") == b"data"
+        assert os.path.samefile(Objects(root).root, tmp_path / "r")
+
+
+def test_the_root_is_made_when_something_is_written(tmp_path: Path) -> None:
+    objects = Objects(tmp_path / "new/root")
+    assert not (tmp_path / "new").exists()
+    objects.create("a", b"data")
+    assert objects.read("a") == b"data"
