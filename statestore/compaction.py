@@ -15,7 +15,7 @@ from statestore.objects import Objects
 from statestore.segments import FileKind, FileRef, SegmentName, read_segment, write_segment
 from statestore.tables import TableSpec
 
-MIN_RUN = 4
+MIN_RUN = 2
 
 
 def live_files(files: Sequence[FileRef], expired: dict[str, int]) -> tuple[FileRef, ...]:
@@ -28,8 +28,8 @@ def plan(
 ) -> tuple[int, int] | None:
     """Which files ``[first, last)`` of one table (oldest first) to fold before one more is added, or None.
 
-    A range from 0 to the end is a snapshot. Otherwise, when the table is full, the cheapest run of at least
-    four neighbours: small young files are folded often, large old ones seldom.
+    A range from 0 to the end is a snapshot. Otherwise, when the table is full, the cheapest run of
+    neighbours, half the limit long: small young files are folded often, large old ones seldom.
     """
     count = len(files)
     if count and (sequence + partition) % snapshot_every == 0 and (count > 1 or files[0].kind != "snapshot"):

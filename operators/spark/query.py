@@ -100,9 +100,7 @@ class SparkJob:
             checkpoint,
             self.store,
             partitions=self.partitions or max(1, session.sparkContext.defaultParallelism),
-            check=lambda head: check_agreement(
-                load_files(checkpoint.objects, head.spark if head else None), spark_log
-            ),
+            check=lambda head: _check_input(head, spark_log),
             hook=self.hook,
         )
         query = DurableQuery(session, job, spark_log, self.sink)

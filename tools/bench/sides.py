@@ -21,9 +21,9 @@ from tools.bench.bids import FILES_PER_BATCH, SCHEMA
 from tools.java import local_session
 
 PARTITIONS = 2
-DELAY = "20 seconds"
+DELAY = "60 seconds"
 # Small limits, so that a run of a few windows folds level 0 and writes snapshots, as a long one would.
-STORE = Parquet(max_files=4, snapshot_every=5)
+STORE = Parquet(max_files=3, snapshot_every=5)
 
 
 def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]:
