@@ -46,7 +46,7 @@ def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
             for ref in state.files:
                 if ref.kind in kinds:
                     kinds[ref.kind].add(ref.path)
-    shape = {"folds": len(kinds["run"]), "snapshots": len(kinds["snapshot"])}
+    shape = {"folds": len(kinds["run"] | kinds["snapshot"]), "snapshots": len(kinds["snapshot"])}
     return _summary(progress) | shape | _panes(panes)
 
 
