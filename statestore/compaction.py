@@ -63,8 +63,8 @@ def compact(
     layers = live(spec, layers, expired)
     if not layers:
         return (*files[:first], *files[last:])
-    whole = first == 0
-    folded = [Layer(PUT, fold(spec, layers))] if whole else fold_run(spec, layers)
-    kind: FileKind = "snapshot" if whole else "run"
+    # Nothing lies below the oldest file, so nothing there needs hiding: all that is left are puts.
+    folded = [Layer(PUT, fold(spec, layers))] if first == 0 else fold_run(spec, layers)
+    kind: FileKind = "snapshot" if last - first == len(files) else "run"
     ref = write_segment(objects, spec, folded, kind, name(picked[0], picked[-1]))
     return (*files[:first], ref, *files[last:])

@@ -79,18 +79,21 @@ def _open_rocks(
     folder = rocks_folder(config, identity)
     try:
         store = RocksStore(specs, folder)
-        if _catch_up(store, objects, specs, base):
-            return store
-        store.close()
-        shutil.rmtree(folder, ignore_errors=True)
-    except CorruptionError:
-        shutil.rmtree(folder, ignore_errors=True)
     except UnavailableError as error:
         if "lock" in error.message.lower():
             # A zombie holds the folder: leave it alone and serve this task from a folder of its own.
             folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
+    except CorruptionError:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        # Whatever is damaged, cache or files: the rebuild below mends the one and names the other.
+        with contextlib.suppress(CorruptionError):
+            if _catch_up(store, objects, specs, base):
+                return store
+        store.close()
+        shutil.rmtree(folder, ignore_errors=True)
     store = RocksStore(specs, folder)
     try:
         _rebuild(store, objects, specs, base)

@@ -128,20 +128,21 @@ class Twin:
             end = group[0][1]
             passed = self.drained or (self.watermark is not None and end <= self.watermark)
             if passed and (before is None or end > before):
-                expired = self.drained or (
-                    self.watermark is not None and end <= self.watermark - self.setting.allowed
-                )
                 values = values_of(events)
                 self.fired[group] = (0, values)
-                panes.append(row(group, values, 0, "on_time", "emit", expired))
+                panes.append(row(group, values, 0, "on_time", "emit", self.forgotten(end)))
         return panes
+
+    def forgotten(self, end: int) -> bool:
+        """Whether a window takes no event any more."""
+        return self.drained or (self.watermark is not None and end <= self.watermark - self.setting.allowed)
 
     def late(self, group: tuple[Window, Key], new: list[Event]) -> list[Row]:
         """A window that should have fired before, touched once more."""
         number, last = self.fired.get(group, (-1, ()))
         values = values_of(new if self.setting.mode == "discarding" else self.accepted[group])
         self.fired[group] = (number + 1, values)
-        emitted = [row(group, values, number + 1, "late", "emit", False)]
+        emitted = [row(group, values, number + 1, "late", "emit", self.forgotten(group[0][1]))]
         if self.setting.mode == "retracting" and number >= 0:
             return [row(group, last, number, "late", "retract", False), *emitted]
         return emitted

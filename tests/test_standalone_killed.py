@@ -64,7 +64,7 @@ def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> Non
     output, _ = process.communicate()
     assert process.returncode == 0
     assert output.endswith("done\n")
-    assert evidence.manifests(tmp_path / "root")[-1]["epoch"] == 5
+    assert 1 < evidence.manifests(tmp_path / "root")[-1]["epoch"] <= 5
     check_exact(tmp_path / "root")
 
 

@@ -186,4 +186,4 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=settings.default.max_examples * 3)
+TestStores.settings = settings(max_examples=max(120, settings.default.max_examples // 2))
