@@ -171,7 +171,7 @@ def test_compacting_files_changes_no_row(tmp_path: Path, chosen: tuple[int, int]
     )
     (new,) = (file for file in made if file not in files)
     assert made == (*files[:first], new, *files[last:])
-    assert new.kind == ("snapshot" if first == 0 else "run")
+    assert new.kind == ("snapshot" if chosen == (0, len(files)) else "run")
     assert (new.first, new.last) == (first, last - 1)
     assert (new.segment, new.previous) == (f"s{last - 1}", f"s{first - 1}")
     whole = [layer for file in made for layer in read_segment(objects, SPEC, file, mapped=mapped)]
