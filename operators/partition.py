@@ -169,16 +169,17 @@ def _write_state(
 ) -> PartitionState:
     expired = base.expired | {t: c.expire for t, c in changes.items() if c.expire is not None}
     files: list[FileRef] = []
-    wrote = False
+    wrote, floor = False, base.floor
     for spec in round_.plan.tables:
-        kept = _compacted(round_, objects, spec, base, expired, partition, name)
+        kept, folded = _compacted(round_, objects, spec, base, expired, partition, name)
+        floor = max(floor, folded)
         layers = changes[spec.name].layers() if spec.name in changes else []
         if layers:
             kept = (*kept, write_segment(objects, spec, layers, "changelog", name.changelog(base)))
             wrote = True
         files += kept
     lineage, sequence = (name.attempt, round_.sequence) if wrote else (base.lineage, base.sequence)
-    return PartitionState(tuple(files), expired, lineage, sequence)
+    return PartitionState(tuple(files), expired, lineage, sequence, floor)
 
 
 def _compacted(
@@ -189,8 +190,8 @@ def _compacted(
     expired: dict[str, int],
     partition: int,
     name: _Names,
-) -> tuple[FileRef, ...]:
-    """The table's live files, folded where the store's limits ask for it."""
+) -> tuple[tuple[FileRef, ...], int]:
+    """The table's live files, folded where the store's limits ask for it; and up to which sequence they now are."""
     own = live_files([ref for ref in base.files if ref.table == spec.name], expired)
     chosen = plan(
         own,
@@ -200,9 +201,10 @@ def _compacted(
         partition=partition,
     )
     if chosen is None:
-        return own
+        return own, 0
     mapped = round_.store.name != "memory"
-    return compact(objects, spec, own, chosen, expired.get(spec.name), name.folded, mapped=mapped)
+    made = compact(objects, spec, own, chosen, expired.get(spec.name), name.folded, mapped=mapped)
+    return made, own[chosen[1] - 1].last
 
 
 def _write_output(

@@ -53,18 +53,15 @@ def compact(
     *,
     mapped: bool,
 ) -> tuple[FileRef, ...]:
-    """``files`` with the chosen range replaced by one file, or by none when all its rows have expired.
-
-    A file is written even when deletes leave no row: a cache that fell behind must see that something happened.
-    """
+    """``files`` with the chosen range replaced by one file, or by none when no row is left."""
     first, last = chosen
     picked = files[first:last]
     layers = [layer for ref in picked for layer in read_segment(objects, spec, ref, mapped=mapped)]
     layers = live(spec, layers, expired)
-    if not layers:
-        return (*files[:first], *files[last:])
     # Nothing lies below the oldest file, so nothing there needs hiding: all that is left are puts.
     folded = [Layer(PUT, fold(spec, layers))] if first == 0 else fold_run(spec, layers)
+    if not any(layer.rows.num_rows for layer in folded):
+        return (*files[:first], *files[last:])
     kind: FileKind = "snapshot" if last - first == len(files) else "run"
     ref = write_segment(objects, spec, folded, kind, name(picked[0], picked[-1]))
     return (*files[:first], ref, *files[last:])

@@ -133,6 +133,8 @@ def _catch_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], b
     if any(bound > base.expired.get(table, bound - 1) for table, bound in store.expired.items()):
         return False  # it has forgotten rows that ``base`` still has: it followed another copy of this checkpoint
     if have.lineage != base.lineage:
+        if have.sequence < base.floor:
+            return False
         newer = [ref for ref in base.files if ref.last > have.sequence]
         known = any(ref.segment == have.lineage and ref.last == have.sequence for ref in base.files)
         if not known or any(ref.first <= have.sequence for ref in newer):

@@ -47,12 +47,16 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """All durable state of one state partition: files oldest first, and per table the expiry bound in force."""
+    """All durable state of one state partition: files oldest first, and per table the expiry bound in force.
+
+    Changes up to sequence ``floor`` have been folded: a cache that is older cannot catch up from files any more.
+    """
 
     files: tuple[FileRef, ...] = ()
     expired: dict[str, int] = {}
     lineage: str = ""
     sequence: int = 0
+    floor: int = 0
 
 
 class SegmentName(msgspec.Struct, frozen=True):

@@ -33,11 +33,12 @@ def advance(
     asked = {name: c.expire for name, c in changes.items() if c.expire is not None}
     expired = base.expired | {name: max(bound, base.expired.get(name, bound)) for name, bound in asked.items()}
     files: list[FileRef] = []
-    wrote = False
+    wrote, floor = False, base.floor
     for spec in specs:
         kept = live_files([ref for ref in base.files if ref.table == spec.name], expired)
         chosen = plan(kept, max_files=max_files, snapshot_every=snapshot_every, sequence=sequence, partition=0)
         if chosen is not None:
+            floor = max(floor, kept[chosen[1] - 1].last)
             kept = compact(objects, spec, kept, chosen, expired.get(spec.name), _folded, mapped=True)
         layers = changes[spec.name].layers() if spec.name in changes else []
         if layers:
@@ -47,7 +48,7 @@ def advance(
         assert len(kept) <= max_files
         files += kept
     now = (lineage, sequence) if wrote else (base.lineage, base.sequence)
-    return PartitionState(tuple(files), expired, *now)
+    return PartitionState(tuple(files), expired, *now, floor)
 
 
 def _folded(first: FileRef, last: FileRef) -> SegmentName:
