@@ -167,7 +167,8 @@ def _write_state(
     partition: int,
     name: _Names,
 ) -> PartitionState:
-    expired = base.expired | {t: c.expire for t, c in changes.items() if c.expire is not None}
+    asked = {table: c.expire for table, c in changes.items() if c.expire is not None}
+    expired = base.expired | {table: max(bound, base.expired.get(table, bound)) for table, bound in asked.items()}
     files: list[FileRef] = []
     wrote, floor = False, base.floor
     for spec in round_.plan.tables:

@@ -89,10 +89,15 @@ def _open_rocks(
         shutil.rmtree(folder, ignore_errors=True)
     else:
         # Whatever is damaged, cache or files: the rebuild below mends the one and names the other.
-        with contextlib.suppress(CorruptionError):
+        try:
             if _catch_up(store, objects, specs, base):
                 return store
-        store.close()
+            store.close()
+        except CorruptionError:
+            store.close()
+        except BaseException:
+            store.close()
+            raise
         shutil.rmtree(folder, ignore_errors=True)
     store = RocksStore(specs, folder)
     try:

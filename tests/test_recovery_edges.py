@@ -166,3 +166,12 @@ def test_memory_is_not_shared_between_roots(tmp_path: Path) -> None:
     job().standalone(checkpoint=tmp_path / "a", store=Memory()).run([batch((1, "a"))])
     job().standalone(checkpoint=tmp_path / "b", store=Memory()).run([batch((1, "a"))])
     assert len(opening._memory) == 2
+
+
+def test_a_time_that_no_calendar_needs_goes_to_the_ledger(tmp_path: Path) -> None:
+    times = pa.array([1_000_000, 2**63 - 1, -(2**63) + 1], pa.int64()).cast(TIME)
+    panes = job().standalone(checkpoint=tmp_path).run([pa.table({"t": times, "k": ["a", "a", "a"]})], drain=True)
+    assert panes["n"].to_pylist() == [1]
+    head = Checkpoint.open(tmp_path).head()
+    assert head is not None
+    assert head.manifest.totals["event_time_out_of_range"] == 2

@@ -41,8 +41,6 @@ NAMED_KEYS = st.tuples(TEXTS, st.booleans())
 NAMED_VALUES = st.tuples(st.none() | st.integers(-5, 5))
 KEYS: dict[str, st.SearchStrategy[Row]] = {"main": MAIN_KEYS, "named": NAMED_KEYS}
 VALUES: dict[str, st.SearchStrategy[Row]] = {"main": MAIN_VALUES, "named": NAMED_VALUES}
-KEEPER: Row = (1 << 50, "keeper", 0, 1, None, None, None)
-"""A row that nothing deletes and no bound reaches: `test_store_edges` has a table that loses its last live row."""
 
 
 @st.composite
@@ -82,7 +80,6 @@ class Stores(RuleBasedStateMachine):
     def begin(self, max_files: int, snapshot_every: int) -> None:
         self.sequence = 0
         self.limits = {"max_files": max_files, "snapshot_every": snapshot_every}
-        self.change({"main": TableChanges(put=table(MAIN, [KEEPER]))})
 
     @rule(
         changes=st.fixed_dictionaries({}, optional={name: table_changes(name) for name in KEYS}),
