@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,8 +38,9 @@ def main() -> None:
         sys.exit(f"tidemark: {error}")
     chance = random.Random(arguments.seed)
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="tidemark-demo-"))
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    if folder.exists() and any(folder.iterdir()):
+        sys.exit(f"{folder} is not empty: name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
 
     console.rule("the input")
@@ -61,20 +61,8 @@ def main() -> None:
         console.print(str(error), markup=False)
         sys.exit(f"the job failed; its log is {folder / 'job.log'}")
     console.rule("the checkpoints")
-    for command in (["list", "--last", "6"], ["show"]):
-        console.print(f"$ tidemark {command[0]} {folder / 'checkpoint'} {' '.join(command[1:])}", style="bold")
-        sys.stdout.flush()
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "recovery.cli",
-                command[0],
-                folder / "checkpoint",
-                *command[1:],
-            ],
-            check=True,
-        )
+    for verb, *options in (["list", "--last", "6"], ["show"]):
+        look(verb, str(folder / "checkpoint"), *options)
     console.rule("the proof")
     findings = check(folder / "checkpoint", folder / "input")
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -90,6 +78,13 @@ def main() -> None:
     )
     if not all(finding.right for finding in findings):
         sys.exit("the output is not what it should be")
+
+
+def look(*words: str) -> None:
+    """Run ``tidemark`` as a user would, the command line first."""
+    console.print("$ tidemark " + " ".join(words), style="bold")
+    sys.stdout.flush()
+    subprocess.run([sys.executable, "-m", "recovery.cli", *words], check=True)
 
 
 def run_and_kill(folder: Path, store: str, chance: random.Random) -> None:
