@@ -101,11 +101,6 @@ class Job:
         """The newest checkpoint of this job."""
         return self._head.manifest
 
-    @property
-    def partitions(self) -> int:
-        """How many state partitions the job has."""
-        return len(self._operator.partitions)
-
     def round(self) -> Round:
         """What every partition is told about the next checkpoint. Raises `UsageError` once drained."""
         if self.head.drained:

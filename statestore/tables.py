@@ -56,11 +56,6 @@ class TableSpec(msgspec.Struct, frozen=True):
         return [column.name for column in self.key]
 
     @property
-    def value_names(self) -> list[str]:
-        """Names of the value columns."""
-        return [column.name for column in self.values]
-
-    @property
     def schema(self) -> pa.Schema:
         """Key columns, then value columns."""
         return pa.schema([pa.field(c.name, c.arrow) for c in (*self.key, *self.values)])

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 SCHEMA = "event_time timestamp, key long, price long"
 START_US = 1_700_000_000_000_000
-WINDOW_US = 10_000_000
 JITTER_US = 2_000_000
 FILES_PER_BATCH = 2
 
