@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest
-from statestore.segments import FileRef, read_verified
+from statestore.files.segments import FileRef, read_verified
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,8 +49,5 @@ class Delivery:
 
 def read_rows(checkpoint: Checkpoint, files: tuple[FileRef, ...], schema: pa.Schema) -> pa.Table:
     """The rows of pane or ledger files, checked against their checksums."""
-    tables = [
-        pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref, mapped=True))).cast(schema)
-        for ref in files
-    ]
+    tables = [pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref))).cast(schema) for ref in files]
     return pa.concat_tables([schema.empty_table(), *tables])

@@ -23,7 +23,7 @@ from recovery.manifest import (
     SparkPosition,
 )
 from statestore.errors import IncompatibleError, UsageError, invariant
-from statestore.segments import PartitionState
+from statestore.files.segments import PartitionState
 from statestore.store import StoreConfig
 
 Hook = Callable[[str, int], None]

@@ -16,15 +16,13 @@ import pyarrow.parquet as pq
 
 from operators.plan import Plan
 from operators.step import step
-from statestore.changes import TableChanges
 from statestore.checksums import checksum
-from statestore.compaction import compact, live_files, plan
 from statestore.errors import CorruptionError
+from statestore.files.partition_log import PartitionLog
+from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
 from statestore.opening import forget_cache, open_store
-from statestore.segments import FileRef, PartitionState, SegmentName, write_segment
 from statestore.store import StoreConfig
-from statestore.tables import TableSpec
 
 
 @dataclass(frozen=True)
@@ -110,8 +108,10 @@ def _attempt(
     base, attempt = round_.base[partition], uuid.uuid4().hex
     with open_store(round_.store, objects, identity, round_.plan.tables, base) as store:
         moved = step(round_.plan, store, arrivals.partials, round_.before_us, after_us)
-        name = _Names(round_, partition, attempt)
-        state = _write_state(round_, objects, base, dict(moved.changes), partition, name)
+        log = PartitionLog(
+            objects, round_.plan.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
+        )
+        state = log.append(base, moved.changes, round_.sequence)
         panes = _write_output(objects, f"panes/{round_.plan.name}", moved.panes, round_.sequence, attempt)
     late = _write_output(objects, f"late/{round_.plan.name}", arrivals.rejected, round_.sequence, attempt)
     return PartitionResult(
@@ -125,87 +125,6 @@ def _attempt(
         late=late,
         counters=arrivals.counters | moved.counters,
     )
-
-
-@dataclass(frozen=True)
-class _Names:
-    """Names of this attempt's files of one partition."""
-
-    round: Round
-    partition: int
-    attempt: str
-
-    def changelog(self, base: PartitionState) -> SegmentName:
-        sequence = self.round.sequence
-        return self._name(sequence, sequence, self.attempt, base.lineage)
-
-    def folded(self, first: FileRef, last: FileRef) -> SegmentName:
-        """A folded file stands for all segments up to the last one it holds, so it carries that one's id."""
-        return self._name(first.first, last.last, last.segment, first.previous)
-
-    def _name(self, first: int, last: int, segment: str, previous: str) -> SegmentName:
-        operator = self.round.plan.name
-        folder = f"data/{operator}/{self.partition}"
-        return SegmentName(
-            folder,
-            operator,
-            self.partition,
-            self.round.partitions,
-            first,
-            last,
-            segment,
-            previous,
-            self.attempt,
-        )
-
-
-def _write_state(
-    round_: Round,
-    objects: Objects,
-    base: PartitionState,
-    changes: dict[str, TableChanges],
-    partition: int,
-    name: _Names,
-) -> PartitionState:
-    asked = {table: c.expire for table, c in changes.items() if c.expire is not None}
-    expired = base.expired | {table: max(bound, base.expired.get(table, bound)) for table, bound in asked.items()}
-    files: list[FileRef] = []
-    wrote, floor = False, base.floor
-    for spec in round_.plan.tables:
-        kept, folded = _compacted(round_, objects, spec, base, expired, partition, name)
-        floor = max(floor, folded)
-        layers = changes[spec.name].layers() if spec.name in changes else []
-        if layers:
-            kept = (*kept, write_segment(objects, spec, layers, "changelog", name.changelog(base)))
-            wrote = True
-        files += kept
-    lineage, sequence = (name.attempt, round_.sequence) if wrote else (base.lineage, base.sequence)
-    return PartitionState(tuple(files), expired, lineage, sequence, floor)
-
-
-def _compacted(
-    round_: Round,
-    objects: Objects,
-    spec: TableSpec,
-    base: PartitionState,
-    expired: dict[str, int],
-    partition: int,
-    name: _Names,
-) -> tuple[tuple[FileRef, ...], int]:
-    """The table's live files, folded where the store's limits ask for it; and up to which sequence they now are."""
-    own = live_files([ref for ref in base.files if ref.table == spec.name], expired)
-    chosen = plan(
-        own,
-        max_files=round_.store.max_files,
-        snapshot_every=round_.store.snapshot_every,
-        sequence=round_.sequence,
-        partition=partition,
-    )
-    if chosen is None:
-        return own, 0
-    mapped = round_.store.name != "memory"
-    made = compact(objects, spec, own, chosen, expired.get(spec.name), name.folded, mapped=mapped)
-    return made, own[chosen[1] - 1].last
 
 
 def _write_output(

@@ -27,7 +27,6 @@ RESERVED = {
     "last",
     "reason",
     "watermark",
-    "op",
 }
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from operators.plan import FIRED, SLICES, Plan
 from statestore.changes import ChangeSet, Lookup, TableChanges
 from statestore.fold import combine
+from statestore.layers import align
 from statestore.store import StateView
 from statestore.tables import TIME
 
@@ -63,7 +64,8 @@ def _fire_on_time(plan: Plan, view: StateView, partials: pa.Table, low: int, hig
     first = None if low == BEGINNING_US else plan.windows.oldest_slice_after(low) + 1
     last = None if high == END_US else high + 1
     own = partials if first is None and last is None else _between(partials, first, last)
-    stored = view.scan(SLICES, first, last, folded=False)
+    lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
+    stored = view.scan(SLICES, lower, upper, folded=False)
     rows = pa.concat_tables([plan.slices.schema.empty_table(), *stored, own])
     return _by_window(plan, rows, low, high) if rows.num_rows else None
 
@@ -131,11 +133,8 @@ def _whole_windows(plan: Plan, view: StateView, keys: pa.Table, partials: pa.Tab
     own = asked.join(_fold_up(plan, partials), keys=names, join_type="inner", use_threads=False)
     own = own.drop_columns(["slice_end"]).rename_columns({"__window": "window_end"})
     spec = plan.windows_spec
-    rows = pa.concat_tables([spec.conform(old), spec.conform(own)])
-    # The first rows only fix the order of the groups: null is the identity of every combiner.
-    blank = [pa.nulls(keys.num_rows, column.arrow) for column in spec.values]
-    lead = pa.table([*keys.columns, *blank], schema=spec.schema)
-    return combine(spec, pa.concat_tables([lead, rows]))
+    whole = combine(spec, pa.concat_tables([spec.conform(old), spec.conform(own)]))
+    return align(spec, keys, whole).rows
 
 
 def _fold_up(plan: Plan, partials: pa.Table) -> pa.Table:

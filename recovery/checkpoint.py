@@ -90,7 +90,7 @@ class Checkpoint:
                     code="marker-missing",
                     root=objects.root,
                 )
-            marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), "link")
+            marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), objects.atomic_create)
             # Where somebody else has just made it, theirs counts.
             with contextlib.suppress(ConflictError):
                 objects.create(MARKER, msgspec.json.encode(marker) + b"\n")

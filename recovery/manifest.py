@@ -12,7 +12,7 @@ import msgspec
 
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError
-from statestore.segments import FileRef, PartitionState
+from statestore.files.segments import FileRef, PartitionState
 from statestore.tables import TableSpec
 
 FORMAT = 1

@@ -15,8 +15,8 @@ import msgspec
 from recovery.manifest import SparkPosition
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from statestore.files.segments import FileRef, read_verified
 from statestore.objects import Objects
-from statestore.segments import FileRef, read_verified
 
 FOLDER = "spark"
 
@@ -131,7 +131,7 @@ def load_files(objects: Objects, position: SparkPosition | None) -> SparkPositio
     """``position`` with its list of files, wherever it lies."""
     if position is None or position.files_ref is None:
         return position
-    data = read_verified(objects, position.files_ref, mapped=False).to_pybytes()
+    data = read_verified(objects, position.files_ref).to_pybytes()
     files = msgspec.json.decode(data, type=dict[str, tuple[str, ...]])
     return msgspec.structs.replace(position, files=files, files_ref=None)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 MERGE, PUT, DELETE = 0, 1, 2
-"""Values of the ``op`` column of a changelog segment."""
+"""Values of the ``__op`` column of a changelog segment."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class TableChanges:
     """Changes to one table, applied in this order: ``delete``, ``put``, ``merge``, ``expire``.
 
     ``delete`` holds key columns only. ``put`` replaces the row, so a key stands in it once. ``merge`` combines
-    with what is there; a key may repeat in it. ``expire`` is an inclusive bound in microseconds: rows whose
-    expiry column is at or below it are never seen again.
+    with what is there; a key may repeat in it. ``expire`` is an inclusive bound in the unit of the expiry column
+    (microseconds for our times): rows at or below it are never seen again.
     """
 
     delete: pa.Table | None = None
@@ -33,10 +33,14 @@ class TableChanges:
 
 @dataclass(frozen=True)
 class Layer:
-    """Rows of one table that all mean the same: merged, put or deleted. A newer layer is laid over older ones."""
+    """Rows of one table that all mean the same: merged, put or deleted. A newer layer is laid over older ones.
+
+    ``ordered`` rows are sorted by the whole key, so a range of keys is two bisections away.
+    """
 
     op: int
     rows: pa.Table
+    ordered: bool = False
 
 
 ChangeSet = Mapping[str, TableChanges]
@@ -56,4 +60,12 @@ class Lookup:
     """Rows aligned with the keys asked for: ``rows[i]`` is null in all values where ``found[i]`` is false."""
 
     found: pa.BooleanArray = field(repr=False)
+    rows: pa.Table = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Rows found for many askers at once, by asker and in key order. ``asker[i]`` is the asking row's number."""
+
+    asker: pa.Int64Array = field(repr=False)
     rows: pa.Table = field(repr=False)

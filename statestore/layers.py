@@ -1,63 +1,164 @@
-"""Reading a table that lies in layers, oldest first: ordered scans, aligned look-ups, logical expiry. Pure."""
+"""Reading a table that lies in layers, oldest first: ranges, aligned look-ups, many ranges at once, expiry. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.changes import Layer, Lookup
-from statestore.fold import fold
+from statestore.arrowtypes import is_close, is_position
+from statestore.changes import PUT, Layer, Lookup, Ranges
+from statestore.errors import UsageError
+from statestore.fold import fold, parts
+from statestore.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, before, bisect
 from statestore.tables import TableSpec
 
+SCAN_ROWS = 1 << 16
+"""Rows of a batch of a scan."""
 
-def leading_values(rows: pa.Table) -> npt.NDArray[np.int64] | None:
-    """The leading key column as int64 where it is an integer or a time, else None."""
-    column = rows.column(0)
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
-    elif pa.types.is_date32(column.type):
-        column = column.cast(pa.int32()).cast(pa.int64())
-    elif pa.types.is_integer(column.type):
-        column = column.cast(pa.int64())
-    else:
-        return None
-    values: npt.NDArray[np.int64] = column.to_numpy()
+
+def positions(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
+    """A column of integers, times or dates as int64, in its own unit."""
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
     return values
 
 
-def between(layers: Sequence[Layer], lower: int | None, upper: int | None) -> list[Layer]:
-    """The layers cut to ``lower <= leading key < upper``. Rows must be sorted by that column: two bisections."""
-    if lower is None and upper is None:
-        return list(layers)
-    return [cut for layer in layers if (cut := _cut(layer, lower, upper)).rows.num_rows]
+def leads_by_position(schema: pa.Schema) -> bool:
+    """Whether the first column is one by which rows are kept clustered."""
+    return len(schema) > 0 and is_position(schema.field(0).type)
 
 
-def _cut(layer: Layer, lower: int | None, upper: int | None) -> Layer:
-    values = leading_values(layer.rows)
-    if values is None:
+def clustered(rows: pa.Table) -> pa.Table:
+    """``rows`` sorted, stable, by the leading column alone where that is a number or a time; cheaper than fully."""
+    if not leads_by_position(rows.schema) or rows.num_rows < 2:
+        return rows
+    values = positions(rows.column(0))
+    if bool(np.all(values[1:] >= values[:-1])):
+        return rows
+    return rows.take(pa.array(np.argsort(values, kind="stable")))
+
+
+def ordered(spec: TableSpec, rows: pa.Table) -> pa.Table:
+    """``rows`` sorted by the whole key, stable: the canonical order of scans and snapshots."""
+    if rows.num_rows < 2 or not spec.key:
+        return rows
+    return rows.sort_by([(name, "ascending") for name in spec.key_names])
+
+
+def cut(layer: Layer, keys: KeyRange) -> Layer:
+    """The rows of ``layer`` within ``keys``. Its rows are clustered, or ordered by the whole key."""
+    rows = layer.rows
+    if keys.whole or not rows.num_rows:
         return layer
-    first = 0 if lower is None else int(np.searchsorted(values, lower, "left"))
-    last = len(values) if upper is None else int(np.searchsorted(values, upper, "left"))
-    return Layer(layer.op, layer.rows.slice(first, max(0, last - first)))
+    width = rows.num_columns if layer.ordered else int(leads_by_position(rows.schema))
+    first = 0 if keys.lower is None else bisect(rows, _coarse(keys.lower, width), width)
+    last = rows.num_rows if keys.upper is None else bisect(rows, _coarse(keys.upper, width, upper=True), width)
+    rows = rows.slice(first, max(0, last - first))
+    if keys.lower is not None and len(keys.lower.values) > width:
+        rows = rows.filter(pc.invert(before(rows, keys.lower)))
+    if keys.upper is not None and len(keys.upper.values) > width:
+        rows = rows.filter(before(rows, keys.upper))
+    return Layer(layer.op, rows, layer.ordered)
+
+
+def _coarse(bound: Cut, width: int, *, upper: bool = False) -> Cut:
+    """``bound`` as far as rows sorted by ``width`` columns can tell, letting too much through."""
+    return bound if len(bound.values) <= width else Cut(bound.values[:width], after=upper)
+
+
+def between(layers: Sequence[Layer], keys: KeyRange) -> list[Layer]:
+    """The layers cut to ``keys``, without empty ones."""
+    return [near for layer in layers if (near := cut(layer, keys)).rows.num_rows]
+
+
+def live(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> list[Layer]:
+    """The layers without rows whose key says that they have expired."""
+    if expired is None or not spec.expires_by_key:
+        return list(layers)
+    if (start := after_expiry(spec, expired)) is not None:
+        return between(layers, KeyRange(start))
+    kept = (Layer(layer.op, alive(spec, layer.rows, expired), layer.ordered) for layer in layers)
+    return [layer for layer in kept if layer.rows.num_rows]
+
+
+def alive(spec: TableSpec, rows: pa.Table, expired: int | None) -> pa.Table:
+    """Folded rows, without those that have expired. A row with a null in its expiry column never does."""
+    if expired is None or spec.expiry is None or not rows.num_rows:
+        return rows
+    column = rows[spec.expiry]
+    if column.null_count:
+        known = positions(pc.drop_null(column)) > expired
+        keep = np.ones(rows.num_rows, bool)
+        keep[np.asarray(column.is_valid())] = known
+    else:
+        keep = positions(column) > expired
+    return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def folded(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> pa.Table:
+    """The live rows that ``layers`` amount to, in no particular order."""
+    rows = fold(spec, live(spec, layers, expired))
+    return rows if spec.expires_by_key else alive(spec, rows, expired)
+
+
+def scan(
+    spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int | None, *, reverse: bool
+) -> Iterator[pa.Table]:
+    """Live rows within ``keys`` in key order, in batches."""
+    rows = folded(spec, between(layers, keys), expired)
+    yield from batches(rows if settled(layers) else ordered(spec, rows), reverse=reverse)
+
+
+def settled(layers: Sequence[Layer]) -> bool:
+    """Whether folding changes nothing, not even the order."""
+    return len(layers) == 1 and layers[0].ordered and layers[0].op == PUT
+
+
+def batches(rows: pa.Table, *, reverse: bool) -> Iterator[pa.Table]:
+    """Sorted rows in batches of a scan."""
+    starts = range(0, rows.num_rows, SCAN_ROWS)
+    for start in reversed(starts) if reverse else starts:
+        batch = rows.slice(start, SCAN_ROWS)
+        yield batch.take(pa.array(np.arange(batch.num_rows)[::-1])) if reverse else batch
+
+
+def loose(spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int | None) -> pa.Table:
+    """Rows within ``keys`` in parts that combine to the live rows, in the order in which they combine."""
+    near = between(layers, keys)
+    return parts(spec, live(spec, near, expired)) if spec.expires_by_key else folded(spec, near, expired)
 
 
 def lookup(spec: TableSpec, layers: Sequence[Layer], keys: pa.Table, expired: int | None) -> Lookup:
     """Rows for ``keys`` (which may repeat), aligned with them."""
-    wanted = keys.select(spec.key_names).cast(spec.key_schema)
+    wanted = spec.conform_keys(keys)
     if not wanted.num_rows or not layers:
         return align(spec, wanted, spec.schema.empty_table())
-    leading = leading_values(wanted)
-    low, high = (None, None) if leading is None else (int(leading.min()), int(leading.max()) + 1)
-    if expired is not None:
-        low = expired + 1 if low is None else max(low, expired + 1)
-    distinct = wanted.group_by(spec.key_names, use_threads=False).aggregate([])
-    near = [Layer(layer.op, _semi_join(layer.rows, distinct, spec.key_names)) for layer in between(layers, low, high)]
-    return align(spec, wanted, fold(spec, [layer for layer in near if layer.rows.num_rows]))
+    near = matching(between(layers, extent(wanted)), wanted)
+    return align(spec, wanted, folded(spec, near, expired))
+
+
+def extent(keys: pa.Table) -> KeyRange:
+    """The range of leading values of ``keys``, where that is cheap to know."""
+    if not leads_by_position(keys.schema) or not keys.num_rows:
+        return EVERYTHING
+    leading = positions(keys.column(0))
+    return KeyRange(Cut((int(leading.min()),)), Cut((int(leading.max()),), after=True))
+
+
+def matching(layers: Sequence[Layer], keys: pa.Table) -> list[Layer]:
+    """The rows of ``layers`` whose leading columns are among ``keys``, without empty layers."""
+    names = keys.column_names
+    if not names:
+        return list(layers)
+    distinct = keys.group_by(names, use_threads=False).aggregate([])
+    near = (Layer(layer.op, _semi_join(layer.rows, distinct, names), layer.ordered) for layer in layers)
+    return [layer for layer in near if layer.rows.num_rows]
 
 
 def _semi_join(rows: pa.Table, keys: pa.Table, names: list[str]) -> pa.Table:
@@ -69,37 +170,104 @@ def _semi_join(rows: pa.Table, keys: pa.Table, names: list[str]) -> pa.Table:
 def align(spec: TableSpec, wanted: pa.Table, rows: pa.Table) -> Lookup:
     """``rows`` (one per key) brought into the order of ``wanted``, nulls where there is none."""
     asked = wanted.append_column("__ask", pa.array(np.arange(wanted.num_rows)))
-    stored = rows.append_column("__found", pa.array(np.ones(rows.num_rows, bool)))
+    stored = rows.select(spec.key_names).append_column("__at", pa.array(np.arange(rows.num_rows)))
     joined = asked.join(stored, keys=spec.key_names, join_type="left outer", use_threads=False)
-    joined = joined.sort_by("__ask")
-    found = pc.fill_null(joined["__found"], False).combine_chunks()
-    return Lookup(found, joined.select(spec.schema.names).cast(spec.schema))
+    place = joined.sort_by("__ask")["__at"].combine_chunks()
+    values = rows.drop_columns(spec.key_names).take(place)
+    aligned = pa.table([*wanted.columns, *values.columns], schema=spec.schema)
+    return Lookup(place.is_valid(), aligned)
 
 
-def ordered(spec: TableSpec, rows: pa.Table) -> pa.Table:
-    """``rows`` sorted by the whole key: the canonical order of scans and snapshots."""
-    return rows.sort_by([(name, "ascending") for name in spec.key_names]) if rows.num_rows > 1 else rows
+Bound: TypeAlias = pa.Array | pa.ChunkedArray | None
+"""A bound for each asker; null, or no array at all, is none."""
 
 
-def clustered(rows: pa.Table) -> pa.Table:
-    """``rows`` sorted by the leading key column alone, stable: what `between` needs, at a fraction of a full sort."""
-    values = leading_values(rows)
-    if values is None:
-        return rows.sort_by(rows.column_names[0])
-    if len(values) < 2 or bool(np.all(values[1:] >= values[:-1])):
-        return rows
-    return rows.take(pa.array(np.argsort(values, kind="stable")))
+def asking(spec: TableSpec, prefixes: pa.Table, lower: Bound, upper: Bound) -> tuple[pa.Table, Bound, Bound]:
+    """What askers give, as leading key columns and bounds of the next. Raises `UsageError` when they are not."""
+    width = prefixes.num_columns
+    if width >= len(spec.key) or prefixes.column_names != spec.key_names[:width]:
+        raise UsageError(
+            "askers give the leading key columns, all but one at most",
+            code="ranges-prefix",
+            table=spec.name,
+            key=spec.key_names,
+            found=prefixes.column_names,
+        )
+    bounds = [_bound(spec, bound, prefixes.num_rows, spec.key[width].arrow) for bound in (lower, upper)]
+    return spec.conform_keys(prefixes, width), bounds[0], bounds[1]
 
 
-def live(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> list[Layer]:
-    """The layers without expired rows."""
-    if spec.expiry is None or expired is None:
-        return list(layers)
-    return between(layers, expired + 1, None)
+def _bound(spec: TableSpec, bound: Bound, askers: int, kind: pa.DataType) -> Bound:
+    if bound is None:
+        return None
+    if len(bound) != askers or not is_close(bound.type, kind):
+        raise UsageError(
+            "each asker has its own bound, of the type of the next key column",
+            code="ranges-bound",
+            table=spec.name,
+            askers=askers,
+            bounds=len(bound),
+            expected=str(kind),
+            found=str(bound.type),
+        )
+    return bound.cast(kind)
 
 
-def bounds(spec: TableSpec, lower: Any, upper: Any, expired: int | None) -> tuple[int | None, int | None]:
-    """A scan's bounds with the expiry bound taken in."""
-    if spec.expiry is not None and expired is not None:
-        lower = expired + 1 if lower is None else max(lower, expired + 1)
-    return lower, upper
+def assign(
+    spec: TableSpec,
+    rows: pa.Table,
+    prefixes: pa.Table,
+    lower: pa.Array | pa.ChunkedArray | None,
+    upper: pa.Array | pa.ChunkedArray | None,
+) -> Ranges:
+    """To each asker the ``rows`` (in key order) with its key prefix whose next key column is in its interval."""
+    askers, names = prefixes.num_rows, prefixes.column_names
+    asker_code, row_code = _codes(prefixes, rows.select(names))
+    known = np.flatnonzero(row_code >= 0)
+    place = known[np.argsort(row_code[known], kind="stable")]
+    ranks, low, high = _ranks(rows.column(len(names)), lower, upper, askers)
+    width = int(max(ranks.max(initial=0), high.max(initial=0), low.max(initial=0))) + 1
+    line = row_code[place] * width + ranks[place]
+    first = np.searchsorted(line, asker_code * width + low, "left")
+    last = np.searchsorted(line, asker_code * width + high, "left")
+    counts = np.maximum(0, last - first)
+    asker = np.repeat(np.arange(askers), counts)
+    within = np.arange(len(asker)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = place[np.repeat(first, counts) + within]
+    return Ranges(pa.array(asker, pa.int64()), rows.take(pa.array(found)))
+
+
+def _codes(askers: pa.Table, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """A number per distinct prefix: of each asker, and of each row, −1 where nobody asks for it."""
+    names = askers.column_names
+    if not names:
+        return np.zeros(askers.num_rows, np.int64), np.zeros(rows.num_rows, np.int64)
+    distinct = askers.group_by(names, use_threads=False).aggregate([])
+    distinct = distinct.append_column("__code", pa.array(np.arange(distinct.num_rows)))
+    codes = []
+    for table in (askers, rows):
+        numbered = table.append_column("__row", pa.array(np.arange(table.num_rows)))
+        joined = numbered.join(distinct, keys=names, join_type="inner", use_threads=False)
+        code = np.full(table.num_rows, -1, np.int64)
+        code[joined["__row"].to_numpy()] = joined["__code"].to_numpy()
+        codes.append(code)
+    return codes[0], codes[1]
+
+
+def _ranks(
+    values: pa.ChunkedArray,
+    lower: pa.Array | pa.ChunkedArray | None,
+    upper: pa.Array | pa.ChunkedArray | None,
+    askers: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Places on one line for the rows' values and both bounds; a missing bound is an end of the line."""
+    bounds = [pa.nulls(askers, values.type) if bound is None else bound for bound in (lower, upper)]
+    chunks = [*values.chunks, *(c for b in bounds for c in (b.chunks if isinstance(b, pa.ChunkedArray) else [b]))]
+    everything = pa.chunked_array(chunks, values.type)
+    ranks = pc.rank(everything, sort_keys="ascending", tiebreaker="dense")
+    ranks = ranks.to_numpy().astype(np.int64)
+    end = int(ranks.max(initial=0)) + 1
+    count = len(values)
+    low = np.where(np.asarray(bounds[0].is_valid()), ranks[count : count + askers], 0)
+    high = np.where(np.asarray(bounds[1].is_valid()), ranks[count + askers :], end)
+    return ranks[:count], low, high

@@ -1,161 +1,118 @@
-"""The one module that owns fsspec: durable objects under a root, with an atomic create of our own.
+"""Durable objects under a root, with an atomic create: local files, S3, or what else of fsspec passes a probe.
 
-fsspec's ``mode="create"`` on local disk is exists-then-write, and it never calls fsync; both matter here, so
-the local scheme writes through the operating system. Any other scheme is refused until it has an atomic create.
+This module and ``storage_*`` beside it are the only ones that know fsspec. Local files do not go through it for
+writing; see `statestore.storage.local`.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from contextlib import AbstractContextManager
+from pathlib import PurePosixPath
 
 import pyarrow as pa
-from fsspec import available_protocols
-from fsspec.core import split_protocol, url_to_fs
+from fsspec.core import split_protocol
 
-from statestore.errors import CommitUnknownError, ConflictError, NotFoundError, UnavailableError, UsageError
+from statestore.errors import UsageError
+from statestore.storage.local import LocalStorage
+from statestore.storage.remote import RemoteStorage
+from statestore.storage.sink import Sink
 
 
 class Objects:
-    """Objects below a root URL; paths are relative, with forward slashes.
+    """Objects below a root; paths are relative, with forward slashes. An object never changes under its name.
 
-    ``put`` and ``create`` return only when the bytes and the name would survive a power cut.
+    ``root`` is a local path, ``s3://bucket/prefix``, ``memory://name`` (for tests: gone with the process) or another
+    fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is the
+    local folder for copies of remote objects, ``tidemark-copies`` in the system's temporary folder by default.
+
+    ``put``, ``create`` and ``writer`` return only when the bytes and the name would survive a power cut. What may
+    pass (a time limit, a broken connection, a busy service) is tried again for some seconds on remote storage.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, copies: str = "") -> None:
+        """Touches no storage. Raises `UsageError` for a root that cannot be one."""
         url = os.fspath(root)
         protocol, _ = split_protocol(url)
-        if protocol is not None and protocol not in available_protocols():
-            raise UsageError("no storage has this scheme: give a local path", code="root-url", root=url)
-        if protocol not in (None, "file", "local"):
-            raise UsageError(
-                "this storage has no atomic create here: use a local path for the checkpoint root",
-                code="no-atomic-create",
-                scheme=protocol,
-            )
-        self._fs, path = url_to_fs(url)
-        self.root = path
-        self._root = Path(path)
+        local = protocol in (None, "file", "local")
+        self._storage = LocalStorage(url) if local else RemoteStorage(url, copies)
+        self.root = self._storage.root
+
+    @property
+    def atomic_create(self) -> str:
+        """How ``create`` is atomic here: ``link``, ``if-none-match``, ``lock`` (one process only) or ``probed``."""
+        return self._storage.atomic_create
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         """Write a new object under a name nobody else uses. Raises `UnavailableError`; a torn file may remain."""
-        target = self._locate(path)
-        with _storage_errors(path):
-            self._make_folder(target.parent)
-            _write_through(target, data)
-            _sync_folder(target.parent)
+        self._storage.put(_below(path), data)
 
     def create(self, path: str, data: bytes) -> None:
         """Publish ``data`` under ``path`` unless the name is taken: exactly one of many racers wins.
 
+        On remote storage ``data`` must contain a write id that no other writer uses: when a reply is lost, the bytes
+        that are there tell whose they are, and our own count as success.
+
         Raises `ConflictError` when the name exists, `UnavailableError` when storage refused: nothing happened.
-        Raises `CommitUnknownError` when the name was made but may not survive a power cut.
+        Raises `CommitUnknownError` when the name was made but may not survive a power cut, or when storage no longer
+        says whether it was made. Raises `UsageError` when the storage turns out to have no atomic create.
         """
-        target = self._locate(path)
-        with _storage_errors(path):
-            self._make_folder(target.parent)
-            temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-            try:
-                _write_through(temporary, data)
-                os.link(temporary, target)
-            except FileExistsError:
-                raise ConflictError("the name is taken", code="exists", path=path) from None
-            finally:
-                temporary.unlink(missing_ok=True)
-        try:
-            _sync_folder(target.parent)
-        except OSError as error:
-            raise CommitUnknownError(
-                f"made, but storage did not confirm it ({error.strerror}): start again, what is there counts",
-                code="commit-unknown",
-                path=path,
-            ) from error
+        self._storage.create(_below(path), data)
+
+    def writer(self, path: str) -> AbstractContextManager[Sink]:
+        """A sink for an object too large for memory, under a name nobody else uses.
+
+        After a clean exit the object is there; after an exception, ours or the caller's, nothing is under the name.
+        The sink's ``bytes`` and ``checksum`` are then what was written. Raises `UnavailableError`.
+        """
+        return self._storage.writer(_below(path))
 
     def read(self, path: str) -> bytes:
         """All bytes of an object. Raises `NotFoundError` or `UnavailableError`."""
-        with _storage_errors(path):
-            data: bytes = self._fs.cat_file(str(self._locate(path)))
-            return data
+        return self._storage.read(_below(path))
 
-    def map(self, path: str) -> pa.Buffer:
-        """The object's bytes, mapped where the storage allows it: pages are read when they are touched."""
-        with _storage_errors(path), pa.memory_map(str(self._locate(path))) as source:
-            return source.read_buffer()
+    def map(self, path: str, size: int | None = None) -> pa.Buffer:
+        """The object's bytes, mapped: pages are read when they are touched.
+
+        Remote objects are fetched once per host. A copy that has not ``size`` bytes is fetched again; without
+        ``size`` storage is asked for it. Raises `NotFoundError` or `UnavailableError`.
+        """
+        return self._storage.map(_below(path), size)
+
+    def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """The object for reading here and there, never fetched whole: from a local file or copy, else by ranges.
+
+        ``size``, where it is known, saves a request. Raises `NotFoundError` or `UnavailableError`, reading too.
+        """
+        return self._storage.open_input(_below(path), size)
 
     def exists(self, path: str) -> bool:
-        """Whether an object or a folder of this name exists."""
-        with _storage_errors(path):
-            return bool(self._fs.exists(str(self._locate(path))))
+        """Whether an object or a folder of this name exists. Raises `UnavailableError`."""
+        return self._storage.exists(_below(path))
 
     def names(self, folder: str) -> list[str]:
-        """Names of the objects directly in ``folder``, sorted; empty when there is no such folder."""
-        with _storage_errors(folder):
-            try:
-                found = self._fs.ls(str(self._locate(folder)), detail=False)
-            except FileNotFoundError:
-                return []
-            return sorted(name for entry in found if not (name := PurePosixPath(entry).name).startswith("."))
+        """Names of the objects and folders directly in ``folder``, sorted; empty when there is no such folder.
+
+        Names that begin with a dot are unfinished and left out. Raises `UnavailableError`.
+        """
+        return self._storage.names(_below(folder))
+
+    def delete(self, path: str) -> None:
+        """Remove an object and this host's copy of it; one that is missing is fine. Raises `UnavailableError`."""
+        self._storage.delete(_below(path))
 
     def locate(self, path: str) -> str:
-        """The full path of an object, for readers outside this project."""
-        return str(self._locate(path))
+        """The full path or URL of an object, for readers outside this project."""
+        return self._storage.locate(_below(path))
 
     def url(self, path: str) -> str:
-        """The object as a URL that Spark reads alike whatever its default file system is."""
-        return f"file://{self._locate(path)}"
-
-    def _locate(self, path: str) -> Path:
-        parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts:
-            raise UsageError("a path must stay below the root", code="path-outside", path=path)
-        return self._root / parts
-
-    def _make_folder(self, folder: Path) -> None:
-        """Make ``folder`` and make its name durable, level by level."""
-        missing = []
-        while not folder.exists():
-            missing.append(folder)
-            folder = folder.parent
-        for child in reversed(missing):
-            child.mkdir(exist_ok=True)
-            _sync_folder(child.parent)
+        """The object as a URL that Spark reads alike whatever its default file system is: ``s3a://`` for S3."""
+        return self._storage.url(_below(path))
 
 
-def _write_through(path: Path, data: bytes | pa.Buffer) -> None:
-    with open(path, "xb") as file:
-        file.write(memoryview(data))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-_MISSING = (FileNotFoundError,)
-
-
-@contextmanager
-def _storage_errors(path: str) -> Iterator[None]:
-    """Turn what the operating system says into this project's errors."""
-    try:
-        yield
-    except _MISSING:
-        raise NotFoundError("no such object", code="no-object", path=path) from None
-    except OSError as error:
-        reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
-        raise UnavailableError(
-            f"storage refused ({(error.strerror or str(error)).lower()}): "
-            "check that the folder exists, has room and may be written",
-            code="storage",
-            path=path,
-            reason=reason,
-        ) from error
+def _below(path: str) -> str:
+    """``path`` without detours; the root itself is an empty one."""
+    parts = PurePosixPath(path)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise UsageError("a path must stay below the root", code="path-outside", path=path)
+    return "/".join(parts.parts)

@@ -19,12 +19,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, Layer, TableChanges
+from statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, TableChanges
 from statestore.errors import CorruptionError, UnavailableError
-from statestore.fold import fold
-from statestore.layered import LayeredStore
+from statestore.files.filetable import open_source
+from statestore.files.segments import FileRef, PartitionState
+from statestore.keyrange import EVERYTHING
+from statestore.memory import MemoryStore
 from statestore.objects import Objects
-from statestore.segments import FileRef, PartitionState, read_segment
+from statestore.parquet import ParquetStore
 from statestore.store import StateStore, StoreConfig
 from statestore.tables import TableSpec
 
@@ -41,32 +43,34 @@ def open_store(
 ) -> Iterator[StateStore]:
     """The store holding exactly what ``base`` says. ``identity`` names job, operator and partition.
 
-    Raises `CorruptionError` when a file that ``base`` names is damaged or gone. Cost: parquet maps files;
-    memory and rocksdb apply the segments written since they last held this partition, or rebuild.
+    Raises `CorruptionError` when a file that ``base`` names is damaged or gone; the parquet store finds out when it
+    reads. Cost: parquet nothing; memory and rocksdb apply the segments written since they last held this
+    partition, or rebuild.
     """
     if config.name == "parquet":
-        with contextlib.closing(_open_files(objects, specs, base)) as store:
+        with contextlib.closing(_files(config, objects, specs, base)) as store:
             yield store
     elif config.name == "memory":
-        yield _open_memory(objects, identity, specs, base)
+        yield _open_memory(config, objects, identity, specs, base)
     else:
         with contextlib.closing(_open_rocks(config, objects, identity, specs, base)) as rocks:
             yield rocks
 
 
-def _open_files(objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> LayeredStore:
-    layers = {spec.name: _layers(objects, spec, base.files, mapped=True) for spec in specs}
-    return LayeredStore(specs, layers, expired=base.expired, applied=_applied(base), compact=False)
+def _files(config: StoreConfig, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> ParquetStore:
+    return ParquetStore(specs, objects, base, budget_bytes=config.budget_bytes)
 
 
-_memory: dict[str, LayeredStore] = {}
+_memory: dict[str, MemoryStore] = {}
 
 
-def _open_memory(objects: Objects, identity: str, specs: Sequence[TableSpec], base: PartitionState) -> LayeredStore:
+def _open_memory(
+    config: StoreConfig, objects: Objects, identity: str, specs: Sequence[TableSpec], base: PartitionState
+) -> MemoryStore:
     store = _memory.get(identity)
     if store is None or not _catch_up(store, objects, specs, base):
-        layers = {spec.name: _layers(objects, spec, base.files, mapped=False) for spec in specs}
-        store = LayeredStore(specs, layers, expired=base.expired, applied=_applied(base))
+        store = MemoryStore(specs)
+        _rebuild(store, config, objects, specs, base)
         _memory[identity] = store
     return store
 
@@ -80,11 +84,10 @@ def _open_rocks(
     try:
         store = RocksStore(specs, folder)
     except UnavailableError as error:
-        if "lock" in error.message.lower():
-            # A zombie holds the folder: leave it alone and serve this task from a folder of its own.
-            folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        if error.code != "rocksdb-open":
+            raise
+        # A zombie holds the lock: leave the folder to it and serve this task from one of its own.
+        folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}")
     except CorruptionError:
         shutil.rmtree(folder, ignore_errors=True)
     else:
@@ -101,7 +104,7 @@ def _open_rocks(
         shutil.rmtree(folder, ignore_errors=True)
     store = RocksStore(specs, folder)
     try:
-        _rebuild(store, objects, specs, base)
+        _rebuild(store, config, objects, specs, base)
     except BaseException:
         store.close()
         raise
@@ -114,22 +117,13 @@ def rocks_folder(config: StoreConfig, identity: str) -> Path:
     return parent / hashlib.sha256(identity.encode()).hexdigest()[:24]
 
 
-def _rebuild(store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> None:
-    changes = {}
-    for spec in specs:
-        rows = fold(spec, _layers(objects, spec, base.files, mapped=True))
-        changes[spec.name] = TableChanges(put=rows, expire=base.expired.get(spec.name))
+def _rebuild(
+    store: StateStore, config: StoreConfig, objects: Objects, specs: Sequence[TableSpec], base: PartitionState
+) -> None:
+    """Fill an empty store from the files, band by band."""
     if base.sequence:
-        store.apply(changes, _applied(base))
-
-
-def _applied(base: PartitionState) -> Applied:
-    return Applied(base.sequence, base.lineage)
-
-
-def _layers(objects: Objects, spec: TableSpec, files: Sequence[FileRef], *, mapped: bool) -> list[Layer]:
-    own = (ref for ref in files if ref.table == spec.name)
-    return [layer for ref in own for layer in read_segment(objects, spec, ref, mapped=mapped)]
+        with contextlib.closing(_files(config, objects, specs, base)) as files:
+            store.load(files.snapshot(), Applied(base.sequence, base.lineage), base.expired)
 
 
 def _catch_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> bool:
@@ -159,8 +153,10 @@ def _changes(objects: Objects, specs: Sequence[TableSpec], refs: Sequence[FileRe
     changes: dict[str, TableChanges] = {}
     for spec in specs:
         by_op: dict[int, list[pa.Table]] = {}
-        for layer in _layers(objects, spec, refs, mapped=False):
-            by_op.setdefault(layer.op, []).append(layer.rows)
+        for ref in refs:
+            if ref.table == spec.name:
+                for layer in open_source(objects, spec, ref).layers(EVERYTHING):
+                    by_op.setdefault(layer.op, []).append(layer.rows)
         if by_op:
             rows = {op: pa.concat_tables(tables) for op, tables in by_op.items()}
             changes[spec.name] = TableChanges(rows.get(DELETE), rows.get(PUT), rows.get(MERGE))

@@ -1,37 +1,38 @@
 """The RocksDB store: a local cache of the durable files, for point reads.
 
 Raw bytes, memcomparable keys, no write-ahead log (the changelog is the log). What was applied last is written in
-the same batch as the data. One table is one key prefix; expiry is a logical bound plus a range deletion.
+the same batch as the data. One table is one key prefix; expiry is a logical bound, and its rows are deleted later.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from rocksdict import BlockBasedOptions, DbClosedError, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import WriteBatch
 
-from statestore.changes import DELETE, MERGE, Applied, ChangeSet, Layer, Lookup
-from statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
-from statestore.fold import combine
-from statestore.layers import align, bounds, leading_values
-from statestore.rows import decode_rows, encode_bound, encode_keys, encode_rows, prefix_end
-from statestore.store import check_sequence, specs_by_name
+from statestore.admission import admit, check_sequence, expiring, spec_of, specs_by_name
+from statestore.changes import Applied, ChangeSet, Lookup, Ranges
+from statestore.errors import CorruptionError, UsageError
+from statestore.keyrange import Key, key_range
+from statestore.rocks.files import Database
+from statestore.rocks.table import RocksTable, Sweep
 from statestore.tables import TableSpec
 
 _META = b"\xfe"
-SCAN_ROWS = 1 << 16
 
 
-class _Meta(msgspec.Struct):
-    sequence: int
-    lineage: str
-    expired: dict[str, int]
-    tables: list[TableSpec]
+class _Meta(msgspec.Struct, frozen=True):
+    """What a folder knows about itself. ``widest`` is the longest packed row that a table ever held."""
+
+    tables: msgspec.Raw
+    sequence: int = 0
+    lineage: str = ""
+    expired: dict[str, int] = {}
+    widest: dict[str, int] = {}
+    sweeps: dict[str, Sweep] = {}
 
 
 class RocksStore:
@@ -39,184 +40,140 @@ class RocksStore:
 
     def __init__(self, specs: Sequence[TableSpec], folder: str | Path) -> None:
         self._specs = specs_by_name(specs)
-        self._prefixes = {name: bytes([index]) for index, name in enumerate(self._specs)}
         self._folder = Path(folder)
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        self._database = Database(self._folder)
         try:
-            self._db = Rdict(str(folder), _options())
-        except Exception as error:  # rocksdict raises bare Exception
-            raise UnavailableError(
-                f"rocksdb did not open its folder ({error})", code="rocksdb-open", folder=str(folder)
-            ) from error
-        self._no_wal = WriteOptions()
-        self._no_wal.disable_wal = True
-        stored = self._db.get(_META)
-        meta = msgspec.json.decode(stored, type=_Meta) if stored is not None else _Meta(0, "", {}, list(specs))
-        if meta.tables != list(specs):
-            self.close()
-            raise CorruptionError("the rocksdb cache holds other tables", code="rocksdb-tables", folder=str(folder))
-        self._expired = meta.expired
-        self._applied = Applied(meta.sequence, meta.lineage)
+            self._meta = self._known(msgspec.Raw(msgspec.json.encode(list(specs))))
+        except BaseException:
+            self._database.close()
+            raise
+        self._tables = {
+            name: RocksTable(self._database, spec, place, self._meta.widest.get(name, 0))
+            for place, (name, spec) in enumerate(self._specs.items())
+        }
 
     @property
     def applied(self) -> Applied:
         """The sequence and lineage id last applied."""
-        return self._applied
+        return Applied(self._meta.sequence, self._meta.lineage)
 
     @property
     def expired(self) -> Mapping[str, int]:
         """Per table the bound at or below which rows are forgotten."""
-        return self._expired
+        return dict(self._meta.expired)
 
     def lookup(self, table: str, keys: pa.Table) -> Lookup:
         """Rows for these keys, aligned with them: one sorted multi-get."""
-        spec = self._spec(table)
-        wanted = keys.select(spec.key_names).cast(spec.key_schema)
-        rows = self._get(spec, sorted(set(encode_keys(self._prefixes[table], wanted))))
-        bound = self._expired.get(table)
-        if bound is not None and spec.expiry is not None and rows.num_rows:
-            rows = _after(spec, rows, bound)
-        return align(spec, wanted, rows)
+        spec_of(self._specs, table)
+        return self._tables[table].lookup(keys, self.expired.get(table))
 
     def scan(
-        self, table: str, lower: int | None = None, upper: int | None = None, *, folded: bool = True
+        self,
+        table: str,
+        lower: Key | None = None,
+        upper: Key | None = None,
+        *,
+        prefix: Key = (),
+        reverse: bool = False,
+        folded: bool = True,
     ) -> Iterator[pa.Table]:
-        """Live rows in a range of the leading key column, always in key order."""
-        spec, prefix = self._spec(table), self._prefixes[table]
-        low, high = bounds(spec, lower, upper, self._expired.get(table))
-        leading = spec.key[0].arrow if spec.key else pa.int64()
-        first = prefix if low is None else encode_bound(prefix, low, leading)
-        last = prefix_end(prefix) if high is None else encode_bound(prefix, high, leading)
-        values = self._values(first, last)
-        while chunk := list(itertools.islice(values, SCAN_ROWS)):
-            yield decode_rows(chunk, spec.schema)
+        """Live rows of a range of keys, as they are now, always in key order."""
+        keys = key_range(spec_of(self._specs, table), prefix, lower, upper)
+        return self._tables[table].scan(keys, self.expired.get(table), reverse=reverse)
+
+    def ranges(
+        self,
+        table: str,
+        prefixes: pa.Table,
+        lower: pa.Array | pa.ChunkedArray | None = None,
+        upper: pa.Array | pa.ChunkedArray | None = None,
+    ) -> Ranges:
+        """Rows of many prefixes at once, each with its own interval."""
+        spec_of(self._specs, table)
+        return self._tables[table].ranges(prefixes, lower, upper, self.expired.get(table))
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """One write batch: all tables and the new lineage together."""
-        check_sequence(self._applied, applied)
+        check_sequence(self.applied, applied)
+        layers = admit(self._specs, changes)
         batch = WriteBatch(raw_mode=True)
-        expired = dict(self._expired)
-        for name, table_changes in changes.items():
-            spec = self._spec(name)
-            pending: dict[bytes, bytes | None] = {}
-            for layer in table_changes.layers():
-                self._stage(spec, layer, pending)
-            for key, value in pending.items():
-                if value is None:
-                    batch.delete(key)
-                else:
-                    batch.put(key, value)
-            if table_changes.expire is not None:
-                self._stage_expiry(spec, table_changes.expire, batch, expired)
-        self._commit(batch, expired, applied)
+        expired = dict(self.expired)
+        for name, part in changes.items():
+            if part.expire is not None:
+                self._forget(name, part.expire, expired, batch)
+        sweeps = {name: self._sweep(name, bound, batch) for name, bound in expired.items()}
+        for name, new in layers.items():
+            self._tables[name].stage(new, expired.get(name), batch)
+        self._commit(batch, applied, expired, sweeps)
 
     def expire(self, table: str, bound: int) -> None:
         """Forget rows at or below ``bound`` outside of a change set; a bound never goes back."""
-        batch, expired = WriteBatch(raw_mode=True), dict(self._expired)
-        self._stage_expiry(self._spec(table), bound, batch, expired)
-        if expired != self._expired:
-            self._commit(batch, expired, self._applied)
+        expiring(self._specs, table, bound)
+        batch, expired = WriteBatch(raw_mode=True), dict(self.expired)
+        self._forget(table, bound, expired, batch)
+        if expired != self.expired:
+            self._commit(batch, self.applied, expired, self._meta.sweeps)
 
-    def snapshot(self) -> dict[str, pa.Table]:
-        """Live rows of every table in key order."""
-        return {
-            name: pa.concat_tables([spec.schema.empty_table(), *self.scan(name)])
-            for name, spec in self._specs.items()
-        }
+    def snapshot(self) -> dict[str, Iterator[pa.Table]]:
+        """Live rows of every table in key order, in batches."""
+        return {name: self.scan(name) for name in self._specs}
+
+    def load(
+        self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
+    ) -> None:
+        """Fill an empty store with a snapshot. A crash on the way leaves a folder that is refused when opened."""
+        if self.applied != Applied():
+            raise UsageError("a snapshot is loaded into an empty store", code="load", applied=self.applied.sequence)
+        self._refuse_leftovers()
+        for name in rows:
+            spec_of(self._specs, name)
+        batch, bounds = WriteBatch(raw_mode=True), dict(self.expired)
+        for name, bound in (expired or {}).items():
+            expiring(self._specs, name, bound)
+            self._forget(name, bound, bounds, batch)
+        with self._database.ingesting() as files:
+            for name in self._specs:  # keys of one file grow from table to table
+                self._tables[name].load(rows.get(name, ()), bounds.get(name), files)
+        self._commit(WriteBatch(raw_mode=True), applied, bounds, {})
+        self._database.flush()
 
     def close(self) -> None:
-        """Flush and give the folder free. Closing twice is fine."""
-        with contextlib.suppress(DbClosedError):
-            self._db.close()
+        """Flush and give the folder free, also while scans are unfinished. Closing twice is fine."""
+        self._database.close()
 
-    def _commit(self, batch: WriteBatch, expired: dict[str, int], applied: Applied) -> None:
-        meta = _Meta(applied.sequence, applied.lineage, expired, list(self._specs.values()))
+    def _known(self, tables: msgspec.Raw) -> _Meta:
+        """What the folder knows about itself. Raises `CorruptionError` when it is not for these tables."""
+        stored = self._database.get(_META)
+        try:
+            meta = _Meta(tables) if stored is None else msgspec.json.decode(stored, type=_Meta)
+        except msgspec.MsgspecError as error:
+            raise self._database.faults.damaged(error) from None
+        if bytes(meta.tables) != bytes(tables):
+            raise CorruptionError(
+                "the rocksdb cache holds other tables", code="rocksdb-tables", folder=str(self._folder)
+            )
+        if meta.sequence == 0:
+            self._refuse_leftovers()
+        return meta
+
+    def _refuse_leftovers(self) -> None:
+        """Raise `CorruptionError` when an empty store holds rows: a load was cut off."""
+        if self._database.first_key() not in (None, _META):
+            raise self._database.faults.damaged("rows of a load that did not finish")
+
+    def _forget(self, name: str, bound: int, expired: dict[str, int], batch: WriteBatch) -> None:
+        if bound > expired.get(name, bound - 1):
+            self._tables[name].forget(expired.get(name), bound, batch)
+            expired[name] = bound
+
+    def _sweep(self, name: str, bound: int, batch: WriteBatch) -> Sweep:
+        return self._tables[name].sweep(self._meta.sweeps.get(name, Sweep()), bound, batch)
+
+    def _commit(
+        self, batch: WriteBatch, applied: Applied, expired: dict[str, int], sweeps: Mapping[str, Sweep]
+    ) -> None:
+        widest = {name: table.widest for name, table in self._tables.items()}
+        meta = _Meta(self._meta.tables, applied.sequence, applied.lineage, expired, widest, dict(sweeps))
         batch.put(_META, msgspec.json.encode(meta))
-        self._db.write(batch, self._no_wal)
-        self._expired, self._applied = expired, applied
-
-    def _stage(self, spec: TableSpec, layer: Layer, pending: dict[bytes, bytes | None]) -> None:
-        """Lay one layer over what is stored and what is pending."""
-        prefix = self._prefixes[spec.name]
-        if layer.op == DELETE:
-            pending.update(dict.fromkeys(encode_keys(prefix, layer.rows.select(spec.key_names))))
-            return
-        rows = spec.conform(layer.rows)
-        if layer.op == MERGE:
-            rows = combine(spec, rows)
-            keys = encode_keys(prefix, rows.select(spec.key_names))
-            staged = [pending[key] for key in keys if pending.get(key) is not None]
-            stored = self._get(spec, sorted(key for key in keys if key not in pending))
-            older = [stored, decode_rows([value for value in staged if value is not None], spec.schema)]
-            rows = combine(spec, pa.concat_tables([*self._unexpired(spec, older), rows]))
-        keys = encode_keys(prefix, rows.select(spec.key_names))
-        pending.update(zip(keys, encode_rows(rows), strict=True))
-
-    def _unexpired(self, spec: TableSpec, tables: list[pa.Table]) -> list[pa.Table]:
-        bound = self._expired.get(spec.name)
-        if bound is None or spec.expiry is None:
-            return tables
-        return [_after(spec, rows, bound) for rows in tables]
-
-    def _stage_expiry(self, spec: TableSpec, bound: int, batch: WriteBatch, expired: dict[str, int]) -> None:
-        if spec.expiry is None:
-            raise UsageError("this table has no expiry column", code="table-expiry", table=spec.name)
-        if bound <= expired.get(spec.name, bound - 1):
-            return
-        prefix = self._prefixes[spec.name]
-        batch.delete_range(prefix, encode_bound(prefix, bound + 1, spec.key[0].arrow))
-        expired[spec.name] = bound
-
-    def _get(self, spec: TableSpec, keys: list[bytes]) -> pa.Table:
-        try:
-            found = self._db.get(keys) if keys else []
-        except Exception as error:  # rocksdict raises bare Exception
-            raise self._damaged(error) from error
-        return decode_rows([value for value in found if value is not None], spec.schema)
-
-    def _values(self, first: bytes, last: bytes) -> Iterator[bytes]:
-        """Values of the keys in ``[first, last)``. An iterator that ends early without saying so is caught."""
-        options = ReadOptions()
-        options.set_iterate_upper_bound(last)
-        cursor = self._db.iter(options)
-        try:
-            cursor.seek(first)
-            while cursor.valid():
-                yield cursor.value()
-                cursor.next()
-            try:
-                cursor.status()
-            except Exception as error:  # rocksdict raises bare Exception
-                raise self._damaged(error) from error
-        finally:
-            # The folder's lock lives as long as an iterator does.
-            del cursor
-
-    def _damaged(self, error: Exception) -> CorruptionError:
-        return CorruptionError(
-            f"the rocksdb cache is damaged ({error}): delete the folder, it is rebuilt from the checkpoint",
-            code="rocksdb-damaged",
-            folder=str(self._folder),
-        )
-
-    def _spec(self, table: str) -> TableSpec:
-        try:
-            return self._specs[table]
-        except KeyError:
-            raise NotFoundError("no such state table", code="no-table", table=table) from None
-
-
-def _after(spec: TableSpec, rows: pa.Table, bound: int) -> pa.Table:
-    """Rows that have not expired."""
-    expiry = leading_values(rows.select([spec.expiry]))
-    return rows if expiry is None else rows.filter(pa.array(expiry > bound))
-
-
-def _options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(64 << 20)
-    table = BlockBasedOptions()
-    table.set_bloom_filter(10, False)
-    options.set_block_based_table_factory(table)
-    return options
+        self._database.write(batch)
+        self._meta = meta

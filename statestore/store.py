@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
 import msgspec
 import pyarrow as pa
 
-from statestore.changes import Applied, ChangeSet, Lookup
+from statestore.changes import Applied, ChangeSet, Lookup, Ranges
 from statestore.errors import UsageError
-from statestore.tables import TableSpec
+from statestore.keyrange import Key
 
 StoreName = Literal["memory", "rocksdb", "parquet"]
 
 
 class StateView(Protocol):
-    """What a step may ask of state. Reading changes nothing."""
+    """What a step may ask of state. Reading changes nothing. An expired row is never seen."""
 
     def lookup(self, table: str, keys: pa.Table) -> Lookup:
-        """Rows for these keys, aligned with them; expired rows are not found."""
+        """Rows for these keys (they may repeat; a null finds nothing), aligned with them."""
         ...
 
     def scan(
-        self, table: str, lower: int | None = None, upper: int | None = None, *, folded: bool = True
+        self,
+        table: str,
+        lower: Key | None = None,
+        upper: Key | None = None,
+        *,
+        prefix: Key = (),
+        reverse: bool = False,
+        folded: bool = True,
     ) -> Iterator[pa.Table]:
-        """Live rows with ``lower <= leading key column < upper``, in batches, sorted by the whole key.
+        """Rows whose key starts with ``prefix`` and goes on with ``lower <= … < upper``, in key order, in batches.
 
-        Bounds are integers in the unit of the column (microseconds for times). With ``folded=False`` a row may
-        come in parts that combine to it, in any order: cheaper for a caller who combines anyway.
+        Bounds are tuples of values of the key columns after the prefix, as many as needed; times and dates may be
+        whole numbers in the unit of their column. With ``folded=False`` a row may come in parts that combine to
+        it, in the order in which they combine but not of the key: cheaper for a caller who combines anyway.
+        Read a scan to its end before the next ``apply``.
+        """
+        ...
+
+    def ranges(
+        self,
+        table: str,
+        prefixes: pa.Table,
+        lower: pa.Array | pa.ChunkedArray | None = None,
+        upper: pa.Array | pa.ChunkedArray | None = None,
+    ) -> Ranges:
+        """Per row of ``prefixes`` the rows with that key prefix, the next column in ``lower[i] <= … < upper[i]``.
+
+        ``prefixes`` holds the leading key columns, all but one at most, none at least. A null bound is no bound.
         """
         ...
 
 
 class StateStore(StateView, Protocol):
-    """A place for state tables."""
+    """A place for state tables. `statestore.testing` holds the contract as tests."""
 
     @property
     def applied(self) -> Applied:
@@ -44,7 +66,8 @@ class StateStore(StateView, Protocol):
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """Apply all of ``changes`` or nothing, and remember ``applied`` together with them.
 
-        Raises `UsageError` when the sequence does not grow; nothing is applied then.
+        Raises `UsageError` when the sequence does not grow or rows break their table's rules, `NotFoundError` for
+        an unknown table, `LimitError` past a documented limit; nothing is applied then.
         """
         ...
 
@@ -57,8 +80,17 @@ class StateStore(StateView, Protocol):
         """Forget rows at or below ``bound`` outside of a change set; a bound never goes back."""
         ...
 
-    def snapshot(self) -> dict[str, pa.Table]:
-        """Live rows of every table in key order: the same rows whichever store wrote them."""
+    def snapshot(self) -> dict[str, Iterator[pa.Table]]:
+        """Live rows of every table in key order, in batches: the same rows whichever store wrote them."""
+        ...
+
+    def load(
+        self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
+    ) -> None:
+        """Fill an empty store with a snapshot: per table batches in key order, each key once.
+
+        Raises `UsageError` when something has been applied already; nothing is loaded then.
+        """
         ...
 
     def close(self) -> None:
@@ -71,52 +103,66 @@ class StoreConfig(msgspec.Struct, frozen=True):
 
     name: StoreName
     cache_dir: str = ""
+    budget_bytes: int = 256 << 20
     max_files: int = 12
-    snapshot_every: int = 50
+    snapshot_bytes: int = 64 << 20
+    recovery_s: int = 30
 
     def __post_init__(self) -> None:
         if self.max_files < 2:
             raise UsageError("a partition needs room for two files", code="store-files", max_files=self.max_files)
-        if self.snapshot_every < 1:
+        if self.budget_bytes < 1 << 20:
             raise UsageError(
-                "snapshots come every one or more checkpoints",
+                "the memory budget is a mebibyte at least", code="store-budget", budget_bytes=self.budget_bytes
+            )
+        if self.recovery_s < 1 or self.snapshot_bytes < 1:
+            raise UsageError(
+                "snapshots need a log of a byte and a recovery budget of a second at least",
                 code="store-snapshots",
-                snapshot_every=self.snapshot_every,
+                snapshot_bytes=self.snapshot_bytes,
+                recovery_s=self.recovery_s,
             )
 
 
-def Memory(*, max_files: int = 12, snapshot_every: int = 50) -> StoreConfig:  # noqa: N802
-    """State in RAM, in the Python worker that last held the partition. For state that fits there."""
-    return StoreConfig("memory", max_files=max_files, snapshot_every=snapshot_every)
+def Memory(  # noqa: N802
+    *, max_files: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+) -> StoreConfig:
+    """State in RAM, in the Python worker that last held the partition. For state that fits there.
+
+    A table of a partition names ``max_files`` files at most. It is written out as a snapshot when its log since the
+    last one has grown to ``snapshot_bytes`` and to a few times the size of that, or when reading all its files
+    would take longer than ``recovery_s``.
+    """
+    return StoreConfig("memory", max_files=max_files, snapshot_bytes=snapshot_bytes, recovery_s=recovery_s)
 
 
-def Parquet(*, max_files: int = 12, snapshot_every: int = 50) -> StoreConfig:  # noqa: N802
-    """State in the durable files themselves, mapped into memory as they are needed. The default."""
-    return StoreConfig("parquet", max_files=max_files, snapshot_every=snapshot_every)
+def Parquet(  # noqa: N802
+    *, budget_bytes: int = 256 << 20, max_files: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+) -> StoreConfig:
+    """State in the durable files themselves, read where a batch touches it. The default.
+
+    ``budget_bytes``: memory that one partition's state may take in a task, however large it is.
+    """
+    return StoreConfig(
+        "parquet",
+        budget_bytes=budget_bytes,
+        max_files=max_files,
+        snapshot_bytes=snapshot_bytes,
+        recovery_s=recovery_s,
+    )
 
 
-def RocksDB(*, cache_dir: str = "", max_files: int = 12, snapshot_every: int = 50) -> StoreConfig:  # noqa: N802
+def RocksDB(  # noqa: N802
+    *, cache_dir: str = "", max_files: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+) -> StoreConfig:
     """State in a local RocksDB under ``cache_dir`` (default: a folder in the system's temporary one).
 
     The folder is a cache of the durable files: losing it costs a rebuild, never state.
     """
-    return StoreConfig("rocksdb", cache_dir=cache_dir, max_files=max_files, snapshot_every=snapshot_every)
-
-
-def check_sequence(now: Applied, then: Applied) -> None:
-    """Raise `UsageError` unless ``then`` comes after ``now``."""
-    if then.sequence <= now.sequence:
-        raise UsageError(
-            "a change set must come after the one before it",
-            code="sequence",
-            applied=now.sequence,
-            offered=then.sequence,
-        )
-
-
-def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
-    """Specs by table name; raises `UsageError` when a name repeats."""
-    named = {spec.name: spec for spec in specs}
-    if len(named) != len(specs):
-        raise UsageError("tables of one operator need different names", code="table-names")
-    return named
+    return StoreConfig(
+        "rocksdb",
+        cache_dir=cache_dir,
+        max_files=max_files,
+        snapshot_bytes=snapshot_bytes,
+        recovery_s=recovery_s,
+    )

@@ -5,29 +5,29 @@ Declared once, written into every manifest, so that a checkpoint describes its o
 
 from __future__ import annotations
 
-import re
-from typing import Literal
+from functools import cached_property
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from statestore.errors import UsageError, invariant
-
-Combiner = Literal["sum", "min", "max", "replace"]
-
-COMBINERS: dict[Combiner, str] = {"sum": "sum", "min": "min", "max": "max"}
-"""Combiner to the name of Arrow's hash aggregate; null is their identity. ``replace`` takes the newest row's."""
+from statestore.arrowtypes import is_close, is_comparable, is_ordered, is_position, parse_type
+from statestore.combiners import COLUMN_COMBINERS, GROUP_COMBINERS, MOMENTS
+from statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A column: its name, Arrow type as text, role (for tools that know no windows) and combiner."""
+    """A column: its name, Arrow type as text, role (for tools that know no windows) and combiner.
+
+    Combiners of one column: ``replace`` (the newest), ``sum``, ``min``, ``max``, ``append`` (lists).
+    """
 
     name: str
     type: str
     role: str = ""
-    combiner: Combiner = "replace"
+    combiner: str = "replace"
 
     @property
     def arrow(self) -> pa.DataType:
@@ -35,56 +35,172 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
         return parse_type(self.type)
 
 
-class TableSpec(msgspec.Struct, frozen=True):
-    """A state table. ``expiry`` names the key column by which rows are forgotten; here it is the first one."""
+class Group(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value columns that combine together: ``arg_min`` or ``arg_max`` ``by`` one of them, ``moments``, or your own.
+
+    ``moments`` takes three columns: count (int64), mean and m2 (double). Your own: see `register_combiner`.
+    """
+
+    columns: tuple[str, ...]
+    combiner: str
+    by: str = ""
+    version: int = 1
+
+
+class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
+    """A state table. Rows are ordered by ``key`` for reading; ``expiry`` names the column that orders forgetting.
+
+    The expiry column holds integers, times or dates. It is a key column, leading or not, or a value column; with
+    a value column the table takes puts only, because a row that has expired may not be merged into.
+    """
 
     name: str
     key: tuple[Column, ...]
     values: tuple[Column, ...]
     expiry: str | None = None
+    groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
         names = [column.name for column in (*self.key, *self.values)]
         if len(set(names)) != len(names):
             raise UsageError("column names of a table must differ", code="table-columns", table=self.name)
-        if self.expiry is not None and self.expiry != self.key[0].name:
-            raise UsageError("the expiry column must lead the key", code="table-expiry", table=self.name)
+        if taken := [name for name in names if name.startswith("__")]:
+            raise UsageError(
+                "names that begin with two underscores are ours: choose others",
+                code="table-columns",
+                table=self.name,
+                columns=taken,
+            )
+        if not self.key:
+            raise UsageError("a table needs a key column", code="table-columns", table=self.name)
+        for column in self.key:
+            if not is_ordered(column.arrow):
+                raise UsageError(
+                    "a key column cannot have this type", code="key-type", column=column.name, type=column.type
+                )
+        self._check_expiry()
+        self._check_combiners()
 
-    @property
+    def _check_expiry(self) -> None:
+        columns = {column.name: column for column in (*self.key, *self.values)}
+        if self.expiry is None:
+            return
+        if self.expiry not in columns or not is_position(columns[self.expiry].arrow):
+            raise UsageError(
+                "the expiry column must be one of the table's, of integers, times or dates",
+                code="table-expiry",
+                table=self.name,
+                expiry=self.expiry,
+            )
+
+    def _check_combiners(self) -> None:
+        values = {column.name: column for column in self.values}
+        grouped = [name for group in self.groups for name in group.columns]
+        if len(set(grouped)) != len(grouped) or not set(grouped) <= set(values):
+            raise UsageError("a value column stands in one group at most", code="table-groups", table=self.name)
+        for group in self.groups:
+            _check_group(self, group)
+        for column in self.values:
+            _check_column(self, column)
+
+    @cached_property
     def key_names(self) -> list[str]:
         """Names of the key columns, in key order."""
         return [column.name for column in self.key]
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """Key columns, then value columns."""
         return pa.schema([pa.field(c.name, c.arrow) for c in (*self.key, *self.values)])
 
-    @property
+    @cached_property
     def key_schema(self) -> pa.Schema:
         """The key columns alone."""
         return pa.schema([pa.field(c.name, c.arrow) for c in self.key])
 
+    @cached_property
+    def grouped(self) -> frozenset[str]:
+        """Value columns that combine in a group."""
+        return frozenset(name for group in self.groups for name in group.columns)
+
+    @property
+    def expires_by_key(self) -> bool:
+        """Whether all rows of a key expire together: then parts of a row can be dropped before they are folded."""
+        return self.expiry is not None and self.expiry in self.key_names
+
+    @property
+    def expires_in_order(self) -> bool:
+        """Whether the expiry column leads the key: then what expires is a range."""
+        return bool(self.key) and self.expiry == self.key[0].name
+
     def conform(self, rows: pa.Table) -> pa.Table:
-        """``rows`` with exactly this table's columns, in order; a missing or mistyped one is a bug of the caller."""
-        missing = [name for name in self.schema.names if name not in rows.column_names]
-        invariant(not missing, "rows lack columns of their table", table=self.name, missing=missing)
-        chosen = rows.select(self.schema.names)
-        return chosen if chosen.schema.equals(self.schema) else chosen.cast(self.schema)
+        """``rows`` with exactly this table's columns, in order. Raises `UsageError` for a missing or mistyped one."""
+        return _conform(self.name, rows, self.schema)
+
+    def conform_keys(self, rows: pa.Table, width: int | None = None) -> pa.Table:
+        """The key columns of ``rows``, or the first ``width`` of them. Raises `UsageError` like `conform`."""
+        if width == 0:
+            return rows.select([])  # a cast would forget how many rows there are
+        schema = self.key_schema if width is None else pa.schema(list(self.key_schema)[:width])
+        return _conform(self.name, rows, schema)
 
 
-_DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
-_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
-_ALIASES = {"date32[day]": "date32", "date64[ms]": "date64"}
-
-
-def parse_type(text: str) -> pa.DataType:
-    """The Arrow type that prints as ``text``. Raises `UsageError` for one no state table can hold."""
-    if match := _DECIMAL.fullmatch(text):
-        return pa.decimal128(int(match[1]), int(match[2]))
-    if match := _TIMESTAMP.fullmatch(text):
-        return pa.timestamp(match[1], tz=match[2])
+def _conform(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    if rows.schema.equals(schema):
+        return rows
+    missing = [name for name in schema.names if name not in rows.column_names]
+    if missing:
+        raise UsageError("rows lack columns of their table", code="rows-columns", table=table, missing=missing)
+    chosen = rows.select(schema.names)
+    for field in schema:
+        found = chosen.schema.field(field.name).type
+        if not is_close(found, field.type):
+            raise _mistyped(table, field, found, "another kind of value")
     try:
-        return pa.type_for_alias(_ALIASES.get(text, text))
-    except ValueError:
-        raise UsageError("no state column can have this type", code="column-type", type=text) from None
+        return chosen.cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _mistyped(table, schema, rows.schema, str(error)) from None
+
+
+def _mistyped(table: str, expected: Any, found: Any, reason: str) -> UsageError:
+    return UsageError(
+        f"rows do not have the types of their table ({reason.lower()}): cast them first",
+        code="rows-type",
+        table=table,
+        expected=str(expected).replace("\n", ", "),
+        found=str(found).replace("\n", ", "),
+    )
+
+
+def _check_group(spec: TableSpec, group: Group) -> None:
+    facts: dict[str, Any] = {"table": spec.name, "columns": list(group.columns), "combiner": group.combiner}
+    types = [str(column.arrow) for column in spec.values if column.name in group.columns]
+    if group.combiner in COLUMN_COMBINERS:
+        raise UsageError("this combiner is for one column: name it there", code="table-groups", **facts)
+    if group.combiner in ("arg_min", "arg_max") and group.by not in group.columns:
+        raise UsageError("say by which of the group's columns: by=", code="table-groups", by=group.by, **facts)
+    by = [column for column in spec.values if column.name == group.by]
+    if group.combiner in ("arg_min", "arg_max") and not is_comparable(by[0].arrow):
+        raise UsageError("values of this type have no order to choose by", code="table-groups", by=group.by, **facts)
+    if group.combiner == "moments" and types != ["int64", "double", "double"]:
+        raise UsageError(
+            f"moments takes {', '.join(MOMENTS)}: an int64 and two doubles", code="table-groups", types=types, **facts
+        )
+    if any(c.combiner != "replace" for c in spec.values if c.name in group.columns):
+        raise UsageError("a column in a group has no combiner of its own", code="table-groups", **facts)
+
+
+def _check_column(spec: TableSpec, column: Column) -> None:
+    kind, combiner = column.arrow, column.combiner
+    facts = {"table": spec.name, "column": column.name, "combiner": combiner, "type": column.type}
+    if combiner not in COLUMN_COMBINERS:
+        known = "built in for one column: " + ", ".join(COLUMN_COMBINERS)
+        hint = " (this one is for a group)" if combiner in GROUP_COMBINERS else ""
+        raise UsageError(f"no such combiner{hint}; {known}", code="combiner-type", **facts)
+    wide = str(kind) in ("int64", "uint64", "float", "double")
+    summed = wide or pa.types.is_decimal(kind)
+    ordered = is_comparable(kind)
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    fits = {"sum": summed, "min": ordered, "max": ordered, "append": listed, "replace": True}[combiner]
+    if not fits:
+        raise UsageError("this combiner cannot combine this type", code="combiner-type", **facts)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from statestore import opening, segments
+from statestore import opening
+from statestore.files import segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

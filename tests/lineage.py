@@ -1,4 +1,4 @@
-"""A writer of durable partition state for tests: what `operators.partition` does, for any tables and changes."""
+"""Durable partition state for tests, written as a task writes it, for any tables and changes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from statestore.changes import TableChanges
-from statestore.compaction import compact, live_files, plan
+from statestore.files.partition_log import PartitionLog
+from statestore.files.segments import PartitionState, SegmentName
 from statestore.objects import Objects
-from statestore.segments import FileRef, PartitionState, SegmentName, write_segment
+from statestore.store import Parquet, StoreConfig
 from statestore.tables import TableSpec
 
 
@@ -24,32 +25,11 @@ def advance(
     base: PartitionState,
     changes: Mapping[str, TableChanges],
     sequence: int,
-    *,
-    max_files: int = 12,
-    snapshot_every: int = 50,
+    config: StoreConfig = Parquet(),  # noqa: B008  immutable
 ) -> PartitionState:
     """Write ``changes`` over ``base`` as checkpoint ``sequence``, folding files first where the limits ask for it."""
-    lineage = uuid.uuid4().hex
-    asked = {name: c.expire for name, c in changes.items() if c.expire is not None}
-    expired = base.expired | {name: max(bound, base.expired.get(name, bound)) for name, bound in asked.items()}
-    files: list[FileRef] = []
-    wrote, floor = False, base.floor
+    log = PartitionLog(objects, specs, config, "windows", 0, 1, uuid.uuid4().hex)
+    after = log.append(base, changes, sequence)
     for spec in specs:
-        kept = live_files([ref for ref in base.files if ref.table == spec.name], expired)
-        chosen = plan(kept, max_files=max_files, snapshot_every=snapshot_every, sequence=sequence, partition=0)
-        if chosen is not None:
-            floor = max(floor, kept[chosen[1] - 1].last)
-            kept = compact(objects, spec, kept, chosen, expired.get(spec.name), _folded, mapped=True)
-        layers = changes[spec.name].layers() if spec.name in changes else []
-        if layers:
-            name = segment_name(sequence, sequence, lineage, base.lineage)
-            kept = (*kept, write_segment(objects, spec, layers, "changelog", name))
-            wrote = True
-        assert len(kept) <= max_files
-        files += kept
-    now = (lineage, sequence) if wrote else (base.lineage, base.sequence)
-    return PartitionState(tuple(files), expired, *now, floor)
-
-
-def _folded(first: FileRef, last: FileRef) -> SegmentName:
-    return segment_name(first.first, last.last, last.segment, first.previous)
+        assert sum(ref.table == spec.name for ref in after.files) <= config.max_files
+    return after

@@ -13,7 +13,7 @@ import pytest
 
 from operators import Memory, Parquet, RocksDB, count, max_, mean, min_, sum_, tumbling, windowed
 from operators.aggregates import Aggregate
-from statestore.errors import UsageError
+from statestore.errors import LimitError, UsageError
 from statestore.store import StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -27,7 +27,7 @@ CASES: dict[str, tuple[pa.DataType, list[Any], dict[str, Any]]] = {
     "int8": (pa.int8(), [100, 100, None], {"count": 2, "sum": 200, "min": 100, "max": 100, "mean": 100.0}),
     "uint32": (pa.uint32(), [2**32 - 1, 1], {"count": 2, "sum": 2**32, "min": 1, "max": 2**32 - 1, "mean": 2.0**31}),
     "int64": (pa.int64(), [-(2**62), 2**62, 1], {"sum": 1, "min": -(2**62), "max": 2**62, "mean": 1 / 3}),
-    "overflow": (pa.int64(), [2**63 - 1, 5], {"sum": -(2**63) + 4, "max": 2**63 - 1}),
+    "largest": (pa.int64(), [2**63 - 6, 5], {"sum": 2**63 - 1, "max": 2**63 - 6}),
     "float": (pa.float32(), [0.5, -1.25, None], {"count": 2, "sum": -0.75, "min": -1.25, "max": 0.5, "mean": -0.375}),
     "double": (pa.float64(), [1e300, 1e300], {"sum": 2e300, "mean": 1e300}),
     "nan": (pa.float64(), [math.nan, 2.0], {"min": 2.0, "max": 2.0, "count": 2}),
@@ -89,6 +89,13 @@ def test_half_floats_are_taken_or_refused_in_our_words(tmp_path: Path, function:
 def test_large_unsigned_numbers_do_not_end_in_an_arrow_error(tmp_path: Path, function: str) -> None:
     column = pa.array([2**63, 1], pa.uint64())
     assert totals(tmp_path, "parquet", column, [function]).keys() == {function}
+
+
+@pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
+def test_a_sum_that_leaves_its_type_stops_the_job_and_commits_nothing(tmp_path: Path, store: str) -> None:
+    with pytest.raises(LimitError, match="sum-overflow"):
+        totals(tmp_path, store, pa.array([2**63 - 1, 5]), ["sum"])
+    assert not list((tmp_path / "root").rglob("panes/*/*.parquet"))
 
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {

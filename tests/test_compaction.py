@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.changes import DELETE, MERGE, PUT, Layer, TableChanges
-from statestore.compaction import MIN_RUN, compact, live_files, plan
+from statestore.files import compaction, sortedfile
+from statestore.files.compaction import fold_into, live_files, plan
+from statestore.files.filetable import FileTable, open_source
+from statestore.files.segments import FileKind, FileRef, write_segment
 from statestore.fold import fold, fold_run, parts
+from statestore.keyrange import EVERYTHING
 from statestore.objects import Objects
-from statestore.segments import FileRef, read_segment, write_segment
+from statestore.store import Parquet, StoreConfig
 from statestore.tables import Column, TableSpec
 from tests.lineage import segment_name
 from tests.table_model import Row, TableModel, plain, table
@@ -38,73 +42,112 @@ def tables(draw: st.DrawFn) -> list[FileRef]:
     return [ref(i, size, "snapshot" if snapshot and i == 0 else "changelog") for i, size in enumerate(sizes)]
 
 
-LIMITS = {
-    "max_files": st.integers(2, 20),
-    "snapshot_every": st.integers(1, 60),
-    "sequence": st.integers(1, 1000),
-    "partition": st.integers(0, 300),
-}
+CONFIGS = st.builds(
+    Parquet,
+    max_files=st.integers(2, 20),
+    snapshot_bytes=st.sampled_from([1, 10**4, 10**7]),
+    recovery_s=st.integers(1, 60),
+    budget_bytes=st.sampled_from([1 << 20, 1 << 28]),
+)
 
 
-@given(files=tables(), **LIMITS)
+@given(files=tables(), config=CONFIGS, partition=st.integers(0, 300))
 def test_a_plan_is_a_range_that_makes_room_for_one_more(
-    files: list[FileRef], max_files: int, snapshot_every: int, sequence: int, partition: int
+    files: list[FileRef], config: StoreConfig, partition: int
 ) -> None:
-    files = files[:max_files]  # what a partition may have when the plan is made
-    chosen = plan(files, max_files=max_files, snapshot_every=snapshot_every, sequence=sequence, partition=partition)
+    files = files[: config.max_files]  # what a partition may have when the plan is made
+    chosen = plan(files, config, partition)
     if chosen is None:
-        assert len(files) + 1 <= max_files
+        assert len(files) + 1 <= config.max_files
         return
     first, last = chosen
     assert 0 <= first < last <= len(files)
-    assert len(files) - (last - first) + 1 + 1 <= max_files or (first, last) == (0, len(files))
-    if (sequence + partition) % snapshot_every == 0:
-        assert (first, last) == (0, len(files))
-    else:
-        assert last - first >= min(MIN_RUN, len(files))
+    assert len(files) - (last - first) + 1 + 1 <= config.max_files or (first, last) == (0, len(files))
+    if (first, last) != (0, len(files)):
+        assert last - first >= min(2, len(files))
 
 
-@given(**LIMITS, rounds=st.integers(1, 60), data=st.data())
+@given(config=CONFIGS, partition=st.integers(0, 300), rounds=st.integers(1, 60), data=st.data())
 def test_a_table_never_names_more_files_than_allowed(
-    max_files: int, snapshot_every: int, sequence: int, partition: int, rounds: int, data: st.DataObject
+    config: StoreConfig, partition: int, rounds: int, data: st.DataObject
 ) -> None:
     files: list[FileRef] = []
-    for number in range(sequence, sequence + rounds):
-        chosen = plan(files, max_files=max_files, snapshot_every=snapshot_every, sequence=number, partition=partition)
+    for number in range(rounds):
+        chosen = plan(files, config, partition)
         if chosen is not None:
             first, last = chosen
             size = sum(file.bytes for file in files[first:last])
             files[first:last] = [ref(files[last - 1].last, size, "snapshot" if first == 0 else "run")]
-        files.append(ref(number, data.draw(st.integers(1, 1000), label="bytes")))
-        assert len(files) <= max_files
+        files.append(ref(number, data.draw(st.integers(1, 10**7), label="bytes")))
+        assert len(files) <= config.max_files
+
+
+MB = 1 << 20
+PLAIN = Parquet(max_files=8, snapshot_bytes=1 << 40)
 
 
 def test_the_cheapest_young_neighbours_are_folded() -> None:
-    files = [ref(0, 900), *(ref(i, 10) for i in range(1, 8))]
-    assert plan(files, max_files=8, snapshot_every=50, sequence=1, partition=0) == (4, 8)
-    assert plan(files[:7], max_files=8, snapshot_every=50, sequence=1, partition=0) is None
+    files = [ref(0, 900 * MB, "snapshot"), *(ref(i, MB) for i in range(1, 8))]
+    assert plan(files, PLAIN, 0) == (4, 8)
+    assert plan(files[:7], PLAIN, 0) is None
 
 
-def test_snapshots_are_staggered_over_partitions() -> None:
-    files = [ref(1), ref(2)]
-    due = [plan(files, max_files=12, snapshot_every=5, sequence=10, partition=p) is not None for p in range(5)]
-    assert due == [True, False, False, False, False]
-    later = [plan(files, max_files=12, snapshot_every=5, sequence=s, partition=3) for s in range(10, 15)]
-    assert later == [None, None, (0, 2), None, None]
+def test_small_files_are_folded_into_one() -> None:
+    assert plan([ref(i, 1000) for i in range(8)], PLAIN, 0) == (0, 8)
+
+
+def test_the_work_of_one_checkpoint_is_bounded() -> None:
+    files = [ref(0, 10_000 * MB, "snapshot"), *(ref(i, 100 * MB, "run") for i in range(1, 8))]
+    first, last = plan(files, PLAIN, 0) or (0, 0)
+    assert (last - first) * 100 * MB <= compaction.WORK_BYTES
+    assert plan([ref(0, 9_000 * MB, "snapshot"), ref(1, 9_000 * MB)], Parquet(), 0) is None
+
+
+def test_level_0_is_folded_when_it_outgrows_the_budget() -> None:
+    files = [ref(0, 900 * MB, "snapshot"), *(ref(i, 20 * MB) for i in range(1, 5))]
+    assert plan(files, PLAIN, 0) == (1, 5)
+    assert plan(files[:4], PLAIN, 0) is None
+
+
+def test_a_snapshot_comes_when_the_log_has_outgrown_it_and_staggered() -> None:
+    def due(logged: int, partition: int, base: int = 10 * MB) -> bool:
+        files = [ref(0, base, "snapshot"), ref(1, logged)]
+        return plan(files, Parquet(snapshot_bytes=4 * MB), partition) == (0, 2)
+
+    assert not any(due(29 * MB, partition) for partition in range(20))
+    assert all(due(51 * MB, partition) for partition in range(20))
+    some = [due(40 * MB, partition) for partition in range(20)]
+    assert 5 < sum(some) < 15
+
+
+def test_a_snapshot_comes_when_a_restart_would_take_too_long() -> None:
+    files = [ref(0, 100 * MB, "snapshot"), ref(1, 60 * MB)]
+    assert plan(files, Parquet(recovery_s=2), 0) == (0, 2)
+    assert plan(files, Parquet(recovery_s=30), 0) is None
+    # Where the log is but little beside the snapshot, folding it would not help.
+    assert plan([ref(0, 200 * MB, "snapshot"), ref(1, 10 * MB)], Parquet(recovery_s=1), 0) is None
 
 
 def test_a_lone_snapshot_is_not_written_again() -> None:
-    assert plan([ref(1, kind="snapshot")], max_files=12, snapshot_every=1, sequence=9, partition=0) is None
-    assert plan([ref(1)], max_files=12, snapshot_every=1, sequence=9, partition=0) == (0, 1)
-    assert plan([], max_files=12, snapshot_every=1, sequence=9, partition=0) is None
+    eager = Parquet(snapshot_bytes=1, recovery_s=1)
+    assert plan([ref(1, 200 * MB, "snapshot")], eager, 0) is None
+    assert plan([ref(1)], eager, 0) == (0, 1)
+    assert plan([], eager, 0) is None
 
 
 def test_a_file_whose_rows_have_all_expired_is_dropped() -> None:
     files = [ref(1, expiry_min=1, expiry_max=5), ref(2, expiry_min=1, expiry_max=6), ref(3)]
-    assert live_files(files, {"counts": 5}) == tuple(files[1:])
-    assert live_files(files, {"counts": 4}) == tuple(files)
-    assert live_files(files, {"other": 100}) == tuple(files)
-    assert live_files(files, {}) == tuple(files)
+    assert live_files(files, SPEC, 5) == tuple(files[1:])
+    assert live_files(files, SPEC, 4) == tuple(files)
+    assert live_files(files, SPEC, None) == tuple(files)
+
+
+def test_where_rows_expire_by_a_value_a_file_that_may_hide_others_stays() -> None:
+    spec = TableSpec("v", (Column("k", "string"),), (Column("at", "int64"),), "at")
+    files = [ref(1, expiry_min=1, expiry_max=9), ref(2, expiry_min=1, expiry_max=5)]
+    assert live_files(files, spec, 5) == tuple(files)
+    assert live_files(files[::-1], spec, 5) == tuple(files[:1])
+    assert live_files(files, spec, 9) == ()
 
 
 @st.composite
@@ -145,9 +188,12 @@ def test_a_folded_run_hides_what_its_layers_hid(below: list[Layer], run: list[La
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 @pytest.mark.parametrize("chosen", [(0, 4), (0, 2), (1, 4), (2, 3)], ids=str)
-def test_compacting_files_changes_no_row(tmp_path: Path, chosen: tuple[int, int], mapped: bool) -> None:
+@pytest.mark.parametrize("block_bytes", [20, 4 << 20])
+def test_folding_files_changes_no_row(
+    tmp_path: Path, chosen: tuple[int, int], block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sortedfile, "BLOCK_BYTES", block_bytes)
     objects = Objects(tmp_path)
     stack = [
         [Layer(PUT, table(SPEC, [(1, 1, "a"), (2, 2, "b"), (3, 3, "c")]))],
@@ -155,41 +201,34 @@ def test_compacting_files_changes_no_row(tmp_path: Path, chosen: tuple[int, int]
         [Layer(PUT, table(SPEC, [(3, 30, "d")])), Layer(MERGE, table(SPEC, [(4, 4, "e"), (4, 4, "f")]))],
         [Layer(MERGE, table(SPEC, [(1, 5, "again")]))],
     ]
-    files = [
-        write_segment(objects, SPEC, group, "changelog", segment_name(i, i, f"s{i}", f"s{i - 1}"))
-        for i, group in enumerate(stack)
-    ]
+    files = [write_segment(objects, SPEC, group, segment_name(i, i, f"s{i}")) for i, group in enumerate(stack)]
     first, last = chosen
-    made = compact(
-        objects,
-        SPEC,
-        files,
-        chosen,
-        None,
-        lambda a, b: segment_name(a.first, b.last, b.segment, a.previous),
-        mapped=mapped,
-    )
-    (new,) = (file for file in made if file not in files)
-    assert made == (*files[:first], new, *files[last:])
-    assert new.kind == ("snapshot" if chosen == (0, len(files)) else "run")
-    assert (new.first, new.last) == (first, last - 1)
-    assert (new.segment, new.previous) == (f"s{last - 1}", f"s{first - 1}")
-    whole = [layer for file in made for layer in read_segment(objects, SPEC, file, mapped=mapped)]
-    assert rows_of(fold(SPEC, whole)) == modelled([layer for group in stack for layer in group])
+    sources = [open_source(objects, SPEC, file) for file in files]
+    kind: FileKind = "run" if first else "snapshot"
+    picked = FileTable(SPEC, sources[first:last], None, 1)
+    new = fold_into(objects, SPEC, picked, kind, segment_name(first, last - 1, f"s{last - 1}"))
+    assert new is not None
+    assert (new.kind, new.first, new.last, new.segment) == (kind, first, last - 1, f"s{last - 1}")
+    whole = FileTable(SPEC, [*sources[:first], open_source(objects, SPEC, new), *sources[last:]], None, 1)
+    expected = modelled([layer for group in stack for layer in group])
+    assert [row for rows in whole.scan(EVERYTHING) for row in plain(rows)] == expected
 
 
 def test_what_has_expired_is_left_out_and_an_empty_fold_writes_nothing(tmp_path: Path) -> None:
     objects = Objects(tmp_path)
     files = [
-        write_segment(
-            objects, SPEC, [Layer(PUT, table(SPEC, [(t, t, None)]))], "changelog", segment_name(t, t, f"s{t}")
-        )
+        write_segment(objects, SPEC, [Layer(PUT, table(SPEC, [(t, t, None)]))], segment_name(t, t, f"s{t}"))
         for t in (1, 2, 3)
     ]
 
-    def compacted(expired: int) -> tuple[FileRef, ...]:
-        return compact(objects, SPEC, files, (0, 3), expired, lambda a, b: segment_name(1, 3, "s3"), mapped=True)
+    def folded(expired: int) -> FileRef | None:
+        sources = [open_source(objects, SPEC, file) for file in files]
+        picked = FileTable(SPEC, sources, expired, 1 << 20)
+        return fold_into(objects, SPEC, picked, "snapshot", segment_name(1, 3, "s3"))
 
-    (left,) = compacted(2)
-    assert rows_of(fold(SPEC, read_segment(objects, SPEC, left, mapped=True))) == [(3, 3, None)]
-    assert compacted(3) == ()
+    left = folded(2)
+    assert left is not None
+    (layer,) = open_source(objects, SPEC, left).layers(EVERYTHING)
+    assert plain(layer.rows) == [(3, 3, None)]
+    assert folded(3) is None
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1

@@ -78,7 +78,7 @@ DESCRIBING: dict[str, tuple[Callable[[], Any], str]] = {
     "other trigger": (lambda: job().late("1 second", trigger=Trigger("never")), "late-trigger"),
     "other mode": (lambda: job().accumulation("both"), "accumulation"),  # type: ignore[arg-type]
     "no room for files": (lambda: Memory(max_files=1), "store-files"),
-    "no snapshots": (lambda: Memory(snapshot_every=0), "store-snapshots"),
+    "no snapshots": (lambda: Memory(snapshot_bytes=0), "store-snapshots"),
 }
 BINDING: dict[str, tuple[Callable[[], Windowed], str]] = {
     "no window": (lambda: job().aggregate(n=count()), "no-window"),

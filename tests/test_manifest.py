@@ -23,7 +23,7 @@ from recovery.manifest import (
 from recovery.summary import brief, full, partitions, size_text, time_text
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError
-from statestore.segments import FileRef, PartitionState
+from statestore.files.segments import FileRef, PartitionState
 from tests.table_model import MAIN, NAMED
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from statestore.checksums import checksum
 from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from statestore.objects import Objects
+from statestore.storage.sink import Sink
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,6 +38,8 @@ def test_what_is_put_is_read(objects: Objects, tmp_path: Path) -> None:
     assert objects.map("a/b/d.bin").to_pybytes() == b"buffer"
     assert (tmp_path / "a/b/c.bin").read_bytes() == b"bytes"
     assert objects.locate("a/b/c.bin") == str(tmp_path / "a/b/c.bin")
+    assert objects.url("a/b/c.bin") == f"file://{tmp_path}/a/b/c.bin"
+    assert objects.atomic_create == "link"
 
 
 def test_an_empty_object_is_an_object(objects: Objects) -> None:
@@ -52,7 +58,7 @@ def test_names_are_sorted_and_hide_what_is_unfinished(objects: Objects, tmp_path
 
 
 def test_what_is_not_there(objects: Objects) -> None:
-    for read in (objects.read, objects.map):
+    for read in (objects.read, objects.map, objects.open_input):
         with pytest.raises(NotFoundError) as caught:
             read("a/b")
         assert (caught.value.code, caught.value.context) == ("no-object", {"path": "a/b"})
@@ -188,26 +194,13 @@ def test_a_folder_is_no_object(objects: Objects, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../outside", "a/../../outside", "/etc/passwd", "a/..", ".."])
 def test_paths_stay_below_the_root(objects: Objects, path: str) -> None:
-    for act in (objects.read, objects.map, objects.exists, objects.names, objects.locate):
+    acts: list[Callable[[str], object]] = [objects.read, objects.map, objects.open_input, objects.exists]
+    for act in (*acts, objects.names, objects.locate, objects.url, objects.delete, objects.writer):
         with pytest.raises(UsageError, match="path-outside"):
             act(path)
     for write in (objects.put, objects.create):
         with pytest.raises(UsageError, match="path-outside"):
             write(path, b"")
-
-
-def test_storage_without_an_atomic_create_is_refused() -> None:
-    with pytest.raises(UsageError) as caught:
-        Objects("memory://checkpoint")
-    assert (caught.value.code, caught.value.context) == ("no-atomic-create", {"scheme": "memory"})
-    assert "use a local path" in caught.value.message
-
-
-def test_a_bucket_is_refused_for_the_reason_that_counts() -> None:
-    with pytest.raises(UsageError) as caught:
-        Objects("s3://bucket/checkpoint")
-    assert caught.value.code == "no-atomic-create"
-    assert "use a local path" in caught.value.message
 
 
 def test_a_scheme_nobody_knows_is_refused() -> None:
@@ -228,3 +221,96 @@ def test_the_root_is_made_when_something_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     objects.create("a", b"data")
     assert objects.read("a") == b"data"
+
+
+def test_a_sink_counts_and_checks_what_passes(objects: Objects, tmp_path: Path) -> None:
+    with objects.writer("big/one") as sink:
+        assert sink.write(b"first ") == 6
+        assert sink.write(pa.py_buffer(b"second")) == 6
+        sink.flush()
+        assert (sink.tell(), sink.closed) == (12, False)
+        assert not objects.exists("big/one")
+        assert objects.names("big") == []
+    assert sink.closed
+    assert (sink.bytes, sink.checksum) == (12, checksum(b"first second"))
+    assert objects.read("big/one") == b"first second"
+    assert files_below(tmp_path) == ["big/one"]
+    with pytest.raises(ValueError, match="closed"):
+        sink.write(b"late")
+
+
+def test_arrow_writes_into_a_sink(objects: Objects) -> None:
+    table = pa.table({"a": range(100_000)})
+    with objects.writer("table.parquet") as sink, pq.ParquetWriter(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert sink.checksum == checksum(objects.read("table.parquet"))
+    with objects.writer("table.arrow") as sink, pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as out:
+        out.write_table(table)
+    assert sink.checksum == checksum(objects.read("table.arrow"))
+    assert pq.read_table(objects.open_input("table.parquet")) == table
+    assert pa.ipc.open_file(objects.open_input("table.arrow")).read_all() == table
+
+
+def test_a_writer_that_fails_leaves_nothing(objects: Objects, tmp_path: Path) -> None:
+    def fill(sink: Sink) -> None:
+        sink.write(b"half of it")
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"), objects.writer("a/b") as sink:
+        fill(sink)
+    assert sink.closed
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_unavailable_through_arrow_too(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.open", lambda path, mode: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb"))
+    table = pa.table({"a": range(1_000_000)})
+    with (
+        pytest.raises(UnavailableError) as caught,
+        objects.writer("a") as sink,
+        pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as out,
+    ):
+        out.write_table(table)
+    assert caught.value.context == {"path": "a", "reason": "ENOSPC"}
+    assert files_below(tmp_path) == []
+
+
+def test_a_writer_never_overwrites(objects: Objects, tmp_path: Path) -> None:
+    objects.put("a", b"first")
+    with pytest.raises(UnavailableError) as caught, objects.writer("a") as sink:
+        sink.write(b"second")
+    assert caught.value.context == {"path": "a", "reason": "EEXIST"}
+    assert objects.read("a") == b"first"
+    assert files_below(tmp_path) == ["a"]
+
+
+def test_a_writer_that_cannot_confirm_its_name_takes_it_back(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    (tmp_path / "a").mkdir()
+    monkeypatch.setattr("statestore.storage.local._sync_folder", fail)
+    with pytest.raises(UnavailableError), objects.writer("a/b") as sink:
+        sink.write(b"data")
+    assert files_below(tmp_path) == []
+
+
+def test_an_input_is_read_here_and_there(objects: Objects) -> None:
+    objects.put("a", b"0123456789")
+    with objects.open_input("a") as source:
+        source.seek(4)
+        assert source.read(3) == b"456"
+        assert source.size() == 10
+
+
+def test_what_is_deleted_is_gone_and_may_be_deleted_again(objects: Objects) -> None:
+    objects.put("a/b", b"data")
+    objects.delete("a/b")
+    assert not objects.exists("a/b")
+    objects.delete("a/b")
+    objects.delete("never/was")

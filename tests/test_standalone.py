@@ -109,7 +109,7 @@ def ledger(root: Path) -> list[str]:
 
 
 def stores(folder: Path) -> list[StoreConfig]:
-    return [Memory(), Parquet(), RocksDB(cache_dir=str(folder / "cache")), Parquet(max_files=2, snapshot_every=1)]
+    return [Memory(), Parquet(), RocksDB(cache_dir=str(folder / "cache")), Parquet(max_files=2, snapshot_bytes=1)]
 
 
 @pytest.mark.parametrize("store", range(4), ids=["memory", "parquet", "rocksdb", "parquet-tiny"])
@@ -251,3 +251,19 @@ def test_a_batch_that_lacks_a_column_or_has_another_type(tmp_path: Path) -> None
         list(example().standalone(checkpoint=tmp_path).stream([STREAM[0], text]))
     with pytest.raises(IncompatibleError, match="input-differs"):
         list(example().standalone(checkpoint=tmp_path).stream([STREAM[1]]))
+
+
+def test_panes_of_many_keys_keep_their_own_numbers(tmp_path: Path) -> None:
+    """Arrow gives groups in an order of its own: what belongs to a key must be brought together by the key."""
+    keys = [f"key {number}" for number in range(60)]
+    late = [keys, keys[::2], keys[::-1]]
+    stream = [batch([(1, key, 0) for key in keys]), batch([(13, "w", 0)])]
+    stream += [batch([(5, key, int(key.split()[1])) for key in some]) for some in late]
+    example("retracting").standalone(checkpoint=tmp_path).run(stream)
+    last = evidence.manifests(tmp_path)[-1]
+    found = {row[2]: row[3:] for row in evidence.rows(tmp_path, last["panes"]) if row[-2] == "emit"}
+    expected = {
+        key: (4 - number % 2, number * (3 - number % 2), 3 - number % 2, "late", "emit", False)
+        for number, key in enumerate(keys)
+    }
+    assert found == expected

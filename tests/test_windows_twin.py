@@ -18,7 +18,7 @@ from tests.conftest import SCRATCH, forget
 from tests.naive_twin import Event, Row, Setting, Twin
 
 STORES: tuple[StoreName, ...] = ("memory", "parquet", "rocksdb")
-LIMITS = st.sampled_from([(12, 50), (2, 50), (4, 3), (12, 2), (2, 1)])
+LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1), (12, 1), (2, 1)])
 PARTITIONS = st.sampled_from([1, 1, 2, 5])
 
 
@@ -31,10 +31,10 @@ def new_folder() -> Iterator[Path]:
 
 
 def store_config(name: StoreName, folder: Path, limits: tuple[int, int]) -> StoreConfig:
-    max_files, snapshot_every = limits
+    max_files, snapshot_bytes = limits
     if name == "rocksdb":
-        return RocksDB(cache_dir=str(folder / "cache"), max_files=max_files, snapshot_every=snapshot_every)
-    return {"memory": Memory, "parquet": Parquet}[name](max_files=max_files, snapshot_every=snapshot_every)
+        return RocksDB(cache_dir=str(folder / "cache"), max_files=max_files, snapshot_bytes=snapshot_bytes)
+    return {"memory": Memory, "parquet": Parquet}[name](max_files=max_files, snapshot_bytes=snapshot_bytes)
 
 
 @pytest.mark.parametrize("name", STORES)

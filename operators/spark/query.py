@@ -44,8 +44,8 @@ from recovery.spark_log import (
     store_files,
 )
 from statestore.errors import IncompatibleError, TidemarkError, UsageError
+from statestore.files.segments import read_verified
 from statestore.objects import Objects
-from statestore.segments import read_verified
 from statestore.store import StoreConfig
 from statestore.tables import TIME
 
@@ -237,7 +237,7 @@ class DurableQuery:
         assert self._sink is not None
         objects = self._job.checkpoint.objects
         for ref in manifest.panes:
-            read_verified(objects, ref, mapped=True)
+            read_verified(objects, ref)
         paths = [objects.url(ref.path) for ref in manifest.panes]
         self._sink(self._session.read.parquet(*paths), manifest.id)
 

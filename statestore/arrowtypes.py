@@ -1,0 +1,119 @@
+"""Arrow types as text, both ways: how a table in a manifest says what its columns are.
+
+The text is what Arrow itself prints (``list<item: int64>``, ``decimal128(10, 2)``); Arrow can print but not read it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import pyarrow as pa
+
+from statestore.errors import UsageError
+
+_DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
+_FIXED = re.compile(r"fixed_size_binary\[(\d+)\]")
+_FIXED_LIST = re.compile(r"fixed_size_list<(.*)>\[(\d+)\]", re.DOTALL)
+_NESTED = re.compile(r"(list|large_list|struct|map)<(.*)>", re.DOTALL)
+_ALIASES = {"date32[day]": "date32", "date64[ms]": "date64"}
+_NOT_NULL = " not null"
+
+
+@lru_cache(maxsize=1024)
+def parse_type(text: str) -> pa.DataType:
+    """The Arrow type that prints as ``text``. Raises `UsageError` for one no state table can hold."""
+    try:
+        kind = _parse(text)
+        if not kind.num_fields or str(kind) == text:
+            return kind
+    except (ValueError, KeyError):
+        pass
+    raise UsageError("no state column can have this type", code="column-type", type=text) from None
+
+
+def is_ordered(kind: pa.DataType) -> bool:
+    """Whether a key column may have this type: equal values are equal bytes, and the order is everybody's."""
+    text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    number = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    decimal = pa.types.is_decimal128(kind) and kind.scale >= 0
+    return bool(text or number or decimal or pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+
+
+def is_comparable(kind: pa.DataType) -> bool:
+    """Whether values of this type have a smallest and a largest."""
+    decimal = pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind)
+    return bool(is_ordered(kind) or decimal or pa.types.is_float32(kind) or pa.types.is_float64(kind))
+
+
+def is_close(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast between the two keeps the meaning: numbers to numbers, text to text, times to times."""
+    return bool(found.equals(wanted) or pa.types.is_null(found) or _family(found) == _family(wanted))
+
+
+_FAMILIES = {
+    "whole": (pa.types.is_integer,),
+    "number": (pa.types.is_floating, pa.types.is_decimal),
+    "text": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    "bytes": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view),
+    "time": (pa.types.is_timestamp,),
+    "date": (pa.types.is_date,),
+    "list": (pa.types.is_list, pa.types.is_large_list),
+    "struct": (pa.types.is_struct,),
+    "map": (pa.types.is_map,),
+}
+
+
+def _family(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        return _family(kind.value_type)
+    return next((name for name, tests in _FAMILIES.items() if any(test(kind) for test in tests)), str(kind))
+
+
+def is_position(kind: pa.DataType) -> bool:
+    """Whether values of this type are whole numbers of 64 bits on a line: what an expiry column needs."""
+    whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
+    return bool(whole or pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
+
+
+def _parse(text: str) -> pa.DataType:
+    if match := _DECIMAL.fullmatch(text):
+        make = pa.decimal128 if match[1] == "128" else pa.decimal256
+        return make(int(match[2]), int(match[3]))
+    if match := _TIMESTAMP.fullmatch(text):
+        return pa.timestamp(match[1], tz=match[2])
+    if match := _FIXED.fullmatch(text):
+        return pa.binary(int(match[1]))
+    if match := _FIXED_LIST.fullmatch(text):
+        return pa.list_(_field(match[1]), int(match[2]))
+    if match := _NESTED.fullmatch(text):
+        return _nested(match[1], match[2])
+    return pa.type_for_alias(_ALIASES.get(text, text))
+
+
+def _nested(kind: str, inner: str) -> pa.DataType:
+    if kind == "struct":
+        return pa.struct([_field(part) for part in _split(inner)])
+    if kind == "map":
+        key, value = _split(inner)
+        nullable = not value.endswith(_NOT_NULL)
+        return pa.map_(_parse(key), pa.field("value", _parse(value.removesuffix(_NOT_NULL)), nullable))
+    return {"list": pa.list_, "large_list": pa.large_list}[kind](_field(inner))
+
+
+def _field(text: str) -> pa.Field:
+    name, _, kind = text.partition(": ")
+    nullable = not kind.endswith(_NOT_NULL)
+    return pa.field(name, _parse(kind.removesuffix(_NOT_NULL)), nullable)
+
+
+def _split(text: str) -> list[str]:
+    """The parts between the commas that stand in no bracket."""
+    parts, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "<([") - (letter in ">)]")
+        if letter == "," and depth == 0:
+            parts.append(text[start:place])
+            start = place + 2
+    return [*parts, text[start:]] if text else []

@@ -1,0 +1,134 @@
+"""How rows of one key become one row: the combiners of value columns, and a registry for your own.
+
+A combiner is associative: folding in any grouping gives the same row. It sees the rows of a key in the order in which
+they were applied, so it need not be commutative. Null is the identity of every built-in one except ``replace``.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import IncompatibleError, UsageError, invariant
+
+Starts = npt.NDArray[np.int64]
+GroupFunction = Callable[[pa.Table, Starts], pa.Table]
+"""Takes the group's columns, rows of a key side by side, and where each key's rows start; gives one row a key."""
+
+HASHED = {"sum": "sum", "min": "min", "max": "max"}
+"""Combiners of one column that are an Arrow hash aggregate of this name."""
+
+COLUMN_COMBINERS = ("replace", "append", *HASHED)
+"""Combiners a single column may name."""
+
+GROUP_COMBINERS = ("arg_min", "arg_max", "moments")
+"""Built-in combiners over several columns."""
+
+MOMENTS = ("count", "mean", "m2")
+"""What the three columns of ``moments`` are, in this order: int64, double, double."""
+
+_registered: dict[tuple[str, int], GroupFunction] = {}
+
+_F = TypeVar("_F", bound=GroupFunction)
+
+
+def register_combiner(name: str, version: int = 1) -> Callable[[_F], _F]:
+    """Decorator: make a function a combiner under ``name`` and ``version``, for `Group`.
+
+    Name it ``module:function`` and every process finds it by itself; any other name must be registered before a
+    table that uses it is opened, also in Spark's workers. Raises `UsageError` for a name that is taken.
+    """
+    if name in GROUP_COMBINERS or name in COLUMN_COMBINERS:
+        raise UsageError("this combiner is built in: choose another name", code="combiner-name", name=name)
+
+    def keep(function: _F) -> _F:
+        other = _registered.get((name, version))
+        if other is not None and other.__qualname__ != function.__qualname__:
+            raise UsageError("another function has this name and version", code="combiner-name", name=name)
+        _registered[name, version] = function
+        return function
+
+    return keep
+
+
+def registered(name: str, version: int) -> GroupFunction:
+    """The registered combiner. Raises `IncompatibleError` when this process does not have it."""
+    if (name, version) not in _registered and ":" in name:
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise IncompatibleError(
+                f"the combiner's module cannot be imported here ({error}): install it", code="combiner", name=name
+            ) from None
+    try:
+        return _registered[name, version]
+    except KeyError:
+        raise IncompatibleError(
+            "this table needs a combiner that is not registered here: import the module that registers it",
+            code="combiner",
+            name=name,
+            version=version,
+        ) from None
+
+
+def append(lists: pa.Array, starts: Starts) -> pa.Array:
+    """The lists of a key one after the other; null only where all are null."""
+    kind, count = lists.type, len(lists)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    stops = np.append(starts[1:], count)
+    offsets = np.append(ends[starts], ends[-1])
+    width = np.int64 if pa.types.is_large_list(kind) else np.int32
+    present = np.concatenate([[0], np.cumsum(lists.is_valid().to_numpy(zero_copy_only=False))])
+    missing = pa.array(present[stops] == present[starts])
+    make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return make.from_arrays(pa.array(offsets.astype(width)), lists.flatten(), type=kind, mask=missing)
+
+
+def arg_extreme(rows: pa.Table, starts: Starts, by: str, *, largest: bool) -> pa.Table:
+    """Per key the row with the smallest or largest ``by``, the first of equals; any row where all are null."""
+    count = rows.num_rows
+    direction = "descending" if largest else "ascending"
+    order = pc.sort_indices(rows[by], sort_keys=[("", direction)])
+    rank = np.empty(count, np.int64)
+    rank[order.to_numpy()] = np.arange(count)
+    # Arrow's sort is stable, so of equals the one applied first has the smaller rank.
+    best = order.to_numpy()[np.minimum.reduceat(rank, starts)] if count else starts
+    return rows.take(pa.array(best))
+
+
+def moments(rows: pa.Table, starts: Starts) -> pa.Table:
+    """Count, mean and sum of squared distances from the mean, combined (Chan, Golub, LeVeque 1979)."""
+    known = np.logical_or.reduceat(np.asarray(rows.column(0).is_valid()), starts)
+    count, mean, m2 = (pc.fill_null(column, 0).to_numpy() for column in rows.columns)
+    total = np.add.reduceat(count, starts)
+    safe = np.where(total == 0, 1, total)
+    # Around the first mean of each key, not around 0: the sum then loses no digits.
+    origin = mean[starts]
+    spread = np.repeat(origin, np.diff(np.append(starts, len(count))))
+    shift = np.where(count == 0, 0.0, mean - spread)
+    centre = np.add.reduceat(count * shift, starts) / safe
+    distance = shift - np.repeat(centre, np.diff(np.append(starts, len(count))))
+    combined = np.add.reduceat(m2 + count * distance * distance, starts)
+    origin = np.where(total == 0, 0.0, origin + centre)
+    columns = [pa.array(column, mask=~known) for column in (total, origin, combined)]
+    return pa.table(columns, schema=rows.schema)
+
+
+def combine_group(name: str, version: int, by: str, rows: pa.Table, starts: Starts) -> pa.Table:
+    """One row a key, by the group combiner ``name``. ``rows`` has the group's columns only."""
+    if not rows.num_rows:
+        return rows
+    if name in ("arg_min", "arg_max"):
+        return arg_extreme(rows, starts, by, largest=name == "arg_max")
+    if name == "moments":
+        return moments(rows, starts)
+    folded = registered(name, version)(rows, starts)
+    invariant(folded.num_rows == len(starts), "a combiner gives one row a key", name=name, keys=len(starts))
+    return folded

@@ -1,0 +1,196 @@
+"""One state table as sources, oldest first: folded files, changelog segments, layers in RAM. Read band by band.
+
+A *band* is a range of keys small enough to hold: its rows are taken out of every source, folded and let go, so memory
+does not depend on how large the table is. Bands are cut where blocks of folded files end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import pyarrow as pa
+
+from statestore import layers as reading
+from statestore.changes import Layer, Lookup, Ranges
+from statestore.files.segments import FileRef, read_segment
+from statestore.files.sortedfile import BLOCK_BYTES, SortedFile
+from statestore.keyrange import Cut, Key, KeyRange, plain
+from statestore.objects import Objects
+from statestore.tables import TableSpec
+
+LEVEL_0_BANDS = 2
+"""A segment larger than this many bands is sorted and cut into bands too, before it is folded."""
+
+ARRANGE_BANDS = 4
+"""Over more bands than this, sorting level 0 by the whole key pays."""
+
+
+class Source(Protocol):
+    """Rows of a table from one place."""
+
+    def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
+        """Keys at which it can be cut within ``keys``, each with the bytes that lie before it."""
+        ...
+
+    def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
+        """Its rows within ``keys``, oldest first; it may leave out what has none of the ``wanted`` prefixes."""
+        ...
+
+    def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
+        """Sort what it holds within ``keys``, when that is more than ``limit_bytes`` of unsorted rows."""
+        ...
+
+
+class Segment:
+    """Level 0: a changelog segment or layers in RAM, small enough to be held whole, read when first asked."""
+
+    def __init__(self, spec: TableSpec, layers: Sequence[Layer]) -> None:
+        self._spec, self._layers = spec, list(layers)
+
+    def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
+        """Keys about every `BLOCK_BYTES` of its rows, once `arrange` has sorted them; before, none."""
+        near = [layer.rows for layer in reading.between(self._layers, keys) if layer.ordered]
+        return [split for rows in near for split in _every_block(rows, len(self._spec.key))]
+
+    def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
+        """Its rows within ``keys``."""
+        return reading.between(self._held(keys), keys)
+
+    def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
+        """Sort the rows by the whole key, once."""
+        near = reading.between(self._held(keys), keys)
+        if sum(layer.rows.nbytes for layer in near) > limit_bytes:
+            self._layers = [
+                layer if layer.ordered else Layer(layer.op, reading.ordered(self._spec, layer.rows), ordered=True)
+                for layer in self._layers
+            ]
+
+    def _held(self, keys: KeyRange) -> list[Layer]:
+        return self._layers
+
+
+class SegmentFile(Segment):
+    """A changelog segment of the durable files."""
+
+    def __init__(self, objects: Objects, spec: TableSpec, ref: FileRef) -> None:
+        super().__init__(spec, [])
+        self._objects, self._ref, self._read = objects, ref, False
+
+    def _held(self, keys: KeyRange) -> list[Layer]:
+        if not self._read and _may_touch(self._spec, self._ref, keys):
+            self._layers, self._read = read_segment(self._objects, self._spec, self._ref), True
+        return self._layers
+
+
+def _every_block(rows: pa.Table, width: int) -> Iterator[tuple[Key, int]]:
+    """The key and the bytes at the end of each block of sorted rows."""
+    step = max(1, BLOCK_BYTES * rows.num_rows // max(1, rows.nbytes))
+    for end in range(step - 1, rows.num_rows, step):
+        key = tuple(plain(rows.column(place)[end]) for place in range(width))
+        yield key, BLOCK_BYTES
+
+
+def _may_touch(spec: TableSpec, ref: FileRef, keys: KeyRange) -> bool:
+    """Whether the file can hold rows in ``keys``, by the range of expiry in its manifest entry."""
+    if not spec.expires_in_order or ref.expiry_min is None or ref.expiry_max is None:
+        return True
+    lower, upper = ((cut.values[:1] if cut else ()) for cut in (keys.lower, keys.upper))
+    below = bool(upper) and ref.expiry_min > upper[0]
+    above = bool(lower) and ref.expiry_max < lower[0]
+    return not (below or above)
+
+
+def open_source(objects: Objects, spec: TableSpec, ref: FileRef) -> Source:
+    """The source that reads a durable file. Nothing is read yet."""
+    kind = SegmentFile if ref.kind == "changelog" else SortedFile
+    return kind(objects, spec, ref)
+
+
+class FileTable:
+    """A table read from its sources. ``band_bytes`` bounds what is held at once, besides level 0."""
+
+    def __init__(self, spec: TableSpec, sources: Sequence[Source], expired: int | None, band_bytes: int) -> None:
+        self._spec, self._sources, self._expired, self._band_bytes = spec, list(sources), expired, band_bytes
+
+    def bands(self, keys: KeyRange, *, fold: bool = False, reverse: bool = False) -> list[KeyRange]:
+        """``keys`` cut into bands, in key order. To ``fold`` makes copies of rows, so level 0 is cut as well."""
+        if fold:
+            for source in self._sources:
+                source.arrange(keys, LEVEL_0_BANDS * self._band_bytes)
+        cuts = self._cuts(keys)
+        edges = [keys.lower, *cuts, keys.upper]
+        bands = [KeyRange(low, high) for low, high in pairwise(edges)]
+        if len(bands) > ARRANGE_BANDS:
+            for source in self._sources:
+                source.arrange(keys, 0)
+        return bands[::-1] if reverse else bands
+
+    def layers(self, band: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
+        """Everything in a band, oldest first."""
+        found = [layer for source in self._sources for layer in source.layers(band, wanted)]
+        return reading.live(self._spec, found, self._expired)
+
+    def scan(self, keys: KeyRange, *, reverse: bool = False) -> Iterator[pa.Table]:
+        """Live rows within ``keys`` in key order, in batches."""
+        for band in self.bands(keys, fold=True, reverse=reverse):
+            yield from reading.batches(self._folded(self.layers(band)), reverse=reverse)
+
+    def loose(self, keys: KeyRange) -> Iterator[pa.Table]:
+        """Rows within ``keys`` in parts that combine to the live rows."""
+        for band in self.bands(keys):
+            yield reading.loose(self._spec, self.layers(band), KeyRange(), self._expired)
+
+    def lookup(self, keys: pa.Table) -> Lookup:
+        """Rows for ``keys``, aligned with them."""
+        wanted = self._spec.conform_keys(keys)
+        return reading.align(self._spec, wanted, self._matching(wanted))
+
+    def ranges(
+        self,
+        prefixes: pa.Table,
+        lower: pa.Array | pa.ChunkedArray | None,
+        upper: pa.Array | pa.ChunkedArray | None,
+    ) -> Ranges:
+        """Rows of many prefixes at once, each with its own interval."""
+        prefixes, lower, upper = reading.asking(self._spec, prefixes, lower, upper)
+        return reading.assign(self._spec, self._matching(prefixes), prefixes, lower, upper)
+
+    def _matching(self, keys: pa.Table) -> pa.Table:
+        """Live rows in key order whose leading columns are among ``keys``."""
+        names = keys.column_names
+        found = [self._spec.schema.empty_table()]
+        distinct = keys.group_by(names, use_threads=False).aggregate([]) if names else keys.slice(0, 1)
+        distinct = distinct.sort_by([(name, "ascending") for name in names]) if names else distinct
+        if distinct.num_rows:
+            bands = self.bands(reading.extent(distinct))
+            found += [self._folded(reading.matching(self.layers(band, distinct), distinct)) for band in bands]
+        return pa.concat_tables(found)
+
+    def _folded(self, layers: list[Layer]) -> pa.Table:
+        rows = reading.folded(self._spec, layers, self._expired)
+        return rows if reading.settled(layers) else reading.ordered(self._spec, rows)
+
+    def _cuts(self, keys: KeyRange) -> list[Cut]:
+        """Where to cut, so that a band has about ``band_bytes`` of folded files."""
+        splits = sorted((split for source in self._sources for split in source.splits(keys)), key=lambda s: s[0])
+        cuts: list[Cut] = []
+        held = 0
+        for key, size in splits[:-1]:
+            held += size
+            if held >= self._band_bytes and not (cuts and cuts[-1].values == key):
+                cuts.append(Cut(key, after=True))
+                held = 0
+        return [cut for cut in cuts if _inside(keys, cut)]
+
+
+def _inside(keys: KeyRange, cut: Cut) -> bool:
+    """Whether ``cut`` lies within ``keys``: a bound may have fewer values than the key."""
+    low = keys.lower is None or cut.values[: len(keys.lower.values)] >= keys.lower.values
+    if keys.lower is not None and keys.lower.after:
+        low = cut.values[: len(keys.lower.values)] > keys.lower.values
+    high = keys.upper is None or cut.values[: len(keys.upper.values)] < keys.upper.values
+    if keys.upper is not None and keys.upper.after:
+        high = cut.values[: len(keys.upper.values)] <= keys.upper.values
+    return low and high

@@ -1,0 +1,222 @@
+"""The durable files of a state partition, and the first kind of them: changelog segments.
+
+A **changelog** segment is one Arrow IPC file: an ``__op`` column (0 merge, 1 put, 2 delete), the key columns, the
+value columns; record batches each of one op, in the order delete, put, merge, sorted by the leading key column where
+that is a number or a time. Folded files are in `statestore.files.sortedfile`. All describe themselves in their
+metadata. See docs/FORMAT.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from statestore.changes import DELETE, Layer
+from statestore.checksums import checksum
+from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from statestore.layers import positions
+from statestore.objects import Objects
+from statestore.tables import TableSpec
+
+FileKind = Literal["changelog", "run", "snapshot"]
+FORMAT = "1"
+OP = pa.field("__op", pa.int8(), nullable=False)
+
+
+class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file as a manifest names it. ``first`` and ``last`` are the sequences (checkpoint ids) it covers.
+
+    ``tail`` is ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not
+    want to read the whole.
+    """
+
+    path: str
+    bytes: int
+    checksum: str
+    rows: int
+    table: str = ""
+    kind: FileKind = "changelog"
+    segment: str = ""
+    previous: str = ""
+    first: int = 0
+    last: int = 0
+    expiry_min: int | None = None
+    expiry_max: int | None = None
+    tail: str = ""
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    """All durable state of one state partition: files oldest first, and per table the expiry bound in force.
+
+    Changes up to sequence ``floor`` have been folded: a cache that is older cannot catch up from files any more.
+    """
+
+    files: tuple[FileRef, ...] = ()
+    expired: dict[str, int] = {}
+    lineage: str = ""
+    sequence: int = 0
+    floor: int = 0
+
+
+class SegmentName(msgspec.Struct, frozen=True):
+    """Where a new file goes and what its metadata says."""
+
+    folder: str
+    operator: str
+    partition: int
+    partitions: int
+    first: int
+    last: int
+    segment: str
+    previous: str
+    attempt: str
+
+    def path(self, table: str, kind: FileKind) -> str:
+        """The file's path below the root: a name nobody else uses."""
+        suffix = "arrow" if kind == "changelog" else "parquet"
+        return f"{self.folder}/{self.first}-{self.last}-{self.attempt}.{table}.{kind}.{suffix}"
+
+    def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
+        """What the file says of itself."""
+        described = {"tidemark.format": FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
+        return described | {field: str(getattr(self, field)) for field in self.__struct_fields__ if field != "folder"}
+
+    def ref(self, spec: TableSpec, kind: FileKind, **facts: Any) -> FileRef:
+        """How a manifest names the file."""
+        return FileRef(
+            path=self.path(spec.name, kind),
+            table=spec.name,
+            kind=kind,
+            segment=self.segment,
+            previous=self.previous,
+            first=self.first,
+            last=self.last,
+            **facts,
+        )
+
+
+def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> FileRef:
+    """Write one changelog segment of admitted layers and return how a manifest names it."""
+    schema = pa.schema([OP, *spec.schema]).with_metadata(name.metadata(spec, "changelog"))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        for layer in layers:
+            for batch in with_op(spec, layer).combine_chunks().to_batches():
+                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    data = sink.getvalue()
+    objects.put(name.path(spec.name, "changelog"), data)
+    low, high = expiry_range(spec, [layer.rows for layer in layers])
+    return name.ref(
+        spec,
+        "changelog",
+        bytes=data.size,
+        checksum=checksum(data),
+        rows=sum(layer.rows.num_rows for layer in layers),
+        expiry_min=low,
+        expiry_max=high,
+    )
+
+
+def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]:
+    """The layers of a changelog segment, oldest first. Raises `CorruptionError` or `IncompatibleError`."""
+    data = read_verified(objects, ref)
+    try:
+        reader = pa.ipc.open_file(pa.BufferReader(data))
+        check_described(spec, ref, reader.schema.metadata or {})
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        return [_layer(spec, pa.Table.from_batches([batch])) for batch in batches if batch.num_rows]
+    except (pa.ArrowInvalid, OSError, KeyError) as error:
+        raise damaged(ref, str(error)) from error
+
+
+_verified: dict[tuple[str, str], None] = {}
+_VERIFIED_MAX = 4096
+
+
+def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:
+    """The bytes of ``ref``, checked against size and checksum once per process and file."""
+    try:
+        data = objects.map(ref.path, ref.bytes)
+    except NotFoundError:
+        raise missing(ref) from None
+    known = (objects.root, ref.path)
+    if known in _verified and data.size == ref.bytes:
+        return data
+    if data.size != ref.bytes or checksum(data) != ref.checksum:
+        raise damaged(ref, f"{data.size} bytes, {ref.bytes} expected" if data.size != ref.bytes else "checksum")
+    if len(_verified) >= _VERIFIED_MAX:
+        _verified.clear()
+    _verified[known] = None
+    return data
+
+
+def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, bytes]) -> None:
+    """Raise `IncompatibleError` for another format, `CorruptionError` for a file of somewhere else."""
+    says = {key.decode(): value.decode() for key, value in metadata.items() if key != b"ARROW:schema"}
+    if says.get("tidemark.format") != FORMAT:
+        raise IncompatibleError(
+            "this state file has another format: use the tidemark version that wrote it or a newer one",
+            code="file-format",
+            path=ref.path,
+            expected=FORMAT,
+            found=says.get("tidemark.format", "none"),
+        )
+    expected = {name: str(getattr(ref, name)) for name in ("kind", "segment", "previous", "first", "last")}
+    found = {name: says.get(name, "") for name in expected}
+    table = msgspec.json.decode(says.get("table", "null"), type=TableSpec | None)
+    if found != expected or table != spec:
+        raise CorruptionError(
+            "a state file is not the one that the manifest means: restore it or an older checkpoint",
+            code="file-foreign",
+            path=ref.path,
+            expected=expected if found != expected else spec.name,
+            found=found if found != expected else table and table.name,
+        )
+
+
+def missing(ref: FileRef) -> CorruptionError:
+    """The file is gone."""
+    return CorruptionError(
+        "a file that the manifest names is missing: restore it or an older checkpoint",
+        code="file-missing",
+        path=ref.path,
+    )
+
+
+def damaged(ref: FileRef, reason: str) -> CorruptionError:
+    """The file does not hold what was written."""
+    return CorruptionError(
+        f"a state file does not hold the bytes that were written ({reason.lower()}): "
+        "restore it or an older checkpoint",
+        code="file-damaged",
+        path=ref.path,
+    )
+
+
+def with_op(spec: TableSpec, layer: Layer) -> pa.Table:
+    """The rows of a layer with an ``__op`` column in front; the values of deletes are null."""
+    rows = layer.rows
+    if layer.op == DELETE:
+        for column in spec.values:
+            rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.arrow))
+    return spec.conform(rows).add_column(0, OP, pa.array(np.full(rows.num_rows, layer.op, np.int8)))
+
+
+def expiry_range(spec: TableSpec, parts: Sequence[pa.Table]) -> tuple[int | None, int | None]:
+    """The smallest and largest expiry among rows; none where a row holds none or a delete hides it."""
+    if spec.expiry is None or any(spec.expiry not in part.column_names for part in parts):
+        return None, None
+    columns = [part[spec.expiry] for part in parts if part.num_rows]
+    if not columns or any(column.null_count for column in columns):
+        return None, None
+    ranges = [(int(values.min()), int(values.max())) for values in map(positions, columns)]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _layer(spec: TableSpec, rows: pa.Table) -> Layer:
+    op = int(rows[OP.name][0].as_py())
+    return Layer(op, spec.conform_keys(rows) if op == DELETE else spec.conform(rows))

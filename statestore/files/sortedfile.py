@@ -1,0 +1,274 @@
+"""Folded files: runs and snapshots. Parquet, sorted by the whole key, each key once, read block by block.
+
+A **run** is several files folded: an ``__op`` column, the key columns, the value columns. A **snapshot** is all there
+is up to its last sequence, without ``__op``. A block is a row group; the footer holds the last key of each,
+so that a reader finds the blocks of a key range without reading any. Parquet's page checksums guard the blocks,
+``tail`` in the manifest guards the footer.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from statestore.changes import DELETE, MERGE, PUT, Layer
+from statestore.checksums import checksum
+from statestore.errors import NotFoundError
+from statestore.files.segments import (
+    OP,
+    FileKind,
+    FileRef,
+    SegmentName,
+    check_described,
+    damaged,
+    expiry_range,
+    missing,
+)
+from statestore.keyrange import Cut, Key, KeyRange, bisect, plain
+from statestore.layers import cut
+from statestore.objects import Objects
+from statestore.tables import TableSpec
+
+BLOCK_BYTES = 2 << 20
+"""Uncompressed bytes of a row group: what is read at once."""
+
+COPY_SHARE = 4
+"""A file on remote storage is copied to this host when a query wants this share of its blocks, a quarter."""
+
+INDEX = "tidemark.index"
+_ENDING = 8
+"""Parquet ends in the length of its footer and four letters."""
+
+
+class _Tail:
+    """A sink that remembers the end of what passes through it, from a moment on."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.kept: list[bytes] | None = None
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        if self.kept is not None:
+            self.kept.append(bytes(data))
+        self._sink.write(data)
+        return len(memoryview(data).cast("B"))
+
+    def tell(self) -> int:
+        return int(self._sink.tell())
+
+    def flush(self) -> None:
+        self._sink.flush()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def footer(self) -> bytes:
+        end = b"".join(self.kept or [])
+        return end[-(int.from_bytes(end[-_ENDING:-4], "little") + _ENDING) :]
+
+
+def write_sorted(
+    objects: Objects, spec: TableSpec, kind: FileKind, name: SegmentName, batches: Iterable[pa.Table]
+) -> FileRef | None:
+    """Write ``batches`` (in key order, each key once; with ``__op`` for a run) as a file; None without a row.
+
+    Streams: memory is a block and what ``batches`` holds.
+    """
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return None
+    schema = stored_schema(spec, kind)
+    rows, expiries, ends = 0, [], []
+    with objects.writer(name.path(spec.name, kind)) as sink:
+        tail = _Tail(sink)
+        with pq.ParquetWriter(
+            pa.PythonFile(tail, mode="w"),
+            schema.with_metadata(name.metadata(spec, kind)),
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            write_page_checksum=True,
+        ) as writer:
+            for batch in _chain(first, filled):
+                for block in _blocks(batch.cast(schema)):
+                    writer.write_table(block, row_group_size=block.num_rows)
+                    # Taken, not sliced: a slice would keep the whole block in memory.
+                    end = block.select(spec.key_names).take(pa.array([block.num_rows - 1]))
+                    ends.append(end.cast(spec.key_schema))
+                rows += batch.num_rows
+                expiries.append(expiry_range(spec, [batch]))
+            writer.add_key_value_metadata({INDEX: _pack(pa.concat_tables(ends))})
+            tail.kept = []
+        footer = tail.footer()
+    low, high = _spread(expiries)
+    return name.ref(
+        spec,
+        kind,
+        bytes=sink.bytes,
+        checksum=sink.checksum,
+        rows=rows,
+        expiry_min=low,
+        expiry_max=high,
+        tail=f"{len(footer)}:{checksum(footer)}",
+    )
+
+
+def stored_schema(spec: TableSpec, kind: FileKind) -> pa.Schema:
+    """Columns as Parquet keeps them: it has no times in seconds, so those are whole numbers there."""
+    fields = [pa.field(f.name, pa.int64()) if _in_seconds(f.type) else f for f in spec.schema]
+    return pa.schema([*([] if kind == "snapshot" else [OP]), *fields])
+
+
+def _in_seconds(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.unit == "s")
+
+
+class SortedFile:
+    """A folded file, opened when it is first asked for something."""
+
+    def __init__(self, objects: Objects, spec: TableSpec, ref: FileRef) -> None:
+        self._objects, self._spec, self._ref = objects, spec, ref
+        self._held: tuple[int, pa.Table] | None = None
+        self._settled = False
+
+    def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
+        """The last key of each block that ``keys`` touches, and the block's size in bytes."""
+        return [(self._ends[block], self._sizes[block]) for block in self._blocks(keys)]
+
+    def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
+        """Rows within ``keys``; of blocks that hold none of the ``wanted`` prefixes (sorted) nothing is read."""
+        blocks = [block for block in self._blocks(keys) if wanted is None or self._holds(block, wanted)]
+        if not blocks:
+            return []
+        self._settle(len(blocks))
+        parts = [self._read(block) for block in blocks]
+        return split(self._spec, self._ref.kind, pa.concat_tables(parts), keys)
+
+    def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
+        """It is sorted."""
+
+    def _settle(self, wanted: int) -> None:
+        """Take a local copy of a file on remote storage when a good part of it is wanted."""
+        if not self._settled and wanted * COPY_SHARE >= len(self._ends):
+            self._objects.map(self._ref.path, self._ref.bytes)
+            self._settled = True
+            self.__dict__.pop("_file", None)
+
+    def _blocks(self, keys: KeyRange) -> range:
+        index, width = self._index, len(self._spec.key)
+        first = 0 if keys.lower is None else bisect(index, keys.lower, width)
+        last = index.num_rows if keys.upper is None else bisect(index, keys.upper, width) + 1
+        return range(first, min(last, index.num_rows))
+
+    def _holds(self, block: int, wanted: pa.Table) -> bool:
+        """Whether a wanted prefix may lie in ``block``."""
+        width = wanted.num_columns
+        if not width:
+            return True
+        before = bisect(wanted, Cut(self._ends[block - 1][:width]), width) if block else 0
+        return bisect(wanted, Cut(self._ends[block][:width], after=True), width) > before
+
+    def _read(self, block: int) -> pa.Table:
+        """One block. The last one stays: the next band often begins in it."""
+        if self._held is None or self._held[0] != block:
+            with self._reading():
+                rows = self._file.read_row_group(block, use_threads=False)
+                op = [] if self._ref.kind == "snapshot" else [OP]
+                self._held = block, rows.cast(pa.schema([*op, *self._spec.schema]))
+        return self._held[1]
+
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        ref = self._ref
+        try:
+            source = self._objects.open_input(ref.path, ref.bytes)
+        except NotFoundError:
+            raise missing(ref) from None
+        with self._reading():
+            self._check_tail(source)
+            file = pq.ParquetFile(source, page_checksum_verification=True)
+            check_described(self._spec, ref, file.schema_arrow.metadata or {})
+            return file
+
+    def _check_tail(self, source: pa.NativeFile) -> None:
+        length, _, expected = self._ref.tail.partition(":")
+        size = source.size()
+        if size != self._ref.bytes:
+            raise damaged(self._ref, f"{size} bytes, {self._ref.bytes} expected")
+        source.seek(size - int(length))
+        if checksum(source.read_buffer(int(length))) != expected:
+            raise damaged(self._ref, "its footer does not match the manifest")
+        source.seek(0)
+
+    @cached_property
+    def _index(self) -> pa.Table:
+        with self._reading():
+            return _unpack(self._file.metadata.metadata[INDEX.encode()])
+
+    @cached_property
+    def _ends(self) -> list[Key]:
+        columns = [[plain(value) for value in column] for column in self._index.columns]
+        return list(zip(*columns, strict=True))
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        footer = self._file.metadata
+        return [footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)]
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
+            raise damaged(self._ref, str(error)) from error
+
+
+def split(spec: TableSpec, kind: FileKind, rows: pa.Table, keys: KeyRange) -> list[Layer]:
+    """Rows of a folded file within ``keys`` as layers, one per op. A key stands in one of them only."""
+    if kind == "snapshot":
+        return [cut(Layer(PUT, spec.conform(rows), ordered=True), keys)]
+    ops = pc.unique(rows[OP.name]).to_pylist()
+    layers = []
+    for op in (DELETE, PUT, MERGE):
+        if op in ops:
+            part = rows if len(ops) == 1 else rows.filter(pc.equal(rows[OP.name], op))
+            own = spec.conform_keys(part) if op == DELETE else spec.conform(part)
+            layers.append(cut(Layer(op, own, ordered=True), keys))
+    return [layer for layer in layers if layer.rows.num_rows]
+
+
+def _chain(first: pa.Table, rest: Iterable[pa.Table]) -> Iterable[pa.Table]:
+    yield first
+    yield from rest
+
+
+def _blocks(rows: pa.Table) -> Iterable[pa.Table]:
+    """``rows`` in blocks of about `BLOCK_BYTES`."""
+    size = max(1, BLOCK_BYTES * rows.num_rows // max(1, rows.nbytes))
+    for start in range(0, rows.num_rows, size):
+        yield rows.slice(start, size)
+
+
+def _spread(ranges: Sequence[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+    lows, highs = [low for low, _ in ranges if low is not None], [high for _, high in ranges if high is not None]
+    return (min(lows), max(highs)) if len(lows) == len(ranges) else (None, None)
+
+
+def _pack(index: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, index.schema) as writer:
+        writer.write_table(index.combine_chunks())
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+def _unpack(packed: bytes) -> pa.Table:
+    return pa.ipc.open_stream(base64.b64decode(packed)).read_all()

@@ -1,0 +1,256 @@
+"""Reading a message store: the messages of windows, sessions and equal fields, for many askers at once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.changes import Ranges
+from statestore.errors import UsageError
+from statestore.keyrange import Key, as_scalar
+from statestore.layers import assign, positions
+from statestore.messages.retention import column_of
+from statestore.messages.tables import BOUNDS, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from statestore.store import StateView
+
+FIRST, LAST = -(2**63), 2**63 - 1
+Numbers = npt.NDArray[np.int64]
+
+
+def get_messages(
+    tables: MessageTables,
+    view: StateView,
+    start: Key | None = None,
+    end: Key | None = None,
+    *,
+    session: Key | None = None,
+    equal: Key | None = None,
+) -> pa.Table:
+    """Messages from ``start`` to ``end``, both inclusive, in order of (time, offset, origin).
+
+    A bound is ``(time, offset)`` or ``(time,)``, in layouts without time ``(offset,)``; None is no bound. ``session``
+    and ``equal`` are values of all session key and equality columns. Columns: ``tables.schema``. Raises `UsageError`.
+    """
+    names = [name for name in BOUNDS if tables.layout.by_time or name.endswith(OFFSET)]
+    half = len(names) // 2
+    values = [*_padded(start, half), *_padded(end, half)]
+    wanted = dict(zip(names, values, strict=True))
+    for columns, given in ((tables.session_names, session), (tables.equal_names, equal)):
+        if given is not None:
+            _check(len(given) == len(columns) > 0, "give a value for each of these columns", columns)
+            wanted |= dict(zip(columns, given, strict=True))
+    return messages_for(tables, view, _one_asker(tables, wanted)).rows
+
+
+def messages_for(tables: MessageTables, view: StateView, askers: pa.Table) -> Ranges:
+    """For each row of ``askers`` its messages, in order of (time, offset, origin), or (offset, origin) by tuples.
+
+    ``askers`` may have the session key columns, the equality columns, and the inclusive bounds ``start_time``,
+    ``start_offset``, ``end_time``, ``end_offset`` (int64 or of the time column's type; null: none); one column at
+    least. A null in a session key or an equality column equals nothing. An asker that does not give what leads the
+    key reads the whole store (or its whole session). Raises `UsageError`; nothing has happened then.
+    """
+    ask = _Askers(tables, _checked(tables, askers))
+    found = _candidates(tables, view, ask)
+    keep = ask.wants(found)
+    asker, rows = np.asarray(found.asker), found.rows.select(tables.schema.names)
+    if not keep.all():
+        asker, rows = asker[keep], rows.filter(pa.array(keep))
+    if not ask.reads_in_order:
+        order = _order(tables, asker, rows)
+        asker, rows = asker[order.to_numpy()], rows.take(order)
+    return Ranges(pa.array(ask.number[asker], pa.int64()), rows)
+
+
+@dataclass(frozen=True)
+class _Askers:
+    """Askers without those that can find nothing, and their bounds as numbers: no bound is an end of the line."""
+
+    tables: MessageTables
+    every: pa.Table
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Session key and equality columns that are given, in the order of the layout's key."""
+        tables = self.tables
+        return [name for name in (*tables.session_names, *tables.equal_names) if name in self.every.column_names]
+
+    @cached_property
+    def number(self) -> Numbers:
+        known = np.ones(self.every.num_rows, bool)
+        for name in self.names:
+            known &= np.asarray(self.every[name].is_valid())
+        return np.flatnonzero(known)
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        return self.every.take(pa.array(self.number))
+
+    @cached_property
+    def prefix(self) -> list[str]:
+        """The leading key columns that are given."""
+        lead = self.tables.lead
+        return [name for place, name in enumerate(lead) if set(lead[: place + 1]) <= set(self.names)]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the position follows what is given, so that bounds narrow the read."""
+        return self.prefix == self.tables.lead
+
+    @property
+    def reads_in_order(self) -> bool:
+        """Whether the messages of an asker come in order as they are stored."""
+        parts = self.tables.layout.parts
+        split = "ts" in parts and "eq" in parts and parts.index("ts") < parts.index("eq")
+        return self.bounded and (not split or set(self.tables.equal_names) <= set(self.names))
+
+    @cached_property
+    def start(self) -> Numbers:
+        return self._bound(f"start_{self.tables.position}", FIRST)
+
+    @cached_property
+    def end(self) -> Numbers:
+        return self._bound(f"end_{self.tables.position}", LAST)
+
+    def interval(self) -> tuple[pa.Array, pa.Array]:
+        """Bounds of the position as columns, the upper one exclusive; null where there is none."""
+        kind = self.tables.schema.field(self.tables.position).type
+        least, most = _limits(kind)
+        lower = column_of(np.clip(self.start, least, most), kind, self.start > least)
+        # A bound that the type cannot hold lets rows through here; `wants` takes them out.
+        end = np.clip(self.end, least, most)
+        upper = column_of(np.where(end < most, end, 0) + 1, kind, end < most)
+        return lower, upper
+
+    def wants(self, found: Ranges) -> npt.NDArray[np.bool_]:
+        """Which of the rows found lie within the exact bounds of their asker and equal what it gives."""
+        asker, rows = np.asarray(found.asker), found.rows
+        place, offset = positions(rows[self.tables.position]), rows[OFFSET].to_numpy()
+        start, end = self.start[asker], self.end[asker]
+        keep = (place >= start) & (place <= end)
+        if self.tables.layout.by_time:
+            keep &= (place > start) | (offset >= self._bound("start_offset", FIRST)[asker])
+            keep &= (place < end) | (offset <= self._bound("end_offset", LAST)[asker])
+        for name in self.names:
+            if name not in self.prefix:
+                keep &= np.asarray(pc.equal(rows[name], self.rows[name].take(pa.array(asker))))
+        return np.asarray(keep, bool)
+
+    def _bound(self, name: str, default: int) -> Numbers:
+        if name not in self.rows.column_names:
+            return np.full(self.rows.num_rows, default, np.int64)
+        column = self.rows[name]
+        whole = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
+        numbers: Numbers = pc.fill_null(whole.cast(pa.int64()), default).to_numpy()
+        return numbers
+
+
+def _candidates(tables: MessageTables, view: StateView, ask: _Askers) -> Ranges:
+    """Rows that an asker may want, as narrow as the key allows."""
+    lower, upper = ask.interval()
+    if not ask.rows.num_rows:
+        return Ranges(pa.array([], pa.int64()), tables.schema.empty_table())
+    if ask.prefix:
+        bounds = (lower, upper) if ask.bounded else (None, None)
+        return view.ranges(tables.messages.name, ask.rows.select(ask.prefix), *bounds)
+    return _shared(tables, view, ask, lower, upper)
+
+
+def _shared(tables: MessageTables, view: StateView, ask: _Askers, lower: pa.Array, upper: pa.Array) -> Ranges:
+    """One read of all positions anybody asks for, then to each asker its own."""
+    first = int(ask.start.min()) if ask.bounded else FIRST
+    last = int(ask.end.max()) if ask.bounded else LAST
+    least, most = _limits(tables.schema.field(tables.position).type)
+    low = None if first <= least else (min(first, most),)
+    high = None if last >= most else (max(last, least - 1) + 1,)
+    # Where something else leads, all is read anyway; unordered is cheaper, and a message never comes in parts.
+    parts = view.scan(tables.messages.name, low, high, folded=not tables.lead)
+    columns = [*ask.names, tables.position]
+    rest = [name for name in tables.schema.names if name not in columns]
+    rows = pa.concat_tables([tables.messages.schema.empty_table(), *parts]).select([*columns, *rest])
+    if tables.lead:
+        place = positions(rows[tables.position])
+        near = (place >= ask.start.min()) & (place <= ask.end.max())
+        rows = rows.filter(pa.array(near)).sort_by(tables.position)
+    if ask.rows.num_rows == 1 and not ask.names:
+        return Ranges(pa.array(np.zeros(rows.num_rows, np.int64)), rows)
+    return assign(tables.messages, rows, ask.rows.select(ask.names), lower, upper)
+
+
+def _order(tables: MessageTables, asker: Numbers, rows: pa.Table) -> pa.Array:
+    keys = [tables.position, OFFSET, ORIGIN] if tables.layout.by_time else [OFFSET, ORIGIN]
+    sortable = rows.select(keys).append_column("__asker", pa.array(asker))
+    return pc.sort_indices(sortable, sort_keys=[(name, "ascending") for name in ("__asker", *keys)])
+
+
+def _checked(tables: MessageTables, askers: pa.Table) -> pa.Table:
+    """Askers with the types of the store's columns. Raises `UsageError`."""
+    bounds = BOUNDS if tables.layout.by_time else ("start_offset", "end_offset")
+    known = {*tables.session_names, *tables.equal_names, *bounds}
+    _check(set(askers.column_names) <= known, "askers of this store may have these columns", sorted(known))
+    _check(bool(askers.column_names), "askers need a column, of these", sorted(known))
+    for names in (tables.session_names, tables.equal_names):
+        given = [name for name in names if name in askers.column_names]
+        _check(given in ([], names), "give all of these columns or none", names)
+    for bound in ("start", "end"):
+        paired = f"{bound}_offset" not in askers.column_names or f"{bound}_time" in askers.column_names
+        _check(paired or not tables.layout.by_time, "an offset bound needs its time", [f"{bound}_time"])
+    return pa.table({name: _typed(tables, name, askers[name]) for name in askers.column_names})
+
+
+def _typed(tables: MessageTables, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if name in BOUNDS and (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+        return column.cast(pa.int64())
+    try:
+        return column.cast(_type_of(tables, name))
+    except (pa.ArrowException, ValueError) as error:
+        raise UsageError(
+            f"a column of askers has another type ({error})", code="message-range", column=name
+        ) from None
+
+
+def _type_of(tables: MessageTables, name: str) -> pa.DataType:
+    """The type of a bound or of a column of messages."""
+    if name in BOUNDS:
+        name = OFFSET if name.endswith(OFFSET) else MESSAGE_TIME
+    return tables.schema.field(name).type
+
+
+def _one_asker(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
+    columns = {}
+    for name, value in wanted.items():
+        kind = pa.int64() if value is None or isinstance(value, int) else _type_of(tables, name)
+        kind = kind if name in BOUNDS else _type_of(tables, name)
+        try:
+            columns[name] = pa.array([as_scalar(value, kind)], kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"a value does not fit its column ({error})", code="message-range", column=name
+            ) from None
+    return pa.table(columns)
+
+
+def _padded(bound: Key | None, width: int) -> list[Any]:
+    given = list(bound or ())
+    _check(len(given) <= width, "a bound of this store has values", ["time", "offset"][-width:])
+    return given + [None] * (width - len(given))
+
+
+def _limits(kind: pa.DataType) -> tuple[int, int]:
+    """The least and the greatest number a position of this type can be."""
+    if pa.types.is_integer(kind):
+        bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
+    else:
+        bits, signed = (32 if pa.types.is_date32(kind) else 64), True
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+
+
+def _check(holds: bool, message: str, columns: list[str]) -> None:
+    if not holds:
+        raise UsageError(message, code="message-range", columns=columns)

@@ -1,0 +1,188 @@
+"""The state tables of a message store, and what a batch of messages must look like. Pure.
+
+| table | key | values | forgets by |
+|---|---|---|---|
+| ``messages`` | as the layout says, then the origin | the other columns | position |
+| ``messages_seen`` | offset, origin | position | position |
+| ``messages_marks`` | mark | at | never; two rows |
+| ``messages_sizes`` | slot of positions | count, bytes, newest time | position; only with a limit that needs it |
+
+The **position** is the time, or the offset in layouts without a time. Offsets lead in ``messages_seen``, so the
+identities of a batch are looked up within its range of offsets and not in everything that is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from statestore.arrowtypes import is_ordered, is_position
+from statestore.errors import UsageError
+from statestore.messages.keys import Layout
+from statestore.tables import TIME, Column, TableSpec
+
+OFFSET, ORIGIN, MESSAGE_TIME = "offset", "origin", "time"
+"""Columns every message has."""
+
+BOUNDS = ("start_time", "start_offset", "end_time", "end_offset")
+"""Columns by which askers bound what they read."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How much a message store keeps. Every limit that is given holds; none given: everything, until told to expire.
+
+    ``time`` in the unit of the time column (microseconds for ours): messages older than the newest one by more are
+    forgotten. ``count`` and ``bytes``: the newest messages until there are so many, and those as old as the oldest
+    of them. Positions are counted per ``slot`` of so many units: a wide slot makes the table of counts small, and
+    "as old" then means within the same slot; where slots are counted, retention forgets whole ones.
+    """
+
+    time: int | None = None
+    count: int | None = None
+    bytes: int | None = None
+    slot: int = 1
+
+    def __post_init__(self) -> None:
+        if any(limit is not None and limit < 1 for limit in (self.slot, self.count, self.bytes)):
+            raise UsageError("a retention by size keeps one at least", code="message-retention", retention=self)
+        if self.time is not None and self.time < 0:
+            raise UsageError("a retention by time is not negative", code="message-retention", time=self.time)
+
+    @property
+    def by_size(self) -> bool:
+        """Whether a size limits it."""
+        return self.count is not None or self.bytes is not None
+
+
+@dataclass(frozen=True)
+class MessageTables:
+    """What a message store keeps: its layout, its columns and its retention. Nothing in it is state.
+
+    ``payload`` columns may have any type a state column may have. ``session`` and ``equal`` are the session key and
+    the equality columns; like offset, origin and time they hold no null. The time column holds times, dates or
+    integers. Raises `UsageError` when columns and layout do not fit.
+    """
+
+    layout: Layout
+    payload: tuple[Column, ...]
+    equal: tuple[Column, ...] = ()
+    session: tuple[Column, ...] = ()
+    retention: Retention = Retention()
+    time: str = str(TIME)
+    origin: str = "string"
+    name: str = "messages"
+
+    def __post_init__(self) -> None:
+        if self.layout.by_session != bool(self.session) or ("eq" in self.layout.parts and not self.equal):
+            raise UsageError(
+                "the layout names a session key or equal fields: declare these columns, and a session key only then",
+                code="message-layout",
+                layout=self.layout.name,
+            )
+        for column in (*self.session, *self.equal, Column(ORIGIN, self.origin)):
+            if not is_ordered(column.arrow):
+                raise UsageError("a key column cannot have this type", code="key-type", column=column.name)
+        if taken := set(BOUNDS) & {*self.session_names, *self.equal_names}:
+            raise UsageError("bounds of reads have these names: choose others", code="name-taken", names=taken)
+        if not is_position(Column(MESSAGE_TIME, self.time).arrow):
+            raise UsageError("messages have a time, a date or an integer", code="message-time", type=self.time)
+        _ = self.messages  # a name that is taken twice is refused here, not at the first use
+
+    @property
+    def position(self) -> str:
+        """The column that orders messages: time or offset."""
+        return MESSAGE_TIME if self.layout.by_time else OFFSET
+
+    @cached_property
+    def lead(self) -> list[str]:
+        """Key columns in front of the position."""
+        return [column.name for part in self.layout.lead for column in self._parts[part]]
+
+    @cached_property
+    def equal_names(self) -> list[str]:
+        """Names of the equality columns."""
+        return [column.name for column in self.equal]
+
+    @cached_property
+    def session_names(self) -> list[str]:
+        """Names of the columns of the session key."""
+        return [column.name for column in self.session]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns of a batch, and of what is read: origin, offset, time, session key, equal fields, payload."""
+        fixed = [self._origin, *self._parts["offset"], *self._parts["ts"]]
+        return pa.schema([pa.field(c.name, c.arrow) for c in (*fixed, *self.session, *self.equal, *self.payload)])
+
+    @cached_property
+    def messages(self) -> TableSpec:
+        """The messages themselves."""
+        key = (*(column for part in self.layout.parts for column in self._parts[part]), self._origin)
+        rest = [column for part in ("ts", "eq") if part not in self.layout.parts for column in self._parts[part]]
+        return TableSpec(self.name, key, (*rest, *self.payload), self.position)
+
+    @cached_property
+    def seen(self) -> TableSpec:
+        """The identity index: every message ever stored, until its position is forgotten."""
+        place = Column("position", str(self.schema.field(self.position).type))
+        return TableSpec(f"{self.name}_seen", (*self._parts["offset"], self._origin), (place,), "position")
+
+    @cached_property
+    def marks(self) -> TableSpec:
+        """How far the store has come: the newest time stored, and the bound of what is forgotten."""
+        return TableSpec(f"{self.name}_marks", (Column("mark", "string"),), (Column("at", "int64", combiner="max"),))
+
+    @cached_property
+    def sizes(self) -> TableSpec:
+        """Messages and bytes per slot of positions, with the newest time in the slot."""
+        slot = Column("slot", str(self.schema.field(self.position).type))
+        sums = (Column("count", "int64", combiner="sum"), Column("bytes", "int64", combiner="sum"))
+        return TableSpec(f"{self.name}_sizes", (slot,), (*sums, Column("newest", "int64", combiner="max")), "slot")
+
+    @property
+    def counts_sizes(self) -> bool:
+        """Whether the table of sizes is kept: for a limit by size, or by time where offsets order messages."""
+        return self.retention.by_size or (self.retention.time is not None and not self.layout.by_time)
+
+    @property
+    def specs(self) -> tuple[TableSpec, ...]:
+        """All tables, for the store."""
+        return (self.messages, self.seen, self.marks, *((self.sizes,) if self.counts_sizes else ()))
+
+    def conform(self, batch: pa.Table) -> pa.Table:
+        """``batch`` with exactly the columns of `schema`. Raises `UsageError`; nothing has happened then."""
+        missing = [name for name in self.schema.names if name not in batch.column_names]
+        if missing:
+            raise UsageError("messages lack columns that the store declares", code="column-missing", missing=missing)
+        try:
+            rows = batch.select(self.schema.names).cast(self.schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise UsageError(f"messages have other types than declared ({error})", code="batch-type") from None
+        nulls = [name for name in self._never_null if rows[name].null_count]
+        if nulls:
+            raise UsageError(
+                "origin, offset, time, session key and equal fields of a message hold no null: leave such rows out",
+                code="message-null",
+                columns=nulls,
+            )
+        return rows
+
+    @property
+    def _never_null(self) -> list[str]:
+        return [ORIGIN, OFFSET, MESSAGE_TIME, *self.session_names, *self.equal_names]
+
+    @property
+    def _origin(self) -> Column:
+        return Column(ORIGIN, self.origin, "origin")
+
+    @cached_property
+    def _parts(self) -> dict[str, tuple[Column, ...]]:
+        return {
+            "session": self.session,
+            "eq": self.equal,
+            "ts": (Column(MESSAGE_TIME, self.time, "time"),),
+            "offset": (Column(OFFSET, "int64", "offset"),),
+        }

@@ -1,0 +1,140 @@
+"""What storage raises, sorted: may it pass, did anything happen, and what it is in this project's words.
+
+The libraries of remote storage are extras, so their errors are known by name and by the HTTP reply they carry.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential, wait_random
+
+from statestore.errors import NotFoundError, TidemarkError, UnavailableError
+
+ATTEMPTS = 5
+"""How often one call goes out at most."""
+FIRST_WAIT = 0.2
+"""Seconds before the second attempt, doubled each time, with as much again of chance."""
+LONGEST_WAIT = 3.0
+PATIENCE = 12.0
+"""Seconds after which nothing is tried again. A small call ends within about half a minute."""
+
+_PASSING_ERRNO = {None, errno.EIO, errno.EBUSY, errno.EAGAIN, getattr(errno, "EREMOTEIO", errno.EIO)}
+_PASSING_NAMES = {
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ConnectionError",
+    "HTTPClientError",
+    "IncompleteRead",
+    "ResponseParserError",
+    "TimeoutError",
+}
+_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}
+_UNSENT = {"ClientConnectorError", "ConnectTimeoutError", "ParamValidationError"}
+_THROTTLED = {"SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
+
+
+def retrying() -> Retrying:
+    """Call again what may pass: few times, later each time, within bounds; then the error itself."""
+    return Retrying(
+        stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(PATIENCE),
+        wait=wait_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT) + wait_random(0, FIRST_WAIT),
+        retry=retry_if_exception(may_pass),
+        reraise=True,
+    )
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed a moment later."""
+    if isinstance(error, TidemarkError):
+        return False
+    code, status = _reply(error)
+    if status is not None:
+        return code in _THROTTLED or status >= 500 or status in (408, 409, 429)
+    if _is_a(error, _PASSING_NAMES):
+        return True
+    lasting = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+    return isinstance(error, OSError) and not isinstance(error, lasting) and error.errno in _PASSING_ERRNO
+
+
+def changed_nothing(error: BaseException) -> bool:
+    """Whether it is certain that a request which ended so was not carried out and never will be."""
+    code, status = _reply(error)
+    if status is not None:
+        return code in _THROTTLED or 400 <= status < 500
+    # aiohttp's ClientConnectorError: no connection was made. botocore's EndpointConnectionError says less than
+    # its name: a connection that broke after the request was sent is one too.
+    unsent = (ConnectionRefusedError, socket.gaierror, PermissionError, FileNotFoundError, NotImplementedError)
+    return any(isinstance(link, unsent) or _is_a(link, _UNSENT | _CREDENTIALS) for link in _chain(error))
+
+
+def is_taken(error: BaseException) -> bool:
+    """Whether storage says that the name is taken. Some servers do not say why the condition failed."""
+    return isinstance(error, FileExistsError) or _reply(error)[1] == 412
+
+
+@contextmanager
+def storage_errors(path: str, *, writing: bool = False) -> Iterator[None]:
+    """Turn whatever storage raises into this project's errors."""
+    try:
+        yield
+    except TidemarkError:
+        raise
+    except Exception as error:
+        raise in_our_words(error, path, writing=writing) from error
+
+
+def in_our_words(error: Exception, path: str, *, writing: bool) -> TidemarkError:
+    """`NotFoundError` for an object that is not there, else `UnavailableError` with the reason and what to do."""
+    code, status = _reply(error)
+    missing = isinstance(error, FileNotFoundError)
+    if missing and not writing and code != "NoSuchBucket":
+        return NotFoundError("no such object", code="no-object", path=path)
+    what, remedy = _words(error, code, status, missing)
+    reason = code or errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
+    return UnavailableError(f"{what}: {remedy}", code="storage", path=path, reason=reason)
+
+
+def _words(error: Exception, code: str | None, status: int | None, missing: bool) -> tuple[str, str]:
+    said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().rstrip(".").lower()
+    if missing:
+        return f"storage has no such place ({said})", "make the bucket or the folder, or mend the root"
+    refused = isinstance(error, PermissionError) and error.errno is None  # with a number it is a local file's
+    if status in (401, 403) or refused or _is_a(error, _CREDENTIALS):
+        return f"storage refused access ({said})", "check the credentials and what they may do below the root"
+    if code in _THROTTLED or (status is not None and (status >= 500 or status == 429)):
+        return f"storage is busy or broken ({said})", "try again later"
+    if status is None and _is_a(error, _PASSING_NAMES):
+        return f"storage did not answer ({said})", "check the endpoint and the network, then try again"
+    return f"storage refused ({said})", "check that the folder exists, has room and may be written"
+
+
+def _reply(error: BaseException) -> tuple[str | None, int | None]:
+    """The code and the status of the HTTP reply behind an error; nothing where there was none."""
+    for link in _chain(error):
+        response = getattr(link, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return response.get("Error", {}).get("Code"), status
+        status = getattr(link, "status", None)
+        if isinstance(status, int):
+            return None, status
+    return None, None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was made from: botocore keeps that in ``kwargs``."""
+    link: Any = error
+    for _ in range(10):
+        if not isinstance(link, BaseException):
+            return
+        yield link
+        link = getattr(link, "kwargs", {}).get("error") or link.__cause__
+
+
+def _is_a(error: BaseException, names: set[str]) -> bool:
+    return any(kind.__name__ in names for kind in type(error).__mro__)

@@ -1,0 +1,154 @@
+"""Objects as local files. fsspec's create is exists-then-write and never calls fsync, so this goes to the system."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+from fsspec.core import url_to_fs
+
+from statestore.errors import CommitUnknownError, ConflictError
+from statestore.storage.faults import storage_errors
+from statestore.storage.sink import Sink, sink_into
+
+
+class LocalStorage:
+    """A folder. A name is published by a hard link, which fails when the name is taken."""
+
+    atomic_create = "link"
+
+    def __init__(self, url: str) -> None:
+        self._fs, self.root = url_to_fs(url)
+        self._root = Path(self.root)
+
+    def put(self, path: str, data: bytes | pa.Buffer) -> None:
+        """Write a new file; a torn one may remain."""
+        target = self._root / path
+        with storage_errors(path, writing=True):
+            _make_folder(target.parent)
+            _write_through(target, data)
+            _sync_folder(target.parent)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write beside, link into place."""
+        target = self._root / path
+        with storage_errors(path, writing=True):
+            _make_folder(target.parent)
+            temporary = _beside(target)
+            try:
+                _write_through(temporary, data)
+                os.link(temporary, target)
+            except FileExistsError:
+                raise ConflictError("the name is taken", code="exists", path=path) from None
+            finally:
+                temporary.unlink(missing_ok=True)
+        try:
+            _sync_folder(target.parent)
+        except OSError as error:
+            raise CommitUnknownError(
+                f"made, but storage did not confirm it ({error.strerror}): start again, what is there counts",
+                code="commit-unknown",
+                path=path,
+            ) from error
+
+    @contextmanager
+    def writer(self, path: str) -> Iterator[Sink]:
+        """Write beside, link into place at the end."""
+        target = self._root / path
+        with storage_errors(path, writing=True):
+            _make_folder(target.parent)
+        temporary = _beside(target)
+        with sink_into(temporary, path) as sink:
+            yield sink
+        with storage_errors(path, writing=True):
+            _move_new(temporary, target)
+
+    def read(self, path: str) -> bytes:
+        """All bytes."""
+        with storage_errors(path):
+            data: bytes = self._fs.cat_file(str(self._root / path))
+            return data
+
+    def map(self, path: str, size: int | None) -> pa.Buffer:
+        """The file, mapped."""
+        with self.open_input(path, size) as source:
+            return source.read_buffer()
+
+    def open_input(self, path: str, size: int | None) -> pa.NativeFile:
+        """The file for reading here and there. Not mapped: pages of a large file would count as our memory."""
+        with storage_errors(path):
+            return pa.OSFile(str(self._root / path))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+        with storage_errors(path):
+            return bool(self._fs.exists(str(self._root / path)))
+
+    def names(self, folder: str) -> list[str]:
+        """Direct children without what is unfinished."""
+        with storage_errors(folder):
+            try:
+                found = self._fs.ls(str(self._root / folder), detail=False)
+            except FileNotFoundError:
+                return []
+            return sorted(name for entry in found if not (name := PurePosixPath(entry).name).startswith("."))
+
+    def delete(self, path: str) -> None:
+        """Unlink a file."""
+        with storage_errors(path, writing=True):
+            (self._root / path).unlink(missing_ok=True)
+
+    def locate(self, path: str) -> str:
+        """The full path."""
+        return str(self._root / path)
+
+    def url(self, path: str) -> str:
+        """With its scheme."""
+        return f"file://{self._root / path}"
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+
+
+def _move_new(temporary: Path, target: Path) -> None:
+    """Give a finished file its name, unless that is taken; on failure there is neither."""
+    try:
+        os.link(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    try:
+        _sync_folder(target.parent)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def _make_folder(folder: Path) -> None:
+    """Make ``folder`` and make its name durable, level by level."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for child in reversed(missing):
+        child.mkdir(exist_ok=True)
+        _sync_folder(child.parent)
+
+
+def _write_through(path: Path, data: bytes | pa.Buffer) -> None:
+    with open(path, "xb") as file:
+        file.write(memoryview(data))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

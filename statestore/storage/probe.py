@@ -1,0 +1,90 @@
+"""Does a storage that nobody has tried have an atomic create? Ask it, with objects that are removed again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from statestore.errors import UsageError
+from statestore.storage.faults import storage_errors
+
+RACERS = 8
+ROUNDS = 5
+
+
+def probe(fs: Any, root: str, scheme: str, *, races: bool) -> None:
+    """Create objects under ``probe/`` of a root twice, and in ``races``: one creator must win each name.
+
+    Raises `UsageError` when the storage is not fit for a root, `UnavailableError` when it could not be asked.
+    """
+    folder = f"{root}/probe"
+    names = [f"{folder}/{uuid.uuid4().hex}" for _ in range(ROUNDS + 1 if races else 1)]
+    try:
+        with storage_errors("probe", writing=True):
+            fit = _is_fit(fs, names)
+    finally:
+        _remove(fs, names)
+    if not fit:
+        raise UsageError(
+            "this storage lets two writers create one name, so a checkpoint could be lost there: "
+            "use a local path or s3 for the checkpoint root",
+            code="no-atomic-create",
+            scheme=scheme,
+        )
+
+
+def _is_fit(fs: Any, names: list[str]) -> bool:
+    try:
+        return _one_after_the_other(fs, names[0], folderless=len(names) == 1) and all(
+            _at_once(fs, name) for name in names[1:]
+        )
+    except (NotImplementedError, TypeError, ValueError):  # it knows no such mode, or cannot write at all
+        return False
+
+
+def _one_after_the_other(fs: Any, name: str, *, folderless: bool) -> bool:
+    try:
+        won = _creates(fs, name, b"first")
+    except FileNotFoundError:
+        if folderless:  # then it is the bucket that is missing, and that is not ours to make
+            raise
+        fs.makedirs(fs._parent(name), exist_ok=True)
+        won = _creates(fs, name, b"first")
+    return won and not _creates(fs, name, b"second") and fs.cat_file(name) == b"first"
+
+
+def _at_once(fs: Any, name: str) -> bool:
+    barrier = threading.Barrier(RACERS)
+
+    def race(me: int) -> bytes | None:
+        data = f"racer {me}".encode()
+        barrier.wait()
+        return data if _creates(fs, name, data) else None
+
+    with ThreadPoolExecutor(RACERS) as threads:
+        winners = [data for data in threads.map(race, range(RACERS)) if data is not None]
+    return len(winners) == 1 and fs.cat_file(name) == winners[0]
+
+
+def _creates(fs: Any, name: str, data: bytes) -> bool:
+    """Whether this create won, by what it says and, where it says nothing clear, by what is there."""
+    try:
+        fs.pipe_file(name, data, mode="create")
+    except FileExistsError:
+        return False
+    except (NotImplementedError, TypeError, ValueError):
+        raise
+    except Exception:
+        return bool(fs.cat_file(name) == data)
+    return True
+
+
+def _remove(fs: Any, names: list[str]) -> None:
+    for name in names:
+        with contextlib.suppress(Exception):
+            fs.rm_file(name)
+    with contextlib.suppress(Exception):
+        fs.rmdir(fs._parent(names[0]))

@@ -1,0 +1,269 @@
+"""Objects of remote storage through fsspec: bounded retries, lost replies resolved, local copies where they pay."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from fsspec.core import split_protocol
+
+from statestore.errors import CommitUnknownError, ConflictError, NotFoundError, TidemarkError, UsageError
+from statestore.storage.connection import check_scheme, connection, endpoint
+from statestore.storage.copies import Copies, Ranges
+from statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
+from statestore.storage.probe import probe
+from statestore.storage.sink import Sink, sink_into
+
+T = TypeVar("T")
+
+UPLOAD_SECONDS = 10.0
+UPLOAD_SPEED = 1 << 20
+"""Bytes a second below which an upload counts as stuck, after the first ten seconds."""
+
+_memory_creates = threading.Lock()
+_probed: set[tuple[int, str]] = set()
+
+
+class RemoteStorage:
+    """A prefix in a bucket, or what another fsspec scheme has of that kind."""
+
+    def __init__(self, url: str, copies: str) -> None:
+        self.root = _canonical(url)
+        self._scheme = str(split_protocol(self.root)[0])
+        check_scheme(self._scheme, url)
+        self.atomic_create = {"s3": "if-none-match", "memory": "lock"}.get(self._scheme, "probed")
+        self._folder = Path(copies or os.path.join(tempfile.gettempdir(), "tidemark-copies"))
+
+    def put(self, path: str, data: bytes | pa.Buffer) -> None:
+        """Write all at once."""
+        body = data.to_pybytes() if isinstance(data, pa.Buffer) else data
+        self._send(path, lambda fs: fs.pipe_file(self._full(path), body, **self._limit(len(body))))
+
+    def create(self, path: str, data: bytes) -> None:
+        """Publish by the storage's own create, and find out what happened when no reply says so."""
+        self._check_create()
+        creation = _Creation(self, path, data)
+        try:
+            retrying()(creation.attempt)
+        except TidemarkError:
+            raise
+        except Exception as error:
+            raise creation.failure(error) from error
+
+    def create_once(self, path: str, data: bytes) -> None:
+        """One request to create. Raises whatever storage raises."""
+        # The scheme for tests: it looks before it writes, and others may write in between.
+        guard: AbstractContextManager[Any] = _memory_creates if self._scheme == "memory" else nullcontext()
+        fs, limit = self._fs(), self._limit(len(data))
+        with guard:
+            self._in_folder(fs, path, lambda: fs.pipe_file(self._full(path), data, mode="create", **limit))
+
+    def find(self, path: str) -> bytes | None:
+        """The bytes that are there now, if any, by one attempt. Raises whatever storage raises."""
+        try:
+            return bytes(self._fs().cat_file(self._full(path)))
+        except FileNotFoundError:
+            return None
+
+    def loses_replies(self) -> bool:
+        """Whether a create may have happened although it looks refused."""
+        return self._scheme != "memory"
+
+    @contextmanager
+    def writer(self, path: str) -> Iterator[Sink]:
+        """Write a local file, send it at the end."""
+        temporary = self._copies.temporary(path)
+        try:
+            with sink_into(temporary, path) as sink:
+                yield sink
+            limit = self._limit(sink.bytes)
+            self._send(path, lambda fs: fs.put_file(str(temporary), self._full(path), **limit))
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def read(self, path: str) -> bytes:
+        """All bytes."""
+        return bytes(self._ask(path, lambda fs: fs.cat_file(self._full(path))))
+
+    def map(self, path: str, size: int | None) -> pa.Buffer:
+        """A local copy, mapped."""
+        if self._scheme == "memory":  # another process' memory of the same name holds other bytes
+            return pa.py_buffer(self.read(path))
+        copy = self._copies.find(path, self._size(path) if size is None else size)
+        if copy is None:
+            copy = self._copies.keep(path, lambda to: self._fetch(path, to))
+        with storage_errors(path), pa.memory_map(str(copy)) as source:
+            return source.read_buffer()
+
+    def open_input(self, path: str, size: int | None) -> pa.NativeFile:
+        """The local copy where there is one, else a reader that asks for ranges."""
+        if self._scheme == "memory":
+            return pa.BufferReader(self.map(path, size))
+        size = self._size(path) if size is None else size
+        copy = self._copies.find(path, size)
+        if copy is not None:
+            return _opened(copy, path)
+        return pa.PythonFile(Ranges(lambda start, end: self._range(path, start, end), size), mode="r")
+
+    def exists(self, path: str) -> bool:
+        """Whether an object or a prefix is there."""
+        return bool(self._ask(path, lambda fs: _fresh(fs).exists(self._full(path))))
+
+    def names(self, folder: str) -> list[str]:
+        """Direct children, without those that begin with a dot."""
+        full = self._full(folder)
+        try:
+            found = self._ask(folder, lambda fs: _fresh(fs).ls(full, detail=False))
+        except NotFoundError:
+            return []
+        own = full.rstrip("/")  # an empty object called "folder/" is how some tools make a folder
+        children = {PurePosixPath(entry).name for entry in found if entry.rstrip("/") != own}
+        return sorted(name for name in children if not name.startswith("."))
+
+    def delete(self, path: str) -> None:
+        """Remove the object and this host's copy."""
+        self._copies.forget(path)
+        self._send(path, lambda fs: self._remove(fs, path))
+
+    def locate(self, path: str) -> str:
+        """The object's URL."""
+        return f"{self.root}/{path}" if path else self.root
+
+    def url(self, path: str) -> str:
+        """The object's URL for Hadoop, whose name for S3 is ``s3a``."""
+        return self.locate(path).replace("s3://", "s3a://", 1)
+
+    def _in_folder(self, fs: Any, path: str, write: Callable[[], Any]) -> None:
+        """Write; where the storage has real folders, make the one that is missing. A bucket is never made."""
+        try:
+            write()
+        except FileNotFoundError:
+            if self.atomic_create != "probed":
+                raise
+            fs.makedirs(fs._parent(self._full(path)), exist_ok=True)
+            write()
+
+    def _limit(self, size: int) -> dict[str, float]:
+        """What bounds an upload: before it sends a body, aiohttp waits for "100 Continue" without a limit."""
+        return {"timeout": UPLOAD_SECONDS + size / UPLOAD_SPEED} if self._scheme == "s3" else {}
+
+    @property
+    def _copies(self) -> Copies:
+        return Copies(self._folder, f"{endpoint()} {self.root}" if self._scheme == "s3" else self.root)
+
+    def _remove(self, fs: Any, path: str) -> None:
+        with suppress(FileNotFoundError):
+            fs.rm_file(self._full(path))
+
+    def _fetch(self, path: str, to: str) -> None:
+        self._ask(path, lambda fs: fs.get_file(self._full(path), to))
+
+    def _range(self, path: str, start: int, end: int) -> bytes:
+        return bytes(self._ask(path, lambda fs: fs.cat_file(self._full(path), start=start, end=end)))
+
+    def _size(self, path: str) -> int:
+        info = self._ask(path, lambda fs: _fresh(fs).info(self._full(path)))
+        if info["type"] != "file":
+            with storage_errors(path):
+                raise FileNotFoundError(path)
+        return int(info["size"])
+
+    def _ask(self, path: str, act: Callable[[Any], T]) -> T:
+        with storage_errors(path):
+            return retrying()(lambda: act(self._fs()))
+
+    def _send(self, path: str, act: Callable[[Any], None]) -> None:
+        """Only for what may be carried out twice."""
+
+        def attempt() -> None:
+            fs = self._fs()
+            self._in_folder(fs, path, lambda: act(fs))
+
+        with storage_errors(path, writing=True):
+            retrying()(attempt)
+
+    def _check_create(self) -> None:
+        asked = (os.getpid(), self.root)
+        if self.atomic_create != "lock" and asked not in _probed:
+            fs = self._fs()
+            # S3 keeps its word about races; a server that only speaks S3 may not know the condition at all.
+            probe(fs, str(fs._strip_protocol(self.root)), self._scheme, races=self._scheme != "s3")
+            _probed.add(asked)
+
+    def _fs(self) -> Any:
+        return connection(self.root)
+
+    def _full(self, path: str) -> str:
+        return str(self._fs()._strip_protocol(self.locate(path)))
+
+
+class _Creation:
+    """The attempts to create one object, and what is known about them."""
+
+    def __init__(self, storage: RemoteStorage, path: str, data: bytes) -> None:
+        self._storage = storage
+        self._path = path
+        self._data = data
+        self._unknown = False
+
+    def attempt(self) -> None:
+        try:
+            self._storage.create_once(self._path, self._data)
+        except Exception as error:
+            taken = is_taken(error)
+            if taken and not self._storage.loses_replies():
+                raise self._conflict() from None
+            # Even a name that is taken may be our own: HTTP clients send a request again when a connection breaks.
+            self._unknown = self._unknown or taken or not changed_nothing(error)
+            if not self._unknown:
+                raise
+            self._resolve(error, taken)
+
+    def _resolve(self, error: Exception, taken: bool) -> None:
+        """What is there decides; where nothing is, the error does."""
+        found = self._storage.find(self._path)
+        if found == self._data:
+            return
+        if found is not None or taken:
+            raise self._conflict() from None
+        raise error
+
+    def _conflict(self) -> ConflictError:
+        return ConflictError("the name is taken", code="exists", path=self._path)
+
+    def failure(self, error: Exception) -> TidemarkError:
+        """What to raise when no attempt succeeded."""
+        words = in_our_words(error, self._path, writing=True)
+        if not self._unknown:
+            return words
+        return CommitUnknownError(
+            f"{words.message}; it may have been published all the same: start again, what is there counts",
+            code="commit-unknown",
+            path=self._path,
+        )
+
+
+def _canonical(url: str) -> str:
+    """One spelling for one place."""
+    protocol, rest = url.split("://", 1)
+    rest = rest.strip("/") if protocol in ("s3", "s3a", "memory") else rest.rstrip("/")
+    if not rest:
+        raise UsageError("the root has no bucket or folder: add it", code="root-url", root=url)
+    return f"{'s3' if protocol == 's3a' else protocol}://{rest}"
+
+
+def _fresh(fs: Any) -> Any:
+    """Without what it remembers of earlier lists: others write too."""
+    fs.invalidate_cache()
+    return fs
+
+
+def _opened(copy: Path, path: str) -> pa.NativeFile:
+    with storage_errors(path):
+        return pa.OSFile(str(copy))

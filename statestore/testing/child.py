@@ -1,0 +1,52 @@
+"""A process that applies seeded change sets to a store until it is killed, and says how far it has come."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from random import Random
+
+from statestore.testing.generated import applied, seeded_changes
+from statestore.testing.opening import Opening
+from statestore.testing.rows import promise
+from statestore.testing.tables import SPECS
+
+MOST = 400
+"""Change sets after which a child that nobody kills gives up."""
+
+
+def child_main(contract: str, folder: str, seed: str) -> None:
+    """Apply change sets to the store of ``module:Class`` in ``folder``; one line for each that is applied."""
+    module, _, name = contract.partition(":")
+    kind: type[Opening] = getattr(import_module(module), name)
+    store = kind().open(SPECS, Path(folder))
+    print(store.applied.sequence, flush=True)
+    for sequence in range(store.applied.sequence + 1, MOST):
+        store.apply(seeded_changes(int(seed), sequence), applied(sequence))
+        print(sequence, flush=True)
+    store.close()
+
+
+def killed_child(kind: type[Opening], folder: Path, seed: int) -> int:
+    """Run a child and kill it at a random moment; the last sequence it said it had applied."""
+    random = Random(seed)
+    command = [sys.executable, "-m", "statestore.testing.child", f"{kind.__module__}:{kind.__qualname__}"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(
+        [*command, str(folder), str(seed)], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(random.randrange(1, 40))]
+        time.sleep(random.random() / 100)  # into the middle of something
+        process.kill()
+        said += process.stdout.read().split("\n")
+    promise(process.returncode <= 0, "change sets apply in a process of their own", status=process.returncode)
+    return max(int(line) for line in said if line.strip())
+
+
+if __name__ == "__main__":
+    child_main(*sys.argv[1:])

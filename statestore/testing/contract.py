@@ -1,0 +1,22 @@
+"""The contract of a state store as one class of tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis.stateful import run_state_machine_as_test
+
+from statestore.testing.applying import Applying
+from statestore.testing.forgetting import Forgetting
+from statestore.testing.keeping import Keeping
+from statestore.testing.machine import machine, machine_settings
+from statestore.testing.reading import Reading
+from statestore.testing.typed import Typed
+
+
+class StoreContract(Applying, Reading, Typed, Forgetting, Keeping):
+    """Every promise of `statestore.store.StateStore`. Subclass it, say how your store is opened, and run pytest."""
+
+    def test_any_history(self, tmp_path: Path) -> None:
+        """Whatever is done to the store in whatever order, it equals a dictionary."""
+        run_state_machine_as_test(machine(self.open, tmp_path, durable=self.durable), settings=machine_settings())

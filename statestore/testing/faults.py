@@ -1,0 +1,195 @@
+"""Storage that fails, or a process that dies, at any one call: wrap the objects and loop over the calls.
+
+calls = FaultyObjects(objects)
+work(calls)  # nothing fails: how many calls are there?
+for number in range(1, calls.calls + 1):
+    faulty = FaultyObjects(fresh_objects(), number, crash=True, when="after")
+    with pytest.raises(Crash):
+        work(faulty)
+    check_what_is_there()
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
+from typing import Any, Literal, TypeVar, cast
+
+import pyarrow as pa
+
+from statestore.errors import CommitUnknownError, UnavailableError
+from statestore.objects import Objects
+from statestore.storage.sink import Sink
+
+When = Literal["before", "during", "after"]
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """The process died here. Not an `Exception`: nothing may catch it and go on."""
+
+
+class FaultyObjects(Objects):
+    """Objects whose call number ``at`` (from 1) raises, or with ``crash`` ends the process, as far as they can tell.
+
+    ``when`` says whether that call has taken effect: ``before``, ``after``, or ``during``, where a ``put`` leaves
+    half of its bytes (its promise allows that) and other calls have done nothing. Without ``crash`` the error is
+    what the call may raise: `UnavailableError`, and `CommitUnknownError` for a ``create`` that took effect. Later
+    calls succeed then; after a crash every later call raises `Crash` too, and a ``writer`` is left as it stood.
+
+    Calls are counted in ``calls`` and named in ``log``: those of `Objects` that touch storage, each write to a sink
+    and its end, and each read of an opened input.
+    """
+
+    def __init__(
+        self, objects: Objects, at: int | None = None, *, crash: bool = False, when: When = "before"
+    ) -> None:
+        self._inner = objects
+        self._at, self._crash, self._when = at, crash, when
+        self._left_open: list[AbstractContextManager[Sink]] = []
+        self._lock = Lock()
+        self.crashed = False
+        self.log: list[str] = []
+        self.root = objects.root
+
+    @property
+    def calls(self) -> int:
+        """How many calls there were."""
+        return len(self.log)
+
+    @property
+    def atomic_create(self) -> str:
+        """As it is beneath; no call of storage."""
+        return self._inner.atomic_create
+
+    def put(self, path: str, data: bytes | pa.Buffer) -> None:
+        """Counted; may leave half an object."""
+        half = memoryview(data)[: len(memoryview(data)) // 2].tobytes()
+        self._call(f"put {path}", lambda: self._inner.put(path, data), lambda: self._inner.put(path, half))
+
+    def create(self, path: str, data: bytes) -> None:
+        """Counted; may have taken effect without anybody knowing."""
+        self._call(f"create {path}", lambda: self._inner.create(path, data))
+
+    @contextmanager
+    def writer(self, path: str) -> Iterator[Sink]:
+        """Counted as its beginning, each write and its end."""
+        manager = self._inner.writer(path)
+        sink = self._call(f"writer {path}", manager.__enter__)
+        try:
+            yield cast(Sink, _CountedSink(sink, self, path))
+        except BaseException as error:
+            if self.crashed:
+                self._left_open.append(manager)  # a dead process tidies nothing up
+            else:
+                manager.__exit__(type(error), error, error.__traceback__)
+            raise
+        try:
+            self._call(f"end of writer {path}", lambda: manager.__exit__(None, None, None))
+        except BaseException as error:
+            if self._when == "after":
+                raise
+            if self.crashed:
+                self._left_open.append(manager)
+            else:
+                manager.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def read(self, path: str) -> bytes:
+        """Counted."""
+        return self._call(f"read {path}", lambda: self._inner.read(path))
+
+    def map(self, path: str, size: int | None = None) -> pa.Buffer:
+        """Counted; the pages behind the buffer are not."""
+        return self._call(f"map {path}", lambda: self._inner.map(path, size))
+
+    def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """Counted, and each read of it."""
+        file = self._call(f"open_input {path}", lambda: self._inner.open_input(path, size))
+        return pa.PythonFile(_CountedInput(file, self, path), mode="r")
+
+    def exists(self, path: str) -> bool:
+        """Counted."""
+        return self._call(f"exists {path}", lambda: self._inner.exists(path))
+
+    def names(self, folder: str) -> list[str]:
+        """Counted."""
+        return self._call(f"names {folder}", lambda: self._inner.names(folder))
+
+    def delete(self, path: str) -> None:
+        """Counted."""
+        self._call(f"delete {path}", lambda: self._inner.delete(path))
+
+    def locate(self, path: str) -> str:
+        """As it is beneath; no call of storage."""
+        return self._inner.locate(path)
+
+    def url(self, path: str) -> str:
+        """As it is beneath; no call of storage."""
+        return self._inner.url(path)
+
+    def _call(self, name: str, effect: Callable[[], T], half: Callable[[], Any] | None = None) -> T:
+        if self.crashed:
+            raise Crash(f"the process is dead: {name}")
+        with self._lock:
+            self.log.append(name)
+            number = len(self.log)
+        if number != self._at:
+            return effect()
+        if self._when == "after":
+            effect()
+        elif self._when == "during" and half is not None:
+            half()
+        if self._crash:
+            self.crashed = True
+            raise Crash(f"call {self._at}, {self._when} its effect: {name}")
+        raise self._error(name)
+
+    def _error(self, name: str) -> Exception:
+        facts = {"call": self._at, "name": name, "when": self._when}
+        if name.startswith("create ") and self._when == "after":
+            return CommitUnknownError("made, but nobody said so (on purpose)", code="commit-unknown", **facts)
+        return UnavailableError("storage failed (on purpose)", code="storage", **facts)
+
+
+class _CountedSink:
+    """A sink whose writes count."""
+
+    def __init__(self, sink: Sink, objects: FaultyObjects, path: str) -> None:
+        self._sink, self._objects, self._path = sink, objects, path
+
+    def write(self, data: Any) -> int:
+        return self._objects._call(f"write {self._path}", lambda: self._sink.write(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+
+class _CountedInput(io.RawIOBase):
+    """An input whose reads count. It has no ``read_buffer``, which pyarrow would call past us."""
+
+    def __init__(self, file: pa.NativeFile, objects: FaultyObjects, path: str) -> None:
+        super().__init__()
+        self._file, self._objects, self._path = file, objects, path
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        count = None if size is None or size < 0 else size
+        return self._objects._call(f"input {self._path}", lambda: cast(bytes, self._file.read(count)))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -1,0 +1,163 @@
+"""Any history: a Hypothesis state machine that does to a store whatever the protocol allows, against the model."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import ClassVar
+
+from hypothesis import HealthCheck, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from statestore.store import StateStore
+from statestore.tables import TableSpec
+from statestore.testing.applying import refuse
+from statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
+from statestore.testing.generated import applied, askers, change_set, key, now, question
+from statestore.testing.history import History
+from statestore.testing.refusals import REFUSED, Refusal
+from statestore.testing.tables import SPECS
+
+Open = Callable[[Sequence[TableSpec], Path], StateStore]
+
+RANDOMS = st.randoms(use_true_random=False)
+"""Each choice made with one is Hypothesis's own, so a failing history shrinks."""
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Change sets, refusals, expiries, reads, snapshots into other stores, and openings, in any order."""
+
+    open_store: ClassVar[Open]
+    scratch: ClassVar[Path]
+    durable: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(dir=self.scratch))
+        self.folders = 0
+        self.history = History(SPECS)
+        self.store = self._opened()
+
+    def _opened(self) -> StateStore:
+        self.opened_at = self.sequence
+        return type(self).open_store(SPECS, self.folder / str(self.folders))
+
+    @property
+    def sequence(self) -> int:
+        """The sequence applied last."""
+        return self.history.now.applied.sequence
+
+    def _apply(self, random: Random) -> None:
+        sequence = self.sequence + 1
+        changes = change_set(random, sequence)
+        note(f"{sequence}: { ({name: str(part) for name, part in changes.items()}) }")
+        self.history.apply(self.store, changes, applied(sequence))
+
+    def _perhaps_apply(self, random: Random) -> None:
+        if random.choice([True, False]):
+            self._apply(random)
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is something new to carry into another store."""
+        return self.sequence > self.opened_at
+
+    @initialize(random=RANDOMS)
+    def begin(self, random: Random) -> None:
+        """Rows to begin with."""
+        for _ in range(3):
+            self._apply(random)
+
+    @rule(random=RANDOMS)
+    def apply(self, random: Random) -> None:
+        """One change set."""
+        self._apply(random)
+
+    @rule(random=RANDOMS)
+    def apply_more(self, random: Random) -> None:
+        """A few change sets, so that many are more likely than none."""
+        for _ in range(3):
+            self._apply(random)
+
+    @rule(bad=st.sampled_from(REFUSED))
+    def refuse(self, bad: Refusal) -> None:
+        """A change set that breaks a rule."""
+        refuse(self.store, bad, applied(self.sequence + 1))
+
+    @rule(random=RANDOMS)
+    def expire(self, random: Random) -> None:
+        """A bound outside of a change set."""
+        spec = random.choice([spec for spec in SPECS if spec.expiry])
+        self.history.expire(self.store, spec.name, now(self.sequence) - random.choice([4, 3, 2]))
+
+    @rule(random=RANDOMS)
+    def scan(self, random: Random) -> None:
+        """Scans of every table, whole rows and parts."""
+        self._perhaps_apply(random)
+        for spec in SPECS * 2:
+            check_scan(self.store, self.history.now.tables[spec.name], question(spec, random, self.sequence))
+
+    @rule(random=RANDOMS)
+    def lookup(self, random: Random) -> None:
+        """Look-ups in every table."""
+        self._perhaps_apply(random)
+        for spec in SPECS:
+            keys = [key(spec, random, self.sequence) for _ in range(9)]
+            check_lookup(self.store, self.history.now.tables[spec.name], keys)
+
+    @rule(random=RANDOMS)
+    def ranges(self, random: Random) -> None:
+        """Ranges in every table."""
+        self._perhaps_apply(random)
+        for spec in SPECS * 2:
+            check_ranges(self.store, self.history.now.tables[spec.name], askers(spec, random, self.sequence))
+
+    @rule()
+    def snapshot(self) -> None:
+        """Everything at once."""
+        check_store(self.store, self.history.now, "at any time")
+
+    @precondition(lambda self: self.changed)
+    @rule()
+    def move(self) -> None:
+        """Go on in another store, filled from a snapshot."""
+        old = self.store
+        self.folders += 1
+        self.store = self._opened()
+        try:
+            self.store.load(old.snapshot(), old.applied, old.expired)
+        finally:
+            old.close()
+
+    @precondition(lambda self: self.changed)
+    @rule()
+    def reopen(self) -> None:
+        """Close and open."""
+        self.store.close()
+        self.store = self._opened()
+        self.history.resume(self.store, durable=self.durable)
+
+    def teardown(self) -> None:
+        """Whatever was done, all is there at the end."""
+        try:
+            check_store(self.store, self.history.now, "at the end")
+        finally:
+            self.store.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def machine(open_store: Open, scratch: Path, *, durable: bool = False) -> type[StoreMachine]:
+    """The state machine for one kind of store."""
+    names = {"open_store": staticmethod(open_store), "scratch": scratch, "durable": durable}
+    return type("StoreMachine", (StoreMachine,), names)
+
+
+def machine_settings(**more: object) -> settings:
+    """A share of the chosen profile's examples, without limits on time: stores touch the disk."""
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    chosen: dict[str, object] = {"max_examples": max(15, settings().max_examples // 3), **more}
+    return settings(deadline=None, suppress_health_check=slow, **chosen)  # type: ignore[arg-type]

@@ -1,0 +1,93 @@
+"""Rows as tuples of Python values and back, and the comparison that every test of the contract uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.tables import TableSpec
+
+Row = tuple[Any, ...]
+"""Key values, then values; times as whole numbers in the unit of their column."""
+
+RELATIVE = 1e-12
+"""How far two floats may lie apart: stores may sum in another order."""
+
+
+class BrokenPromise(AssertionError):
+    """A store did not do what the protocol says."""
+
+
+def promise(kept: bool, what: str, **facts: Any) -> None:
+    """Raise `BrokenPromise` unless ``kept``."""
+    if not kept:
+        told = "".join(f"\n  {name}: {value!r}" for name, value in facts.items())
+        raise BrokenPromise(f"broken promise: {what}{told}")
+
+
+def table(spec: TableSpec, rows: Sequence[Row], *, keys_only: bool = False) -> pa.Table:
+    """Rows as Arrow; with ``keys_only`` the leading values of each."""
+    schema = spec.key_schema if keys_only else spec.schema
+    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
+    return pa.table(columns, schema=schema)
+
+
+def prefixes(spec: TableSpec, rows: Sequence[Row], width: int) -> pa.Table:
+    """The leading ``width`` key values of rows as askers; also with no column there are as many."""
+    return table(spec, rows, keys_only=True).select(spec.key_names[:width])
+
+
+def plain(rows: pa.Table) -> list[Row]:
+    """Arrow rows as tuples."""
+    if not rows.num_columns:
+        return [()] * int(rows.num_rows)
+    columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in rows.columns]
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values are the same, floats as near as sums in another order come."""
+    if isinstance(one, float) and isinstance(other, float):
+        close = math.isclose(one, other, rel_tol=RELATIVE, abs_tol=RELATIVE)
+        return close or repr(one) == repr(other)  # NaN is no number and equals nothing
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+    return type(one) is type(other) and bool(one == other)
+
+
+def same(found: Sequence[Any], expected: Sequence[Any], what: str) -> None:
+    """Raise `BrokenPromise` with the first difference."""
+    for place, (one, other) in enumerate(zip(found, expected, strict=False)):
+        promise(alike(one, other), what, place=place, found=one, expected=other)
+    if len(found) != len(expected):
+        rest = found[len(expected) :] or expected[len(found) :]
+        which = "too much" if len(found) > len(expected) else "missing"
+        promise(False, what, found=len(found), expected=len(expected), **{which: list(rest[:3])})
+
+
+def same_rows(spec: TableSpec, batches: Iterable[pa.Table], expected: Sequence[Row], what: str) -> None:
+    """Raise `BrokenPromise` unless batches hold these rows in this order, in exactly the table's columns."""
+    same(list(streamed(spec, batches)), expected, f"{what} (table {spec.name})")
+
+
+def streamed(spec: TableSpec, batches: Iterable[pa.Table]) -> Iterator[Row]:
+    """Rows of batches, each checked for the table's columns."""
+    for batch in batches:
+        check_schema(batch, spec)
+        yield from plain(batch)
+
+
+def check_schema(rows: pa.Table, spec: TableSpec) -> None:
+    """Raise `BrokenPromise` unless the columns are exactly the table's."""
+    promise(
+        rows.schema.equals(spec.schema),
+        "rows come with exactly the table's columns, in its order and of its types",
+        table=spec.name,
+        found=str(rows.schema),
+        expected=str(spec.schema),
+    )
