@@ -10,7 +10,7 @@ help:
 	@echo "make test       all tests"
 	@echo "make test-long  the long forms of the slow tests"
 	@echo "make check      lint, types, layers and the docs checks"
-	@echo "make bench      tumbling windows against Spark's own (minutes)"
+	@echo "make bench      tumbling windows against Spark's own, and the stores (minutes)"
 	@echo "make clean      remove .venv and build leftovers"
 
 STORE ?= parquet
@@ -38,6 +38,7 @@ check: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	@$(PY) -m tools.bench tumbling --keys 100 --keys 100000 --keys 5000000
+	@$(PY) -m tools.bench stores
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidemark needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }

@@ -3,7 +3,9 @@
 from statestore.changes import Applied as Applied
 from statestore.changes import ChangeSet as ChangeSet
 from statestore.changes import Lookup as Lookup
+from statestore.changes import Ranges as Ranges
 from statestore.changes import TableChanges as TableChanges
+from statestore.combiners import register_combiner as register_combiner
 from statestore.errors import ConflictError as ConflictError
 from statestore.errors import CorruptionError as CorruptionError
 from statestore.errors import DataError as DataError
@@ -15,7 +17,9 @@ from statestore.errors import NotFoundError as NotFoundError
 from statestore.errors import TidemarkError as TidemarkError
 from statestore.errors import UnavailableError as UnavailableError
 from statestore.errors import UsageError as UsageError
+from statestore.memory import MemoryStore as MemoryStore
 from statestore.objects import Objects as Objects
+from statestore.parquet import ParquetStore as ParquetStore
 from statestore.store import Memory as Memory
 from statestore.store import Parquet as Parquet
 from statestore.store import RocksDB as RocksDB
@@ -23,4 +27,5 @@ from statestore.store import StateStore as StateStore
 from statestore.store import StateView as StateView
 from statestore.store import StoreConfig as StoreConfig
 from statestore.tables import Column as Column
+from statestore.tables import Group as Group
 from statestore.tables import TableSpec as TableSpec

@@ -27,6 +27,16 @@ def test_readme_blocks_run(tmp_path: Path) -> None:
     assert "'mean_delay': 3.0" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["STORES.md", "MESSAGES.md"])
+def test_blocks_of_other_documents_run(name: str) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.S | re.M)
+    assert blocks
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", document.read_text())

@@ -1,4 +1,4 @@
-"""``python -m tools.bench tumbling [--json] [--keys K] [--events N] [--batch N]``."""
+"""``python -m tools.bench tumbling|stores [--json] …``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tools.bench import stores as store_benches
 from tools.bench.bids import Bids
 
 app = typer.Typer(help="Benchmarks against peers, in the same call on the same machine.", no_args_is_help=True)
 
 AIMS = {100: 0.7, 100_000: 3.0, 5_000_000: 8.0}
 COLD_BATCHES = 3
-
-
-@app.callback()
-def _benchmarks() -> None:
-    """Keep the verbs verbs, however few there are."""
 
 
 @app.command()
@@ -53,6 +49,26 @@ def tumbling(
         Console().print(_table(rows))
     if not all(row["panes_equal"] for row in rows):
         sys.exit("the panes of the two sides differ")
+
+
+@app.command()
+def stores(
+    chosen: Annotated[
+        list[str] | None, typer.Argument(help="Some of: " + ", ".join(store_benches.BENCHES) + ". All by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """The three stores by themselves, each figure with its peer in the same run. A minute or two."""
+    unknown = sorted(set(chosen or []) - set(store_benches.BENCHES))
+    if unknown:
+        raise typer.BadParameter(f"no such bench: {', '.join(unknown)}")
+    rows = []
+    for row in store_benches.run(chosen or []):
+        if as_json:
+            print(json.dumps(row), flush=True)
+        rows.append(row)
+    if not as_json:
+        Console().print(_facts(rows))
 
 
 def measure(keys: int, batch: int, batches: int, rate: int) -> dict[str, Any]:
@@ -109,6 +125,17 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             "-" if row["aim"] is None else str(row["aim"]),
             f"{row['panes']:,}" if row["panes_equal"] else "DIFFER",
         )
+    return table
+
+
+def _facts(rows: list[dict[str, Any]]) -> Table:
+    """Every row's own figures below its name: they differ from bench to bench."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in rows:
+        table.add_row(f"[bold]{row['name']}", "")
+        for name, value in row.items():
+            if name != "name":
+                table.add_row(f"  {name}", f"{value:,}" if isinstance(value, int | float) else str(value))
     return table
 
 

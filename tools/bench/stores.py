@@ -34,6 +34,7 @@ from statestore.tables import Column, TableSpec
 
 VALUES = 4
 ROWS = TableSpec("rows", (Column("k", "binary"),), tuple(Column(f"v{i}", "int64", "", "sum") for i in range(VALUES)))
+ROW_BYTES = 16 + 8 * VALUES
 BATCH = 100_000
 ROUNDS = 10
 
@@ -245,21 +246,22 @@ def memory(folder: Path, budget_mb: int = 64, times: int = 20) -> Iterator[dict[
     }
 
 
-def _large(folder: Path, budget_mb: int, times: int) -> dict[str, Any]:
+def large(folder: Path, budget_mb: int, times: int) -> dict[str, Any]:
     """Fill, look up, scan and fold state of ``times`` the budget; the largest resident size on the way."""
     objects, state = Objects(folder), PartitionState()
     config = Parquet(budget_bytes=budget_mb << 20)
     total = budget_mb * times << 20
     before = _resident_mb()
     written = number = 0
+    batch_rows = (budget_mb << 20) // 8 // ROW_BYTES
     while written < total:
         number += 1
-        batch = rows(keys(200_000, number), number)
+        batch = rows(keys(batch_rows, number), number)
         log = PartitionLog(objects, [ROWS], config, "bench", 0, 1, uuid.uuid4().hex)
         state = log.append(state, {"rows": TableChanges(put=batch)}, number)
         written += batch.nbytes
     with_state = ParquetStore([ROWS], objects, state, budget_bytes=config.budget_bytes)
-    asked = keys(200_000, 1)
+    asked = keys(batch_rows, 1)
     found = with_state.lookup("rows", pa.table({"k": asked.slice(0, 1000)})).found.true_count
     started = time.perf_counter()
     count = sum(batch.num_rows for batch in with_state.scan("rows"))
@@ -318,4 +320,4 @@ def run(chosen: list[str]) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(_large(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))).decode())
+    print(msgspec.json.encode(large(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))).decode())
