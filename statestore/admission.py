@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,6 +45,42 @@ def admit(specs: Mapping[str, TableSpec], changes: ChangeSet) -> dict[str, list[
     past a documented limit; nothing has happened then.
     """
     return {name: _layers(_spec(specs, name), part) for name, part in changes.items()}
+
+
+def loadable(
+    specs: Mapping[str, TableSpec], applied: Applied, rows: Mapping[str, object], expired: Mapping[str, int] | None
+) -> dict[str, int]:
+    """The bounds of a snapshot that may be loaded. Raises `UsageError` or `NotFoundError` when it may not."""
+    if applied != Applied():
+        raise UsageError("a snapshot is loaded into an empty store", code="load", applied=applied.sequence)
+    for name in rows:
+        _spec(specs, name)
+    for name, bound in (expired or {}).items():
+        expiring(specs, name, bound)
+    return dict(expired or {})
+
+
+def in_order(spec: TableSpec, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The batches of a snapshot, as they are. Raises `UsageError` where keys do not grow."""
+    last: pa.Table | None = None
+    for batch in batches:
+        rows = spec.conform(batch)
+        if rows.num_rows:
+            seam = rows if last is None else pa.concat_tables([last, rows.select(spec.key_names)])
+            if not bool(pc.all(growing(seam.select(spec.key_names)), min_count=0).as_py()):
+                raise UsageError("a snapshot comes in key order, each key once", code="load-order", table=spec.name)
+            last = rows.select(spec.key_names).slice(rows.num_rows - 1)
+        yield rows
+
+
+def growing(keys: pa.Table) -> pa.ChunkedArray | pa.Array:
+    """For each row but the first, whether its key is larger than the one before."""
+    larger: pa.ChunkedArray | pa.Scalar = pa.scalar(False)
+    for name in reversed(keys.column_names):
+        column = keys[name]
+        before, here = column.slice(0, len(column) - 1), column.slice(1)
+        larger = pc.or_(pc.greater(here, before), pc.and_(pc.equal(here, before), larger))
+    return larger
 
 
 def spec_of(specs: Mapping[str, TableSpec], table: str) -> TableSpec:
@@ -135,17 +173,27 @@ def _widest(rows: pa.Table) -> int:
 def _variable(kind: pa.DataType) -> bool:
     text = pa.types.is_string(kind) or pa.types.is_binary(kind)
     large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-    return bool(text or large or pa.types.is_nested(kind))
+    return bool(text or large or pa.types.is_fixed_size_binary(kind) or pa.types.is_nested(kind))
 
 
 def _lengths(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     if not pa.types.is_nested(column.type):
         return pc.fill_null(pc.binary_length(column).cast(pa.int64()), 0)
-    if column.nbytes <= KEY_BYTES:
-        return pa.array([0] * len(column), pa.int64())
-    # Nested values are rare and have no length of their own: their share of the buffers, row by row.
-    flat = column.combine_chunks()
-    return pa.array([flat.slice(place, 1).nbytes for place in range(len(flat))], pa.int64())
+    lengths = np.zeros(len(column), np.int64)
+    _weigh(column.combine_chunks(), 0, lengths)
+    return pa.array(lengths)
+
+
+def _weigh(values: pa.Array, first: int, lengths: npt.NDArray[np.int64]) -> None:
+    """Bytes of the nested values that may be too many: halves that are together small enough are passed over."""
+    if values.nbytes <= ROW_BYTES // 4 or not len(values):
+        return
+    if len(values) == 1:
+        lengths[first] = values.nbytes
+        return
+    half = len(values) // 2
+    _weigh(values.slice(0, half), first, lengths)
+    _weigh(values.slice(half), first + half, lengths)
 
 
 def _limit(what: str, found: int, limit: int, **context: object) -> None:

@@ -26,7 +26,7 @@ def parse_type(text: str) -> pa.DataType:
     """The Arrow type that prints as ``text``. Raises `UsageError` for one no state table can hold."""
     try:
         kind = _parse(text)
-        if not kind.num_fields or str(kind) == text:
+        if is_storable(kind) and (not kind.num_fields or str(kind) == text):
             return kind
     except (ValueError, KeyError):
         pass
@@ -75,6 +75,15 @@ def is_position(kind: pa.DataType) -> bool:
     """Whether values of this type are whole numbers of 64 bits on a line: what an expiry column needs."""
     whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
     return bool(whole or pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
+
+
+def is_storable(kind: pa.DataType) -> bool:
+    """Whether every store and file can hold values of this type."""
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind) or pa.types.is_interval(kind):
+        return False
+    if pa.types.is_struct(kind) and not kind.num_fields:
+        return False
+    return all(is_storable(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def _parse(text: str) -> pa.DataType:

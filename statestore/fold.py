@@ -6,6 +6,7 @@ The law: for a key, the newest put or delete hides every older layer; merges at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -50,16 +51,40 @@ def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
 
 
 def _widened(hashed: Sequence[Column], rows: pa.Table) -> pa.Table:
-    """Integers to be summed, as decimals of 38 digits where their sum might wrap."""
+    """Numbers to be summed, in a wider type where their sum might leave their own."""
     for place, column in enumerate(hashed):
-        if column.combiner == "sum" and pa.types.is_integer(column.arrow):
-            name = f"__{place}"
-            ends = pc.min_max(rows[name])
-            largest = max(abs(ends["min"].as_py() or 0), abs(ends["max"].as_py() or 0))
-            if largest * rows.num_rows >= 2**63:
-                wide = rows[name].cast(pa.decimal128(38, 0))
-                rows = rows.set_column(rows.column_names.index(name), name, wide)
+        kind = column.arrow
+        if column.combiner != "sum" or pa.types.is_floating(kind):
+            continue
+        name = f"__{place}"
+        ends = pc.min_max(rows[name])
+        largest = max(_magnitude(ends["min"].as_py()), _magnitude(ends["max"].as_py()))
+        if largest * rows.num_rows >= _CAPACITY[kind.id]:
+            wide = pa.decimal128(38, 0) if pa.types.is_integer(kind) else pa.decimal256(76, kind.scale)
+            if pa.types.is_decimal256(kind):
+                raise LimitError(
+                    "a sum might leave the widest type there is: round its values",
+                    code="sum-overflow",
+                    column=column.name,
+                )
+            rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(wide))
     return rows
+
+
+def _magnitude(value: int | Decimal | None) -> int:
+    """Its digits as a whole number, without sign and point."""
+    if isinstance(value, Decimal):
+        return int("".join(map(str, value.as_tuple().digits)))
+    return abs(value or 0)
+
+
+_CAPACITY = {
+    pa.int64().id: 2**63,
+    pa.uint64().id: 2**63,
+    pa.decimal128(1, 0).id: 10**38,
+    pa.decimal256(1, 0).id: 10**76,
+}
+"""Sums below this cannot leave the type that Arrow sums in; decimals without their point."""
 
 
 def _narrowed(spec: TableSpec, column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -14,7 +14,7 @@ from statestore.arrowtypes import is_close, is_position
 from statestore.changes import PUT, Layer, Lookup, Ranges
 from statestore.errors import UsageError
 from statestore.fold import fold, parts
-from statestore.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, before, bisect
+from statestore.keyrange import EVERYTHING, Cut, Key, KeyRange, after_expiry, before, bisect, plain
 from statestore.tables import TableSpec
 
 SCAN_ROWS = 1 << 16
@@ -120,6 +120,38 @@ def settled(layers: Sequence[Layer]) -> bool:
     return len(layers) == 1 and layers[0].ordered and layers[0].op == PUT
 
 
+OVERLAY_SHARE = 64
+"""Few enough rows over a large ordered layer to be put into their places one by one: a 64th of it."""
+
+
+def overlays(layers: Sequence[Layer]) -> bool:
+    """Whether all but the oldest layer are few rows, and that one holds ordered rows."""
+    if len(layers) < 2 or not layers[0].ordered or layers[0].op != PUT:
+        return False
+    few = sum(layer.rows.num_rows for layer in layers[1:])
+    return bool(few * OVERLAY_SHARE <= layers[0].rows.num_rows)
+
+
+def overlay(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
+    """The rows of `overlays` in key order: only the keys of the few are folded, the many are not sorted again."""
+    base, width = layers[0].rows, len(spec.key)
+    keys = pa.concat_tables([layer.rows.select(spec.key_names) for layer in layers[1:]])
+    places = {key: bisect(base, Cut(key), width) for key in _tuples(keys)}
+    hits = [place for key, place in places.items() if _tuples(base.slice(place, 1).select(spec.key_names)) == [key]]
+    below = Layer(PUT, base.take(pa.array(hits, pa.int64())))
+    few = ordered(spec, fold(spec, [below, *layers[1:]]))
+    kept = np.delete(np.arange(base.num_rows), hits)
+    # A new row comes before the one at its place, which is a later key or has just been replaced.
+    at = np.array([places[key] for key in _tuples(few.select(spec.key_names))], np.int64)
+    order = np.argsort(np.concatenate([2 * kept + 1, 2 * at]), kind="stable")
+    numbers = np.concatenate([kept, base.num_rows + np.arange(few.num_rows)])
+    return pa.concat_tables([base, few]).take(pa.array(numbers[order]))
+
+
+def _tuples(keys: pa.Table) -> list[Key]:
+    return list(zip(*([plain(value) for value in column] for column in keys.columns), strict=True))
+
+
 def batches(rows: pa.Table, *, reverse: bool) -> Iterator[pa.Table]:
     """Sorted rows in batches of a scan."""
     starts = range(0, rows.num_rows, SCAN_ROWS)
@@ -137,9 +169,10 @@ def loose(spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int
 def lookup(spec: TableSpec, layers: Sequence[Layer], keys: pa.Table, expired: int | None) -> Lookup:
     """Rows for ``keys`` (which may repeat), aligned with them."""
     wanted = spec.conform_keys(keys)
-    if not wanted.num_rows or not layers:
+    asked = wanted.drop_null()
+    if not asked.num_rows or not layers:
         return align(spec, wanted, spec.schema.empty_table())
-    near = matching(between(layers, extent(wanted)), wanted)
+    near = matching(between(layers, extent(asked)), asked)
     return align(spec, wanted, folded(spec, near, expired))
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from statestore import layers as reading
-from statestore.admission import admit, check_sequence, expiring, spec_of, specs_by_name
+from statestore.admission import admit, check_sequence, expiring, in_order, loadable, spec_of, specs_by_name
 from statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
-from statestore.errors import UsageError
 from statestore.fold import fold_run
 from statestore.keyrange import Key, key_range
 from statestore.tables import TableSpec
@@ -74,19 +73,23 @@ class MemoryStore:
         """Rows of many prefixes at once, each with its own interval."""
         spec = spec_of(self._specs, table)
         prefixes, lower, upper = reading.asking(spec, prefixes, lower, upper)
-        near = reading.matching(reading.between(self._layers[table], reading.extent(prefixes)), prefixes)
+        asked = prefixes.drop_null() if prefixes.num_columns else prefixes
+        near = reading.matching(reading.between(self._layers[table], reading.extent(asked)), asked)
         rows = reading.ordered(spec, reading.folded(spec, near, self._expired.get(table)))
         return reading.assign(spec, rows, prefixes, lower, upper)
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """Append the changes as layers, all tables at once."""
         check_sequence(self._applied, applied)
+        layers, expired = dict(self._layers), dict(self._expired)
         for name, new in admit(self._specs, changes).items():
-            self._layers[name] = tidied(self._specs[name], self._layers[name] + new, self._expired.get(name))
-            bound = changes[name].expire
+            spec, bound = self._specs[name], changes[name].expire
+            layers[name] = tidied(spec, layers[name] + new, expired.get(name))
             if bound is not None:
-                self.expire(name, bound)
-        self._applied = applied
+                expired[name] = max(bound, expired.get(name, bound))
+                layers[name] = reading.live(spec, layers[name], expired[name])
+        # Folding may fail: until here nothing has changed.
+        self._layers, self._expired, self._applied = layers, expired, applied
 
     def expire(self, table: str, bound: int) -> None:
         """Forget rows at or below ``bound``; a bound never goes back."""
@@ -103,22 +106,12 @@ class MemoryStore:
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
         """Fill an empty store with a snapshot."""
-        if self._applied != Applied():
-            raise UsageError("a snapshot is loaded into an empty store", code="load", applied=self._applied.sequence)
+        bounds = loadable(self._specs, self._applied, rows, expired)
+        layers = dict(self._layers)
         for name, batches in rows.items():
-            spec = spec_of(self._specs, name)
-            table = pa.concat_tables([spec.schema.empty_table(), *(spec.conform(batch) for batch in batches)])
-            self._layers[name] = [Layer(PUT, table, ordered=True)] if table.num_rows else []
-        self._applied = applied
-        for name, bound in (expired or {}).items():
-            self.expire(name, bound)
-
-    def adopt(self, layers: Mapping[str, Sequence[Layer]], applied: Applied, expired: Mapping[str, int]) -> None:
-        """Fill an empty store with the layers of durable files, oldest first."""
-        self._layers = {name: list(layers.get(name, ())) for name in self._specs}
-        self._applied = applied
-        for name, bound in expired.items():
-            self.expire(name, bound)
+            table = pa.concat_tables([self._specs[name].schema.empty_table(), *in_order(self._specs[name], batches)])
+            layers[name] = reading.live(self._specs[name], [Layer(PUT, table, ordered=True)], bounds.get(name))
+        self._layers, self._expired, self._applied = layers, bounds, applied
 
     def close(self) -> None:
         """Drop the layers."""

@@ -86,6 +86,10 @@ class Objects:
         """
         return self._storage.open_input(_below(path), size)
 
+    def forget(self, path: str) -> None:
+        """Drop this host's copy of a remote object, so that it is fetched again: for one that proved damaged."""
+        self._storage.forget(_below(path))
+
     def exists(self, path: str) -> bool:
         """Whether an object or a folder of this name exists. Raises `UnavailableError`."""
         return self._storage.exists(_below(path))

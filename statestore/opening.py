@@ -34,7 +34,8 @@ from statestore.tables import TableSpec
 def forget_cache(config: StoreConfig, identity: str) -> None:
     """Throw away the local cache of a partition; the next opening rebuilds it from the durable files."""
     if config.name == "rocksdb":
-        shutil.rmtree(rocks_folder(config, identity), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _set_aside(rocks_folder(config, identity))
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def open_store(
     elif config.name == "memory":
         yield _open_memory(config, objects, identity, specs, base)
     else:
-        with contextlib.closing(_open_rocks(config, objects, identity, specs, base)) as rocks:
+        with _open_rocks(config, objects, identity, specs, base) as rocks:
             yield rocks
 
 
@@ -67,48 +68,74 @@ _memory: dict[str, MemoryStore] = {}
 def _open_memory(
     config: StoreConfig, objects: Objects, identity: str, specs: Sequence[TableSpec], base: PartitionState
 ) -> MemoryStore:
-    store = _memory.get(identity)
+    # Out of the cache while it moves: what fails on the way is not found there again.
+    store = _memory.pop(identity, None)
     if store is None or not _catch_up(store, objects, specs, base):
         store = MemoryStore(specs)
         _rebuild(store, config, objects, specs, base)
-        _memory[identity] = store
+    _memory[identity] = store
     return store
 
 
+@contextmanager
 def _open_rocks(
     config: StoreConfig, objects: Objects, identity: str, specs: Sequence[TableSpec], base: PartitionState
-) -> StateStore:
+) -> Iterator[StateStore]:
     from statestore.rocksdb import RocksStore  # rocksdict is an extra
 
     folder = rocks_folder(config, identity)
+    inode, private = _inode(folder), False
+    store: RocksStore | None = None
     try:
         store = RocksStore(specs, folder)
+    except CorruptionError:
+        # Unless somebody has mended it meanwhile.
+        if inode is not None and _inode(folder) == inode:
+            _set_aside(folder)
     except UnavailableError as error:
         if error.code != "rocksdb-open":
             raise
         # A zombie holds the lock: leave the folder to it and serve this task from one of its own.
-        folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}")
-    except CorruptionError:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        # Whatever is damaged, cache or files: the rebuild below mends the one and names the other.
-        try:
-            if _catch_up(store, objects, specs, base):
-                return store
-            store.close()
-        except CorruptionError:
-            store.close()
-        except BaseException:
-            store.close()
-            raise
-        shutil.rmtree(folder, ignore_errors=True)
-    store = RocksStore(specs, folder)
+        folder, private = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}"), True
     try:
-        _rebuild(store, config, objects, specs, base)
-    except BaseException:
-        store.close()
-        raise
-    return store
+        if store is None or not _caught_up(store, objects, specs, base):
+            if store is not None:
+                # Out of the way while the lock is held: whoever comes now finds no folder, and makes a new one.
+                aside = _set_aside(folder, keep=True)
+                store.close()
+                shutil.rmtree(aside, ignore_errors=True)
+            store = RocksStore(specs, folder)
+            _rebuild(store, config, objects, specs, base)
+        yield store
+    finally:
+        if store is not None:
+            store.close()
+        if private:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _caught_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> bool:
+    """Whatever is damaged, cache or files: a rebuild mends the one and names the other."""
+    try:
+        return _catch_up(store, objects, specs, base)
+    except CorruptionError:
+        return False
+
+
+def _set_aside(folder: Path, *, keep: bool = False) -> Path:
+    """Give ``folder`` another name, and remove it unless it is still in use."""
+    aside = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}")
+    folder.rename(aside)
+    if not keep:
+        shutil.rmtree(aside, ignore_errors=True)
+    return aside
+
+
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return None
 
 
 def rocks_folder(config: StoreConfig, identity: str) -> Path:

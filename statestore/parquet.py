@@ -6,6 +6,7 @@ applied here without being durable elsewhere spills into a scratch folder of its
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import uuid
@@ -13,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from statestore.admission import admit, check_sequence, expiring, spec_of, specs_by_name
+from statestore.admission import admit, check_sequence, expiring, in_order, loadable, spec_of, specs_by_name
 from statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
-from statestore.errors import UsageError
+from statestore.errors import UnavailableError
 from statestore.files.compaction import fold_into
 from statestore.files.filetable import FileTable, Segment, Source, open_source
 from statestore.files.segments import FileRef, PartitionState, SegmentName
@@ -88,14 +89,14 @@ class ParquetStore:
 
     def _scan_all(self, rows: FileTable, table: str, reverse: bool) -> Iterator[pa.Table]:
         """A scan of everything. What is small is kept folded, so that it is folded once."""
-        whole, held = [], 0
+        whole, held, begun = [], 0, self._applied
         for batch in rows.scan(EVERYTHING, reverse=reverse):
             held += batch.nbytes
             whole.append(batch)
             if held > self._budget // BAND_SHARE:
                 whole = []
             yield batch
-        if whole and not reverse and table not in self._settled:
+        if whole and not reverse and table not in self._settled and self._applied is begun:
             self._settled[table] = Segment(self._specs[table], [Layer(PUT, pa.concat_tables(whole), ordered=True)])
 
     def ranges(
@@ -123,7 +124,8 @@ class ParquetStore:
             self.expire(name, bound)
         self._applied = applied
         for ref in superseded:
-            self._own.delete(ref.path)
+            with contextlib.suppress(UnavailableError):  # the folder goes with the store
+                self._own.delete(ref.path)
 
     def expire(self, table: str, bound: int) -> None:
         """Forget rows at or below ``bound``; a bound never goes back."""
@@ -138,17 +140,14 @@ class ParquetStore:
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
         """Fill an empty store with a snapshot: each table becomes one spilled file."""
-        if self._applied != Applied():
-            raise UsageError("a snapshot is loaded into an empty store", code="load", applied=self._applied.sequence)
+        bounds = loadable(self._specs, self._applied, rows, expired)
         loaded = {}
         for name, batches in rows.items():
-            spec = spec_of(self._specs, name)
-            ref = write_sorted(self._own, spec, "snapshot", self._name(), (spec.conform(b) for b in batches))
+            spec = self._specs[name]
+            ref = write_sorted(self._own, spec, "snapshot", self._name(), in_order(spec, batches))
             loaded[name] = [ref] if ref else []
         self._spilled |= loaded
-        self._applied = applied
-        for name, bound in (expired or {}).items():
-            self.expire(name, bound)
+        self._applied, self._expired = applied, bounds
 
     def close(self) -> None:
         """Let files go and remove the scratch folder. Closing twice is fine."""

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from statestore import opening
-from statestore.files import segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +45,6 @@ SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 def forget() -> None:
     """Empty the caches that live as long as the process, as a new process would find them."""
     opening._memory.clear()
-    segments._verified.clear()
 
 
 @pytest.fixture(autouse=True)

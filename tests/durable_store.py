@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from statestore.admission import admit, check_sequence, expiring, spec_of, specs_by_name
+from statestore.admission import admit, check_sequence, expiring, in_order, loadable, specs_by_name
 from statestore.changes import Applied, ChangeSet, Lookup, Ranges
-from statestore.errors import UsageError
 from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import PartitionState, SegmentName
 from statestore.files.sortedfile import write_sorted
@@ -81,15 +80,14 @@ class DurableStore:
     def load(
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
-        if self.applied != Applied():
-            raise UsageError("a snapshot is loaded into an empty store", code="load", applied=self.applied.sequence)
+        bounds = loadable(self._specs, self.applied, rows, expired)
         files, lineage = [], uuid.uuid4().hex
         for table, batches in rows.items():
-            spec, at = spec_of(self._specs, table), applied.sequence
+            spec, at = self._specs[table], applied.sequence
             name = SegmentName("data/durable/0", "durable", 0, 1, at, at, lineage, "", lineage)
-            files.append(write_sorted(self._objects, spec, "snapshot", name, map(spec.conform, batches)))
+            files.append(write_sorted(self._objects, spec, "snapshot", name, in_order(spec, batches)))
         made = tuple(file for file in files if file is not None)
-        self._publish(PartitionState(made, dict(expired or {}), lineage, applied.sequence), applied)
+        self._publish(PartitionState(made, bounds, lineage, applied.sequence), applied)
 
     def close(self) -> None:
         self._files.close()

@@ -19,14 +19,14 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from statestore import parquet
 from statestore.changes import Applied, ChangeSet, Lookup, Ranges, TableChanges
-from statestore.errors import CommitUnknownError, UnavailableError
+from statestore.errors import CommitUnknownError, LimitError, UnavailableError
 from statestore.files import filetable, partition_log, sortedfile
 from statestore.memory import MemoryStore
 from statestore.objects import Objects
 from statestore.parquet import ParquetStore
 from statestore.rocksdb import RocksStore
 from statestore.store import Parquet, StateStore
-from statestore.tables import TableSpec
+from statestore.tables import Column, TableSpec
 from statestore.testing import BrokenPromise, Crash, FaultyObjects, StoreContract
 from statestore.testing.faults import When
 from statestore.testing.machine import machine, machine_settings
@@ -136,6 +136,23 @@ class DeletesLast(MemoryStore):
         super().apply({n: TableChanges(None, p.put, p.merge, p.expire) for n, p in changes.items()}, applied)
         self._applied = Applied(applied.sequence - 1)
         super().apply({n: TableChanges(p.delete) for n, p in changes.items()}, applied)
+
+
+def test_a_fold_that_fails_leaves_memory_as_it_was() -> None:
+    """Many merges are folded within ``apply``, where a sum may turn out to be too large."""
+    spec = TableSpec("n", (Column("k", "int64"),), (Column("n", "int64", combiner="sum"),))
+    other = TableSpec("other", spec.key, spec.values)
+    store, row = MemoryStore([other, spec]), pa.table({"k": [1], "n": [2**62]})
+    changes = {"other": TableChanges(merge=pa.table({"k": [1], "n": [1]})), "n": TableChanges(merge=row)}
+    failed = 0
+    for sequence in range(1, 60):
+        before, count = store.applied, sum(batch["n"][0].as_py() for batch in store.scan("other"))
+        try:
+            store.apply(changes, Applied(sequence))
+        except LimitError:
+            failed += 1
+            assert (store.applied, sum(b["n"][0].as_py() for b in store.scan("other"))) == (before, count)
+    assert failed > 3
 
 
 class NotAtomic(MemoryStore):

@@ -15,21 +15,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from statestore.changes import TableChanges
 from statestore.checksums import checksum
 from statestore.errors import (
     CommitUnknownError,
     ConflictError,
+    CorruptionError,
     NotFoundError,
     TidemarkError,
     UnavailableError,
     UsageError,
 )
+from statestore.files.segments import PartitionState
 from statestore.objects import Objects
+from statestore.parquet import ParquetStore
 from statestore.storage import connection as storage_connection
 from statestore.storage import faults as storage_faults
 from statestore.storage import remote as storage_remote
 from statestore.storage.connection import connection
+from statestore.store import Parquet
+from tests.lineage import advance
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tests.table_model import NAMED
 
 ROOT = Path(__file__).parents[1]
 
@@ -573,3 +580,36 @@ def test_a_server_that_does_not_know_conditional_requests_is_refused(
         objects.create("m/1", b"first")
     assert caught.value.code == "no-atomic-create"
     assert objects.names("m") == []
+
+
+def test_damage_to_a_file_or_to_its_copy_is_told_apart(s3_root: str, tmp_path: Path) -> None:  # noqa: F811
+    """A damaged copy is fetched again; a file that is damaged, short or gone itself is named as such."""
+    objects = Objects(s3_root, copies=str(tmp_path))
+    state = PartitionState()
+    for number in (1, 2):
+        rows = pa.table({"k": [f"{number}", "b"], "b": [True, False], "total": [number, number]})
+        state = advance(objects, [NAMED], state, {"named": TableChanges(put=rows)}, number, Parquet(snapshot_bytes=1))
+    assert [ref.kind for ref in state.files] == ["snapshot", "changelog"]
+
+    def total() -> int:
+        batches = ParquetStore([NAMED], objects, state).scan("named")
+        return sum(sum(batch["total"].to_pylist()) for batch in batches)
+
+    assert total() == 5
+    for copy in tmp_path.iterdir():
+        data = bytearray(copy.read_bytes())
+        data[len(data) // 3] ^= 1
+        copy.write_bytes(bytes(data))
+    assert total() == 5
+    for ref in state.files:
+        whole = objects.read(ref.path)
+        for harm, code in ((whole[:100], "file-damaged"), (None, "file-missing")):
+            objects.delete(ref.path)
+            if harm is not None:
+                objects.put(ref.path, harm)
+            with pytest.raises(CorruptionError, match=code) as caught:
+                total()
+            assert caught.value.context["path"] == ref.path
+            objects.delete(ref.path)
+        objects.put(ref.path, whole)
+        assert total() == 5

@@ -15,7 +15,6 @@ import pytest
 
 from statestore.changes import DELETE, MERGE, PUT, Layer
 from statestore.errors import CorruptionError, IncompatibleError
-from statestore.files import segments
 from statestore.files.filetable import open_source
 from statestore.files.segments import FileKind, FileRef, read_segment, read_verified, with_op, write_segment
 from statestore.files.sortedfile import write_sorted
@@ -123,7 +122,6 @@ def test_a_flipped_byte_never_changes_a_row(objects: Objects, kind: FileKind) ->
     unnoticed, codes = 0, set()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
-        segments._verified.clear()
         try:
             found = read(objects, ref)
         except CorruptionError as error:

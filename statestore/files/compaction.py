@@ -1,7 +1,7 @@
 """Which files of a table to fold before one more is added, decided purely; and the folding itself, band by band.
 
-A partition names at most ``max_files`` files of a table. What is folded in one checkpoint is bounded by `WORK_BYTES`
-(or, where the number of files forces it, by the two smallest neighbours).
+A partition names at most ``max_files`` files of a table. The young ones are folded, so what a checkpoint folds is, on
+the average, a few times what it wrote. A single fold may be as large as the table, about once per doubling of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from statestore.store import StoreConfig
 from statestore.tables import TableSpec
 
 WORK_BYTES = 256 << 20
-"""Bytes of files that one partition folds in one checkpoint."""
+"""A table larger than this is not written out as a snapshot for the sake of a fast restart alone."""
+
+YOUNG_FILES = 4
+"""Files that are folded at least, when there are too many."""
+
+CLEARLY_LARGER = 1.5
+"""An older file is folded with younger ones unless it is larger than they are together by this factor."""
 
 GROWTH = 4
 """The log may grow to this many times its snapshot before the next one: a fifth of what is written is snapshots."""
@@ -61,11 +67,9 @@ def plan(files: Sequence[FileRef], config: StoreConfig, partition: int) -> tuple
     if total <= WORK_BYTES and _snapshot_due(files, config, partition):
         return 0, count
     level_0 = _level_0(files)
-    if sum(sizes[level_0:]) > config.budget_bytes // 4 and count - level_0 > 1:
+    if sum(sizes[level_0:]) > config.budget_bytes // 4 and level_0 + 1 < config.max_files:
         return level_0, count
-    if count < config.max_files:
-        return None
-    return _cheapest(sizes, config.max_files)
+    return (_young(sizes), count) if count >= config.max_files else None
 
 
 def _snapshot_due(files: Sequence[FileRef], config: StoreConfig, partition: int) -> bool:
@@ -84,18 +88,17 @@ def _level_0(files: Sequence[FileRef]) -> int:
     return first
 
 
-def _cheapest(sizes: Sequence[int], max_files: int) -> tuple[int, int]:
-    """The cheapest run of neighbours, half the limit long or as long as the work allows; all when that is little."""
-    count = len(sizes)
-    for length in range(min(count, max(2, max_files // 2)), 1, -1):
-        costs = [sum(sizes[first : first + length]) for first in range(count - length + 1)]
-        # The youngest of the cheapest: it is the one most likely still in the page cache.
-        first = max(range(len(costs)), key=lambda place: (-costs[place], place))
-        if costs[first] <= WORK_BYTES or length == 2:
-            break
-    if sum(sizes) <= max(2 * costs[first], SMALL_BYTES):
-        return 0, count
-    return first, first + length
+def _young(sizes: Sequence[int]) -> int:
+    """Where the young files begin that are folded together: up to an older one that is clearly larger than they are.
+
+    So sizes stay geometric, and each byte is folded a few times in its life however large the table grows: 4 times at
+    1 GB, 6 at 10, 8 at 50 in checkpoints of 1 MB.
+    """
+    first, folded = len(sizes), 0
+    while first and (len(sizes) - first < YOUNG_FILES or sizes[first - 1] <= CLEARLY_LARGER * folded):
+        first -= 1
+        folded += sizes[first]
+    return 0 if sum(sizes[:first]) <= SMALL_BYTES else first
 
 
 def fold_into(

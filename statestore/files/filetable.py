@@ -160,6 +160,7 @@ class FileTable:
     def _matching(self, keys: pa.Table) -> pa.Table:
         """Live rows in key order whose leading columns are among ``keys``."""
         names = keys.column_names
+        keys = keys.drop_null() if names else keys  # a null finds nothing
         found = [self._spec.schema.empty_table()]
         distinct = keys.group_by(names, use_threads=False).aggregate([]) if names else keys.slice(0, 1)
         distinct = distinct.sort_by([(name, "ascending") for name in names]) if names else distinct
@@ -169,6 +170,8 @@ class FileTable:
         return pa.concat_tables(found)
 
     def _folded(self, layers: list[Layer]) -> pa.Table:
+        if reading.overlays(layers):
+            return reading.alive(self._spec, reading.overlay(self._spec, layers), self._expired)
         rows = reading.folded(self._spec, layers, self._expired)
         return rows if reading.settled(layers) else reading.ordered(self._spec, rows)
 

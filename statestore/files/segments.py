@@ -8,6 +8,7 @@ metadata. See docs/FORMAT.md.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from statestore.changes import DELETE, Layer
 from statestore.checksums import checksum
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
 from statestore.layers import positions
 from statestore.objects import Objects
 from statestore.tables import TableSpec
@@ -133,25 +134,22 @@ def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]
         raise damaged(ref, str(error)) from error
 
 
-_verified: dict[tuple[str, str], None] = {}
-_VERIFIED_MAX = 4096
-
-
 def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:
-    """The bytes of ``ref``, checked against size and checksum once per process and file."""
+    """The bytes of ``ref``, checked against size and checksum. A damaged copy of a remote file is fetched again."""
     try:
         data = objects.map(ref.path, ref.bytes)
+        if not _whole(data, ref):
+            objects.forget(ref.path)
+            data = objects.map(ref.path, ref.bytes)
     except NotFoundError:
         raise missing(ref) from None
-    known = (objects.root, ref.path)
-    if known in _verified and data.size == ref.bytes:
-        return data
-    if data.size != ref.bytes or checksum(data) != ref.checksum:
+    if not _whole(data, ref):
         raise damaged(ref, f"{data.size} bytes, {ref.bytes} expected" if data.size != ref.bytes else "checksum")
-    if len(_verified) >= _VERIFIED_MAX:
-        _verified.clear()
-    _verified[known] = None
     return data
+
+
+def _whole(data: pa.Buffer, ref: FileRef) -> bool:
+    return bool(data.size == ref.bytes and checksum(data) == ref.checksum)
 
 
 def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, bytes]) -> None:
@@ -184,6 +182,16 @@ def missing(ref: FileRef) -> CorruptionError:
         "a file that the manifest names is missing: restore it or an older checkpoint",
         code="file-missing",
         path=ref.path,
+    )
+
+
+def refused(ref: FileRef, error: OSError) -> UnavailableError:
+    """The disk did not give the bytes."""
+    return UnavailableError(
+        f"storage refused ({(error.strerror or str(error)).lower()}): mend it and try again",
+        code="storage",
+        path=ref.path,
+        reason=errno.errorcode.get(error.errno or 0, type(error).__name__),
     )
 
 

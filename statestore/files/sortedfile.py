@@ -9,10 +9,10 @@ so that a reader finds the blocks of a key range without reading any. Parquet's 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from statestore.changes import DELETE, MERGE, PUT, Layer
 from statestore.checksums import checksum
-from statestore.errors import NotFoundError
+from statestore.errors import CorruptionError, NotFoundError
 from statestore.files.segments import (
     OP,
     FileKind,
@@ -30,6 +30,7 @@ from statestore.files.segments import (
     damaged,
     expiry_range,
     missing,
+    refused,
 )
 from statestore.keyrange import Cut, Key, KeyRange, bisect, plain
 from statestore.layers import cut
@@ -40,7 +41,9 @@ BLOCK_BYTES = 2 << 20
 """Uncompressed bytes of a row group: what is read at once."""
 
 COPY_SHARE = 4
-"""A file on remote storage is copied to this host when a query wants this share of its blocks, a quarter."""
+"""A file on remote storage is copied to this host once a store has read this share of its blocks, a quarter."""
+
+T = TypeVar("T")
 
 INDEX = "tidemark.index"
 _ENDING = 8
@@ -82,7 +85,7 @@ def write_sorted(
 
     Streams: memory is a block and what ``batches`` holds.
     """
-    filled = (batch for batch in batches if batch.num_rows)
+    filled = _coalesced(batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return None
@@ -93,8 +96,7 @@ def write_sorted(
         with pq.ParquetWriter(
             pa.PythonFile(tail, mode="w"),
             schema.with_metadata(name.metadata(spec, kind)),
-            compression="zstd",
-            compression_level=1,
+            compression="lz4",
             use_dictionary=False,
             write_page_checksum=True,
         ) as writer:
@@ -139,6 +141,7 @@ class SortedFile:
         self._objects, self._spec, self._ref = objects, spec, ref
         self._held: tuple[int, pa.Table] | None = None
         self._settled = False
+        self._wanted: set[int] = set()
 
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
         """The last key of each block that ``keys`` touches, and the block's size in bytes."""
@@ -149,19 +152,20 @@ class SortedFile:
         blocks = [block for block in self._blocks(keys) if wanted is None or self._holds(block, wanted)]
         if not blocks:
             return []
-        self._settle(len(blocks))
+        self._settle(blocks)
         parts = [self._read(block) for block in blocks]
         return split(self._spec, self._ref.kind, pa.concat_tables(parts), keys)
 
     def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
         """It is sorted."""
 
-    def _settle(self, wanted: int) -> None:
-        """Take a local copy of a file on remote storage when a good part of it is wanted."""
-        if not self._settled and wanted * COPY_SHARE >= len(self._ends):
+    def _settle(self, wanted: Iterable[int]) -> None:
+        """Take a local copy of a file on remote storage once a good part of it has been wanted."""
+        self._wanted.update(wanted)
+        if not self._settled and len(self._wanted) * COPY_SHARE >= len(self._ends):
             self._objects.map(self._ref.path, self._ref.bytes)
             self._settled = True
-            self.__dict__.pop("_file", None)
+            self.__dict__.pop("_opened", None)
 
     def _blocks(self, keys: KeyRange) -> range:
         index, width = self._index, len(self._spec.key)
@@ -180,14 +184,30 @@ class SortedFile:
     def _read(self, block: int) -> pa.Table:
         """One block. The last one stays: the next band often begins in it."""
         if self._held is None or self._held[0] != block:
-            with self._reading():
-                rows = self._file.read_row_group(block, use_threads=False)
-                op = [] if self._ref.kind == "snapshot" else [OP]
-                self._held = block, rows.cast(pa.schema([*op, *self._spec.schema]))
+            self._held = block, self._once_more(lambda: self._read_block(block))
         return self._held[1]
 
-    @cached_property
+    def _read_block(self, block: int) -> pa.Table:
+        op = [] if self._ref.kind == "snapshot" else [OP]
+        with self._reading():
+            rows = self._opened.read_row_group(block, use_threads=False)
+            return rows.cast(pa.schema([*op, *self._spec.schema]))
+
+    def _once_more(self, read: Callable[[], T]) -> T:
+        """What a first reading finds damaged may be this host's copy: without it, once more."""
+        try:
+            return read()
+        except CorruptionError:
+            self._objects.forget(self._ref.path)
+            self.__dict__.pop("_opened", None)
+            return read()
+
+    @property
     def _file(self) -> pq.ParquetFile:
+        return self._once_more(lambda: self._opened)
+
+    @cached_property
+    def _opened(self) -> pq.ParquetFile:
         ref = self._ref
         try:
             source = self._objects.open_input(ref.path, ref.bytes)
@@ -228,7 +248,13 @@ class SortedFile:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
+        except NotFoundError:
+            raise missing(self._ref) from None
+        except OSError as error:
+            if error.errno is not None:  # of the disk, not of what stands on it
+                raise refused(self._ref, error) from error
+            raise damaged(self._ref, str(error)) from error
+        except (pa.ArrowInvalid, KeyError, ValueError) as error:
             raise damaged(self._ref, str(error)) from error
 
 
@@ -244,6 +270,20 @@ def split(spec: TableSpec, kind: FileKind, rows: pa.Table, keys: KeyRange) -> li
             own = spec.conform_keys(part) if op == DELETE else spec.conform(part)
             layers.append(cut(Layer(op, own, ordered=True), keys))
     return [layer for layer in layers if layer.rows.num_rows]
+
+
+def _coalesced(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small batches put together, so that they do not become small blocks."""
+    held: list[pa.Table] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= BLOCK_BYTES:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)
 
 
 def _chain(first: pa.Table, rest: Iterable[pa.Table]) -> Iterable[pa.Table]:

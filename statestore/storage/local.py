@@ -75,8 +75,11 @@ class LocalStorage:
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
         """The file, mapped."""
-        with self.open_input(path, size) as source:
+        with storage_errors(path), pa.memory_map(str(self._root / path)) as source:
             return source.read_buffer()
+
+    def forget(self, path: str) -> None:
+        """There is no copy."""
 
     def open_input(self, path: str, size: int | None) -> pa.NativeFile:
         """The file for reading here and there. Not mapped: pages of a large file would count as our memory."""

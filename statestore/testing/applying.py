@@ -68,8 +68,14 @@ COMBINERS: dict[str, Parts] = {
 """Per combiner a table, and rows of one key to combine."""
 
 
-OVERFLOWS = [("int64", 2**62), ("uint64", 2**63), ("decimal128(3, 1)", Decimal("50.0"))]
-"""Types that a sum may have, and values that two of are too many."""
+OVERFLOWS = [
+    ("int64", 2**62),
+    ("uint64", 2**63),
+    ("decimal128(3, 1)", Decimal("50.0")),
+    ("decimal128(38, 0)", Decimal("9e37")),
+    ("decimal256(76, 2)", Decimal("9e73")),
+]
+"""Types that a sum may have, and values two or three of which are too many."""
 
 NAMES = [
     ("k_sum", "k_max", "k"),

@@ -122,6 +122,10 @@ class FaultyObjects(Objects):
         """Counted."""
         self._call(f"delete {path}", lambda: self._inner.delete(path))
 
+    def forget(self, path: str) -> None:
+        """Counted."""
+        self._call(f"forget {path}", lambda: self._inner.forget(path))
+
     def locate(self, path: str) -> str:
         """As it is beneath; no call of storage."""
         return self._inner.locate(path)

@@ -80,6 +80,18 @@ class Keeping(Opening):
                 store.load(other, applied(5), {"main": 3})
             check_store(store, history.now, "after a second load() was refused")
 
+    @pytest.mark.parametrize("keys", [["b", "a"], ["a", "a"]], ids=["falling", "twice"])
+    def test_load_wants_keys_in_order(self, tmp_path: Path, keys: list[str]) -> None:
+        """A snapshot out of order, also from batch to batch, is refused, and nothing is loaded."""
+        rows = table(NAMED, [(key, True, 1) for key in keys])
+        good = table(MAIN, [(1, "a", 1, 1, None, None, "n")])
+        with self.opened([MAIN, NAMED], tmp_path / "store") as store:
+            for batches in ([rows], [rows.slice(0, 1), rows.slice(1)]):
+                with pytest.raises(UsageError):
+                    store.load({"main": [good], "named": batches}, applied(5))
+                promise(store.applied.sequence == 0, "a refused load loads nothing", found=store.applied)
+                promise(not list(store.scan("main")), "a refused load loads nothing")
+
     def test_closing_twice(self, tmp_path: Path) -> None:
         """Fine, with rows and without."""
         for sequence in (0, 1):

@@ -192,6 +192,23 @@ class Reading(Opening):
                 with pytest.raises(UsageError):
                     store.ranges("grid", prefixes(GRID, KEYS[:2], 1), lower, upper)
 
+    def test_a_null_in_a_key_finds_nothing(self, tmp_path: Path) -> None:
+        """Whichever column it is in; the other keys and askers are answered."""
+        asked = pa.table(
+            [[1, None, 2, None], ["a", "b", None, None], [10, 10, 10, 10]],
+            schema=GRID.key_schema,
+        )
+        with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
+            found = store.lookup("grid", asked)
+            promise(found.found.to_pylist()[1:] == [False] * 3, "a null in a key finds nothing", found=found.found)
+            alone = store.lookup("grid", asked.slice(0, 1))
+            promise(found.rows.slice(0, 1).equals(alone.rows), "keys beside one with a null are looked up")
+            for width in (1, 2):
+                ranges = store.ranges("grid", asked.select(GRID.key_names[:width]), None, None)
+                known = {0, 2} if width == 1 else {0}
+                askers = set(ranges.asker.to_pylist())
+                promise(askers == known, "an asker with a null finds nothing", width=width, found=askers)
+
     def test_reading_changes_nothing(self, tmp_path: Path) -> None:
         """The same question has the same answer, whatever was asked in between."""
         model = _grid_model()
