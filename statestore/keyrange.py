@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -88,7 +89,12 @@ def before(rows: pa.Table, cut: Cut) -> pa.ChunkedArray | pa.Array:
 
 def plain(value: pa.Scalar) -> Any:
     """A key value as a Python one that orders as the column does: times and dates as whole numbers."""
-    return value.value if is_position(value.type) and not pa.types.is_integer(value.type) else value.as_py()
+    return value.value if _is_time(value.type) else value.as_py()
+
+
+@lru_cache(maxsize=1024)
+def _is_time(kind: pa.DataType) -> bool:
+    return is_position(kind) and not pa.types.is_integer(kind)
 
 
 def as_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:

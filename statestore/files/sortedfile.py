@@ -99,6 +99,8 @@ def write_sorted(
             compression="lz4",
             use_dictionary=False,
             write_page_checksum=True,
+            # Rows encoded at once; by default so few that a fifth of the time is lost.
+            write_batch_size=1 << 16,
         ) as writer:
             for batch in _chain(first, filled):
                 for block in _blocks(batch.cast(schema)):
