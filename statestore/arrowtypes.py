@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import UsageError
@@ -75,6 +77,14 @@ def is_position(kind: pa.DataType) -> bool:
     """Whether values of this type are whole numbers of 64 bits on a line: what an expiry column needs."""
     whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
     return bool(whole or pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
+
+
+def positions(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
+    """A column of integers, times or dates as int64, in its own unit."""
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    return values
 
 
 def is_storable(kind: pa.DataType) -> bool:

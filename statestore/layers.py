@@ -10,23 +10,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.arrowtypes import is_close, is_position
+from statestore.arrowtypes import is_close, is_position, positions
 from statestore.changes import PUT, Layer, Lookup, Ranges
 from statestore.errors import UsageError
 from statestore.fold import fold, parts
-from statestore.keyrange import EVERYTHING, Cut, Key, KeyRange, after_expiry, before, bisect, plain
+from statestore.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, before, bisect
+from statestore.sorting import order, search
 from statestore.tables import TableSpec
 
 SCAN_ROWS = 1 << 16
 """Rows of a batch of a scan."""
-
-
-def positions(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
-    """A column of integers, times or dates as int64, in its own unit."""
-    if pa.types.is_date32(column.type):
-        column = column.cast(pa.int32())
-    values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
-    return values
 
 
 def leads_by_position(schema: pa.Schema) -> bool:
@@ -48,7 +41,7 @@ def ordered(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """``rows`` sorted by the whole key, stable: the canonical order of scans and snapshots."""
     if rows.num_rows < 2 or not spec.key:
         return rows
-    return rows.sort_by([(name, "ascending") for name in spec.key_names])
+    return rows.take(pa.array(order(rows.select(spec.key_names))))
 
 
 def cut(layer: Layer, keys: KeyRange) -> Layer:
@@ -134,22 +127,18 @@ def overlays(layers: Sequence[Layer]) -> bool:
 
 def overlay(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
     """The rows of `overlays` in key order: only the keys of the few are folded, the many are not sorted again."""
-    base, width = layers[0].rows, len(spec.key)
-    keys = pa.concat_tables([layer.rows.select(spec.key_names) for layer in layers[1:]])
-    places = {key: bisect(base, Cut(key), width) for key in _tuples(keys)}
-    hits = [place for key, place in places.items() if _tuples(base.slice(place, 1).select(spec.key_names)) == [key]]
-    below = Layer(PUT, base.take(pa.array(hits, pa.int64())))
+    base, names = layers[0].rows, spec.key_names
+    keys = pa.concat_tables([layer.rows.select(names) for layer in layers[1:]])
+    places, found = search(base.select(names), keys.group_by(names, use_threads=False).aggregate([]))
+    hits = places[found]
+    below = Layer(PUT, base.take(pa.array(hits)))
     few = ordered(spec, fold(spec, [below, *layers[1:]]))
     kept = np.delete(np.arange(base.num_rows), hits)
     # A new row comes before the one at its place, which is a later key or has just been replaced.
-    at = np.array([places[key] for key in _tuples(few.select(spec.key_names))], np.int64)
-    order = np.argsort(np.concatenate([2 * kept + 1, 2 * at]), kind="stable")
+    at, _ = search(base.select(names), few.select(names))
+    merged = np.argsort(np.concatenate([2 * kept + 1, 2 * at]), kind="stable")
     numbers = np.concatenate([kept, base.num_rows + np.arange(few.num_rows)])
-    return pa.concat_tables([base, few]).take(pa.array(numbers[order]))
-
-
-def _tuples(keys: pa.Table) -> list[Key]:
-    return list(zip(*([plain(value) for value in column] for column in keys.columns), strict=True))
+    return pa.concat_tables([base, few]).take(pa.array(numbers[merged]))
 
 
 def batches(rows: pa.Table, *, reverse: bool) -> Iterator[pa.Table]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from fsspec.core import split_protocol
 
 from statestore.errors import UsageError
+from statestore.storage.copies import COPIES_BYTES
 from statestore.storage.local import LocalStorage
 from statestore.storage.remote import RemoteStorage
 from statestore.storage.sink import Sink
@@ -24,18 +25,19 @@ class Objects:
 
     ``root`` is a local path, ``s3://bucket/prefix``, ``memory://name`` (for tests: gone with the process) or another
     fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is the
-    local folder for copies of remote objects, ``tidemark-copies`` in the system's temporary folder by default.
+    local folder for copies of remote objects, ``tidemark-copies`` in the system's temporary folder by default. When
+    it holds more than ``copies_bytes``, the copies that were not used for the longest time are removed.
 
     ``put``, ``create`` and ``writer`` return only when the bytes and the name would survive a power cut. What may
     pass (a time limit, a broken connection, a busy service) is tried again for some seconds on remote storage.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, copies: str = "") -> None:
+    def __init__(self, root: str | os.PathLike[str], *, copies: str = "", copies_bytes: int = COPIES_BYTES) -> None:
         """Touches no storage. Raises `UsageError` for a root that cannot be one."""
         url = os.fspath(root)
         protocol, _ = split_protocol(url)
         local = protocol in (None, "file", "local")
-        self._storage = LocalStorage(url) if local else RemoteStorage(url, copies)
+        self._storage = LocalStorage(url) if local else RemoteStorage(url, copies, copies_bytes)
         self.root = self._storage.root
 
     @property
@@ -80,11 +82,17 @@ class Objects:
         return self._storage.map(_below(path), size)
 
     def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
-        """The object for reading here and there, never fetched whole: from a local file or copy, else by ranges.
+        """The object for reading here and there, never fetched whole: a local file or copy mapped, else by ranges.
 
-        ``size``, where it is known, saves a request. Raises `NotFoundError` or `UnavailableError`, reading too.
+        What is mapped is the page cache of the host, shared by its processes; pages that were touched count as this
+        process' memory until the input is closed and what was read from it is gone. So close it soon. ``size``, where
+        it is known, saves a request. Raises `NotFoundError` or `UnavailableError`, reading too.
         """
         return self._storage.open_input(_below(path), size)
+
+    def local_version(self, path: str) -> tuple[int, ...] | None:
+        """What tells the local file or copy from another one under its name; None where this host has none."""
+        return self._storage.local_version(_below(path))
 
     def forget(self, path: str) -> None:
         """Drop this host's copy of a remote object, so that it is fetched again: for one that proved damaged."""

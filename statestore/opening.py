@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, TableChanges
 from statestore.errors import CorruptionError, UnavailableError
-from statestore.files.filetable import open_source
+from statestore.files.filetable import open_sources
 from statestore.files.segments import FileRef, PartitionState
 from statestore.keyrange import EVERYTHING
 from statestore.memory import MemoryStore
@@ -180,10 +180,9 @@ def _changes(objects: Objects, specs: Sequence[TableSpec], refs: Sequence[FileRe
     changes: dict[str, TableChanges] = {}
     for spec in specs:
         by_op: dict[int, list[pa.Table]] = {}
-        for ref in refs:
-            if ref.table == spec.name:
-                for layer in open_source(objects, spec, ref).layers(EVERYTHING):
-                    by_op.setdefault(layer.op, []).append(layer.rows)
+        for source in open_sources(objects, spec, [ref for ref in refs if ref.table == spec.name]):
+            for layer in source.layers(EVERYTHING):
+                by_op.setdefault(layer.op, []).append(layer.rows)
         if by_op:
             rows = {op: pa.concat_tables(tables) for op, tables in by_op.items()}
             changes[spec.name] = TableChanges(rows.get(DELETE), rows.get(PUT), rows.get(MERGE))

@@ -11,14 +11,15 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 import pyarrow as pa
 
 from statestore.admission import admit, check_sequence, expiring, in_order, loadable, spec_of, specs_by_name
 from statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
 from statestore.errors import UnavailableError
-from statestore.files.compaction import fold_into
-from statestore.files.filetable import FileTable, Segment, Source, open_source
+from statestore.files.filetable import FileTable, Segment, Source, open_sources
+from statestore.files.folding import fold_into
 from statestore.files.segments import FileRef, PartitionState, SegmentName
 from statestore.files.sortedfile import write_sorted
 from statestore.keyrange import EVERYTHING, Key, key_range
@@ -50,11 +51,13 @@ class ParquetStore:
         self._scratch: str | None = None
         self._spilled: dict[str, list[FileRef]] = {name: [] for name in self._specs}
         self._fresh: dict[str, list[Layer]] = {name: [] for name in self._specs}
+        self._numbers = count(1)
         self._settled: dict[str, Segment] = {}
         self._files: dict[str, list[Source]] = {name: [] for name in self._specs}
-        for ref in base.files:
-            if objects is not None and ref.table in self._specs:
-                self._files[ref.table].append(open_source(objects, self._specs[ref.table], ref))
+        if objects is not None:
+            for name, spec in self._specs.items():
+                own = [ref for ref in base.files if ref.table == name]
+                self._files[name] = open_sources(objects, spec, own)
 
     @property
     def applied(self) -> Applied:
@@ -144,8 +147,7 @@ class ParquetStore:
         loaded = {}
         for name, batches in rows.items():
             spec = self._specs[name]
-            ref = write_sorted(self._own, spec, "snapshot", self._name(), in_order(spec, batches))
-            loaded[name] = [ref] if ref else []
+            loaded[name] = write_sorted(self._own, spec, "snapshot", self._name(), in_order(spec, batches))
         self._spilled |= loaded
         self._applied, self._expired = applied, bounds
 
@@ -164,7 +166,7 @@ class ParquetStore:
         if table in self._settled:
             return FileTable(spec, [self._settled[table]], self._expired.get(table), self._budget)
         sources: list[Source] = list(self._files[table])
-        sources += [open_source(self._own, spec, ref) for ref in self._spilled[table]]
+        sources += open_sources(self._own, spec, self._spilled[table]) if self._spilled[table] else []
         if self._fresh[table]:
             sources.append(Segment(spec, self._fresh[table]))
         return FileTable(spec, sources, self._expired.get(table), self._budget // BAND_SHARE)
@@ -184,14 +186,12 @@ class ParquetStore:
 
     def _spill(self, spec: TableSpec, layers: list[Layer]) -> list[FileRef]:
         """The table's spilled files with ``layers`` as one more, or all in one when they are many."""
-        ref = self._fold(spec, [Segment(spec, layers)])
-        spilled = [*self._spilled[spec.name], *([ref] if ref else [])]
+        spilled = [*self._spilled[spec.name], *self._fold(spec, [Segment(spec, layers)])]
         if len(spilled) <= MAX_SPILLED:
             return spilled
-        merged = self._fold(spec, [open_source(self._own, spec, each) for each in spilled])
-        return [merged] if merged else []
+        return self._fold(spec, open_sources(self._own, spec, spilled))
 
-    def _fold(self, spec: TableSpec, sources: Sequence[Source]) -> FileRef | None:
+    def _fold(self, spec: TableSpec, sources: Sequence[Source]) -> list[FileRef]:
         table = FileTable(spec, sources, self._expired.get(spec.name), self._budget // BAND_SHARE)
         return fold_into(self._own, spec, table, "run", self._name())
 
@@ -203,5 +203,5 @@ class ParquetStore:
         return Objects(self._scratch)
 
     def _name(self) -> SegmentName:
-        attempt = uuid.uuid4().hex
-        return SegmentName("spill", "spill", 0, 1, 0, 0, attempt, "", attempt)
+        attempt, number = uuid.uuid4().hex, next(self._numbers)
+        return SegmentName("spill", "spill", 0, 1, number, number, attempt, "", attempt)

@@ -104,13 +104,13 @@ class StoreConfig(msgspec.Struct, frozen=True):
     name: StoreName
     cache_dir: str = ""
     budget_bytes: int = 256 << 20
-    max_files: int = 12
+    max_levels: int = 12
     snapshot_bytes: int = 64 << 20
     recovery_s: int = 30
 
     def __post_init__(self) -> None:
-        if self.max_files < 2:
-            raise UsageError("a partition needs room for two files", code="store-files", max_files=self.max_files)
+        if self.max_levels < 2:
+            raise UsageError("a table needs room for two levels", code="store-levels", max_levels=self.max_levels)
         if self.budget_bytes < 1 << 20:
             raise UsageError(
                 "the memory budget is a mebibyte at least", code="store-budget", budget_bytes=self.budget_bytes
@@ -125,19 +125,19 @@ class StoreConfig(msgspec.Struct, frozen=True):
 
 
 def Memory(  # noqa: N802
-    *, max_files: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+    *, max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
 ) -> StoreConfig:
     """State in RAM, in the Python worker that last held the partition. For state that fits there.
 
-    A table of a partition names ``max_files`` files at most. It is written out as a snapshot when its log since the
-    last one has grown to ``snapshot_bytes`` and to a few times the size of that, or when reading all its files
-    would take longer than ``recovery_s``.
+    A table of a partition has about ``max_levels`` levels, see docs/STORES.md. It is written out as a snapshot when
+    its log since the last one has grown to ``snapshot_bytes`` and to a few times the size of that, or when reading
+    all its files would take longer than ``recovery_s``.
     """
-    return StoreConfig("memory", max_files=max_files, snapshot_bytes=snapshot_bytes, recovery_s=recovery_s)
+    return StoreConfig("memory", max_levels=max_levels, snapshot_bytes=snapshot_bytes, recovery_s=recovery_s)
 
 
 def Parquet(  # noqa: N802
-    *, budget_bytes: int = 256 << 20, max_files: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+    *, budget_bytes: int = 256 << 20, max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
 ) -> StoreConfig:
     """State in the durable files themselves, read where a batch touches it. The default.
 
@@ -146,14 +146,14 @@ def Parquet(  # noqa: N802
     return StoreConfig(
         "parquet",
         budget_bytes=budget_bytes,
-        max_files=max_files,
+        max_levels=max_levels,
         snapshot_bytes=snapshot_bytes,
         recovery_s=recovery_s,
     )
 
 
 def RocksDB(  # noqa: N802
-    *, cache_dir: str = "", max_files: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+    *, cache_dir: str = "", max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
 ) -> StoreConfig:
     """State in a local RocksDB under ``cache_dir`` (default: a folder in the system's temporary one).
 
@@ -162,7 +162,7 @@ def RocksDB(  # noqa: N802
     return StoreConfig(
         "rocksdb",
         cache_dir=cache_dir,
-        max_files=max_files,
+        max_levels=max_levels,
         snapshot_bytes=snapshot_bytes,
         recovery_s=recovery_s,
     )

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from statestore import opening
+from statestore.files import footers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 def forget() -> None:
     """Empty the caches that live as long as the process, as a new process would find them."""
     opening._memory.clear()
+    footers.clear()
 
 
 @pytest.fixture(autouse=True)

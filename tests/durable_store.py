@@ -16,7 +16,7 @@ import pyarrow as pa
 from statestore.admission import admit, check_sequence, expiring, in_order, loadable, specs_by_name
 from statestore.changes import Applied, ChangeSet, Lookup, Ranges
 from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import PartitionState, SegmentName
+from statestore.files.segments import FileRef, PartitionState, SegmentName
 from statestore.files.sortedfile import write_sorted
 from statestore.objects import Objects
 from statestore.parquet import ParquetStore
@@ -81,13 +81,13 @@ class DurableStore:
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
         bounds = loadable(self._specs, self.applied, rows, expired)
-        files, lineage = [], uuid.uuid4().hex
+        files: list[FileRef] = []
+        lineage = uuid.uuid4().hex
         for table, batches in rows.items():
             spec, at = self._specs[table], applied.sequence
             name = SegmentName("data/durable/0", "durable", 0, 1, at, at, lineage, "", lineage)
-            files.append(write_sorted(self._objects, spec, "snapshot", name, in_order(spec, batches)))
-        made = tuple(file for file in files if file is not None)
-        self._publish(PartitionState(made, bounds, lineage, applied.sequence), applied)
+            files += write_sorted(self._objects, spec, "snapshot", name, in_order(spec, batches))
+        self._publish(PartitionState(tuple(files), bounds, lineage, applied.sequence), applied)
 
     def close(self) -> None:
         self._files.close()

@@ -123,7 +123,7 @@ EXPECTED_KINDS = [KIND_ROWS[0], KIND_ROWS[2], KIND_ROWS[3]]
 def write(folder: Path) -> PartitionState:
     """The five change sets as files, folded so that there are a snapshot, a run and changelogs among them."""
     state, objects = PartitionState(), Objects(folder)
-    limits = [Parquet(), Parquet(), Parquet(), Parquet(max_files=3), Parquet(max_files=3)]
+    limits = [Parquet(), Parquet(), Parquet(), Parquet(max_levels=3), Parquet(max_levels=3)]
     for number, (changes, config) in enumerate(zip(CHANGES, limits, strict=True), 1):
         log = PartitionLog(objects, SPECS, config, "golden", 0, 1, f"{number:032x}")
         state = log.append(state, changes, number)

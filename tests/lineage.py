@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from statestore.changes import TableChanges
 from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import PartitionState, SegmentName
+from statestore.files.segments import PartitionState, SegmentName, levels_of
 from statestore.objects import Objects
 from statestore.store import Parquet, StoreConfig
 from statestore.tables import TableSpec
@@ -31,5 +31,5 @@ def advance(
     log = PartitionLog(objects, specs, config, "windows", 0, 1, uuid.uuid4().hex)
     after = log.append(base, changes, sequence)
     for spec in specs:
-        assert sum(ref.table == spec.name for ref in after.files) <= config.max_files
+        assert len(levels_of([ref for ref in after.files if ref.table == spec.name])) <= config.max_levels
     return after

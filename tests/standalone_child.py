@@ -23,8 +23,8 @@ PARTITIONS = 2
 def store_config(name: StoreName, cache: Path) -> StoreConfig:
     """Small limits, so that files are folded while the process dies."""
     if name == "rocksdb":
-        return RocksDB(cache_dir=str(cache), max_files=3, snapshot_bytes=1)
-    return {"memory": Memory, "parquet": Parquet}[name](max_files=3, snapshot_bytes=1)
+        return RocksDB(cache_dir=str(cache), max_levels=3, snapshot_bytes=1)
+    return {"memory": Memory, "parquet": Parquet}[name](max_levels=3, snapshot_bytes=1)
 
 
 def stream() -> list[streams.Batch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from statestore.changes import DELETE, MERGE, PUT, Layer, TableChanges
 from statestore.files import sortedfile
-from statestore.files.compaction import fold_into, live_files, plan
-from statestore.files.filetable import FileTable, open_source
-from statestore.files.segments import FileKind, FileRef, write_segment
+from statestore.files.compaction import WORK_BYTES, Fold, live_levels, plan, under_way
+from statestore.files.filetable import FileTable, open_sources
+from statestore.files.folding import fold_into
+from statestore.files.segments import FileKind, FileRef, Level, write_segment
 from statestore.fold import fold, fold_run, parts
 from statestore.keyrange import EVERYTHING
 from statestore.objects import Objects
@@ -31,98 +33,142 @@ SPEC = TableSpec(
 ROWS = st.tuples(st.integers(0, 4), st.none() | st.integers(-3, 3), st.sampled_from([None, "x", "y"]))
 
 
-def ref(number: int, size: int = 1, kind: str = "changelog", **more: int) -> FileRef:
-    return FileRef(f"f{number}", size, "", 1, "counts", kind, f"s{number}", "", number, number, **more)  # type: ignore[arg-type]
+def ref(number: int, size: int = 1, kind: str = "changelog", until: int = 0, **more: int) -> FileRef:
+    last = until or number
+    return FileRef(f"f{number}", size, "", 1, "counts", kind, f"s{last}", "", number, last, **more)  # type: ignore[arg-type]
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> list[FileRef]:
+def tables(draw: st.DrawFn) -> list[Level]:
     sizes = draw(st.lists(st.integers(1, 10**6), max_size=20))
     snapshot = draw(st.booleans())
-    return [ref(i, size, "snapshot" if snapshot and i == 0 else "changelog") for i, size in enumerate(sizes)]
+    return [(ref(i, size, "snapshot" if snapshot and i == 0 else "changelog"),) for i, size in enumerate(sizes)]
 
 
 CONFIGS = st.builds(
     Parquet,
-    max_files=st.integers(2, 20),
+    max_levels=st.integers(2, 20),
     snapshot_bytes=st.sampled_from([1, 10**4, 10**7]),
     recovery_s=st.integers(1, 60),
     budget_bytes=st.sampled_from([1 << 20, 1 << 28]),
 )
 
 
-@given(files=tables(), config=CONFIGS, partition=st.integers(0, 300))
-def test_a_plan_is_a_range_that_makes_room_for_one_more(
-    files: list[FileRef], config: StoreConfig, partition: int
-) -> None:
-    files = files[: config.max_files]  # what a partition may have when the plan is made
-    chosen = plan(files, config, partition)
-    if chosen is None:
-        assert len(files) + 1 <= config.max_files
+@given(levels=tables(), config=CONFIGS, partition=st.integers(0, 300))
+def test_a_plan_makes_room_for_one_more(levels: list[Level], config: StoreConfig, partition: int) -> None:
+    levels = levels[: config.max_levels]  # what a partition may have when the plan is made
+    folds = plan(levels, config, partition)
+    if not folds:
+        assert len(levels) + 1 <= config.max_levels
         return
-    first, last = chosen
-    assert 0 <= first < last <= len(files)
-    assert len(files) - (last - first) + 1 + 1 <= config.max_files or (first, last) == (0, len(files))
-    if first and files[first].kind != "changelog":
-        assert last - first >= min(4, len(files))
+    ((first, last, piece),) = folds  # so little is folded whole
+    assert piece is None
+    assert 0 <= first < last <= len(levels)
+    assert len(levels) - (last - first) + 1 + 1 <= config.max_levels or (first, last) == (0, len(levels))
+    if first and levels[first][0].kind != "changelog":
+        assert last - first >= min(4, len(levels))
+
+
+class Simulated:
+    """A table whose keys are spread evenly: what its levels become, and what each checkpoint folds, by bytes."""
+
+    def __init__(self, config: StoreConfig, partition: int = 0) -> None:
+        self.levels: list[Level] = []
+        self.config, self.partition = config, partition
+        self.folded: list[int] = []
+        self.depths: list[int] = []
+
+    def write(self, number: int, size: int) -> None:
+        work = 0
+        for first, last, piece in plan(self.levels, self.config, self.partition):
+            picked = self.levels[first:last]
+            name = max((ref for level in picked for ref in level), key=lambda ref: ref.last)
+            kind = "run" if first else "snapshot"
+            done = [ref for ref in picked[0] if ref.last == name.last] if piece else []
+            rest = [[ref for ref in level if ref not in done] for level in picked]
+            total = sum(ref.bytes for level in rest for ref in level)
+            share = min(1.0, piece / total) if piece else 1.0
+            taken = [int(share * sum(ref.bytes for ref in level)) for level in rest]
+            made = msgspec.structs.replace(picked[0][0], bytes=sum(taken), kind=kind, last=name.last)
+            left = [(self._less(level, part),) if share < 1 else () for level, part in zip(rest, taken, strict=True)]
+            levels = [level for level in [(*done, made, *left[0]), *left[1:]] if level]
+            self.levels[first:last] = levels
+            work += sum(taken)
+        self.levels.append((ref(number, size),))
+        self.folded.append(work)
+        self.depths.append(len(self.levels))
+
+    def _less(self, level: list[FileRef], part: int) -> FileRef:
+        return msgspec.structs.replace(level[0], bytes=sum(ref.bytes for ref in level) - part)
 
 
 @given(config=CONFIGS, partition=st.integers(0, 300), rounds=st.integers(1, 60), data=st.data())
-def test_a_table_never_names_more_files_than_allowed(
+def test_a_table_has_no_more_levels_than_allowed(
     config: StoreConfig, partition: int, rounds: int, data: st.DataObject
 ) -> None:
-    files: list[FileRef] = []
+    table = Simulated(config, partition)
     for number in range(rounds):
-        chosen = plan(files, config, partition)
-        if chosen is not None:
-            first, last = chosen
-            size = sum(file.bytes for file in files[first:last])
-            files[first:last] = [ref(files[last - 1].last, size, "snapshot" if first == 0 else "run")]
-        files.append(ref(number, data.draw(st.integers(1, 10**7), label="bytes")))
-        assert len(files) <= config.max_files
+        table.write(number, data.draw(st.integers(1, 10**6), label="bytes"))
+        assert len(table.levels) <= config.max_levels
 
 
 MB = 1 << 20
-PLAIN = Parquet(max_files=8, snapshot_bytes=1 << 40)
+PLAIN = Parquet(max_levels=8, snapshot_bytes=1 << 40)
+
+
+def alone(*files: FileRef) -> list[Level]:
+    return [(file,) for file in files]
 
 
 def test_the_young_files_are_folded_up_to_a_clearly_larger_one() -> None:
     files = [ref(0, 900 * MB, "snapshot"), ref(1, 8 * MB, "run"), *(ref(i, MB) for i in range(2, 8))]
-    assert plan(files, PLAIN, 0) == (1, 8)
+    assert plan(alone(*files), PLAIN, 0) == [Fold(1, 8)]
     larger = [files[0], ref(1, 10 * MB, "run"), *files[2:]]
-    assert plan(larger, PLAIN, 0) == (2, 8)
-    assert plan(files[:7], PLAIN, 0) is None
+    assert plan(alone(*larger), PLAIN, 0) == [Fold(2, 8)]
+    assert plan(alone(*files[:7]), PLAIN, 0) == []
 
 
 def test_small_files_are_folded_into_one() -> None:
-    assert plan([ref(i, 1000) for i in range(8)], PLAIN, 0) == (0, 8)
+    assert plan(alone(*(ref(i, 1000) for i in range(8))), PLAIN, 0) == [Fold(0, 8)]
 
 
-@pytest.mark.parametrize(("checkpoints", "times"), [(1000, 4), (10_000, 7)])
-def test_a_byte_is_folded_a_few_times_however_large_the_table_grows(checkpoints: int, times: int) -> None:
-    files: list[FileRef] = []
-    folded = 0
+@pytest.mark.parametrize(
+    ("checkpoints", "size", "times"), [(1000, MB, 5), (10_000, MB, 8), (50_000, MB, 10), (1000, 64 * MB, 10)]
+)
+def test_a_byte_is_folded_a_few_times_and_a_checkpoint_folds_little_however_large_the_table_grows(
+    checkpoints: int, size: int, times: int
+) -> None:
+    table = Simulated(Parquet(snapshot_bytes=1 << 50))
     for number in range(checkpoints):
-        if (chosen := plan(files, Parquet(snapshot_bytes=1 << 50, budget_bytes=1 << 40), 0)) is not None:
-            first, last = chosen
-            size = sum(file.bytes for file in files[first:last])
-            folded += size
-            files[first:last] = [ref(number, size, "run")]
-        files.append(ref(number, MB))
-    assert folded / (checkpoints * MB) < times
+        table.write(number, size)
+    assert sum(table.folded) / (checkpoints * size) < times
+    assert max(table.folded) <= 2 * max(WORK_BYTES, checkpoints * size // 64) + 5 * size
+    assert max(table.depths) <= 16
+
+
+def test_what_is_too_much_for_one_checkpoint_is_folded_in_pieces() -> None:
+    old = alone(ref(0, 1000 * MB, "snapshot"), ref(1, 900 * MB, "run"))
+    young = alone(*(ref(i, 100 * MB) for i in range(2, 8)))
+    assert plan([*old, *young], PLAIN, 0)[-1] == Fold(0, 2, WORK_BYTES + 400 * MB)
+    # The first piece is done: the oldest level reaches up to the second level's end.
+    done = (ref(0, 400 * MB, "snapshot", until=1), ref(0, 900 * MB, "snapshot"))
+    half = [done, (ref(1, 600 * MB, "run"),), (ref(2, MB),)]
+    assert under_way(half) == (0, 2)
+    assert plan(half, PLAIN, 0) == [Fold(0, 2, WORK_BYTES + 4 * MB)]
+    assert under_way([done, (ref(2, MB),)]) is None
 
 
 def test_level_0_is_folded_when_it_outgrows_the_budget() -> None:
     files = [ref(0, 900 * MB, "snapshot"), *(ref(i, 20 * MB) for i in range(1, 5))]
-    assert plan(files, PLAIN, 0) == (1, 5)
-    assert plan(files[:4], PLAIN, 0) is None
-    assert plan([files[0], ref(1, 65 * MB)], PLAIN, 0) == (1, 2)
+    assert plan(alone(*files), PLAIN, 0) == [Fold(1, 5)]
+    assert plan(alone(*files[:4]), PLAIN, 0) == []
+    assert plan(alone(files[0], ref(1, 65 * MB)), PLAIN, 0) == [Fold(1, 2)]
 
 
 def test_a_snapshot_comes_when_the_log_has_outgrown_it_and_staggered() -> None:
     def due(logged: int, partition: int, base: int = 10 * MB) -> bool:
-        files = [ref(0, base, "snapshot"), ref(1, logged)]
-        return plan(files, Parquet(snapshot_bytes=4 * MB), partition) == (0, 2)
+        levels = alone(ref(0, base, "snapshot"), ref(1, logged))
+        return plan(levels, Parquet(snapshot_bytes=4 * MB), partition) == [Fold(0, 2)]
 
     assert not any(due(29 * MB, partition) for partition in range(20))
     assert all(due(51 * MB, partition) for partition in range(20))
@@ -131,33 +177,36 @@ def test_a_snapshot_comes_when_the_log_has_outgrown_it_and_staggered() -> None:
 
 
 def test_a_snapshot_comes_when_a_restart_would_take_too_long() -> None:
-    files = [ref(0, 100 * MB, "snapshot"), ref(1, 60 * MB)]
-    assert plan(files, Parquet(recovery_s=2), 0) == (0, 2)
-    assert plan(files, Parquet(recovery_s=30), 0) is None
+    levels = alone(ref(0, 100 * MB, "snapshot"), ref(1, 60 * MB))
+    assert plan(levels, Parquet(recovery_s=2), 0) == [Fold(0, 2)]
+    assert plan(levels, Parquet(recovery_s=30), 0) == []
     # Where the log is but little beside the snapshot, folding it would not help.
-    assert plan([ref(0, 200 * MB, "snapshot"), ref(1, 10 * MB)], Parquet(recovery_s=1), 0) is None
+    assert plan(alone(ref(0, 200 * MB, "snapshot"), ref(1, 10 * MB)), Parquet(recovery_s=1), 0) == []
 
 
 def test_a_lone_snapshot_is_not_written_again() -> None:
     eager = Parquet(snapshot_bytes=1, recovery_s=1)
-    assert plan([ref(1, 200 * MB, "snapshot")], eager, 0) is None
-    assert plan([ref(1)], eager, 0) == (0, 1)
-    assert plan([], eager, 0) is None
+    assert plan(alone(ref(1, 200 * MB, "snapshot")), eager, 0) == []
+    assert plan(alone(ref(1)), eager, 0) == [Fold(0, 1)]
+    assert plan([], eager, 0) == []
 
 
 def test_a_file_whose_rows_have_all_expired_is_dropped() -> None:
-    files = [ref(1, expiry_min=1, expiry_max=5), ref(2, expiry_min=1, expiry_max=6), ref(3)]
-    assert live_files(files, SPEC, 5) == tuple(files[1:])
-    assert live_files(files, SPEC, 4) == tuple(files)
-    assert live_files(files, SPEC, None) == tuple(files)
+    level = (ref(1, expiry_min=1, expiry_max=5), ref(1, 2, expiry_min=1, expiry_max=6))
+    assert live_levels([level, (ref(3),)], SPEC, 5) == [level[1:], (ref(3),)]
+    assert live_levels([level[:1], (ref(3),)], SPEC, 5) == [(ref(3),)]
+    assert live_levels([level], SPEC, 4) == [level]
+    assert live_levels([level], SPEC, None) == [level]
 
 
 def test_where_rows_expire_by_a_value_a_file_that_may_hide_others_stays() -> None:
     spec = TableSpec("v", (Column("k", "string"),), (Column("at", "int64"),), "at")
-    files = [ref(1, expiry_min=1, expiry_max=9), ref(2, expiry_min=1, expiry_max=5)]
-    assert live_files(files, spec, 5) == tuple(files)
-    assert live_files(files[::-1], spec, 5) == tuple(files[:1])
-    assert live_files(files, spec, 9) == ()
+    long, short = (ref(1, expiry_min=1, expiry_max=9),), (ref(2, expiry_min=1, expiry_max=5),)
+    assert live_levels([long, short], spec, 5) == [long, short]
+    assert live_levels([short, long], spec, 5) == [long]
+    assert live_levels([long, short], spec, 9) == []
+    # Files of the oldest level hide nothing, whichever of them have expired.
+    assert live_levels([(*long, *short)], spec, 5) == [long]
 
 
 @st.composite
@@ -213,13 +262,11 @@ def test_folding_files_changes_no_row(
     ]
     files = [write_segment(objects, SPEC, group, segment_name(i, i, f"s{i}")) for i, group in enumerate(stack)]
     first, last = chosen
-    sources = [open_source(objects, SPEC, file) for file in files]
     kind: FileKind = "run" if first else "snapshot"
-    picked = FileTable(SPEC, sources[first:last], None, 1)
-    new = fold_into(objects, SPEC, picked, kind, segment_name(first, last - 1, f"s{last - 1}"))
-    assert new is not None
+    picked = FileTable(SPEC, open_sources(objects, SPEC, files[first:last]), None, 1)
+    (new,) = fold_into(objects, SPEC, picked, kind, segment_name(first, last - 1, f"s{last - 1}"))
     assert (new.kind, new.first, new.last, new.segment) == (kind, first, last - 1, f"s{last - 1}")
-    whole = FileTable(SPEC, [*sources[:first], open_source(objects, SPEC, new), *sources[last:]], None, 1)
+    whole = FileTable(SPEC, open_sources(objects, SPEC, [*files[:first], new, *files[last:]]), None, 1)
     expected = modelled([layer for group in stack for layer in group])
     assert [row for rows in whole.scan(EVERYTHING) for row in plain(rows)] == expected
 
@@ -231,14 +278,12 @@ def test_what_has_expired_is_left_out_and_an_empty_fold_writes_nothing(tmp_path:
         for t in (1, 2, 3)
     ]
 
-    def folded(expired: int) -> FileRef | None:
-        sources = [open_source(objects, SPEC, file) for file in files]
-        picked = FileTable(SPEC, sources, expired, 1 << 20)
+    def folded(expired: int) -> list[FileRef]:
+        picked = FileTable(SPEC, open_sources(objects, SPEC, files), expired, 1 << 20)
         return fold_into(objects, SPEC, picked, "snapshot", segment_name(1, 3, "s3"))
 
-    left = folded(2)
-    assert left is not None
-    (layer,) = open_source(objects, SPEC, left).layers(EVERYTHING)
+    (left,) = open_sources(objects, SPEC, folded(2))
+    (layer,) = left.layers(EVERYTHING)
     assert plain(layer.rows) == [(3, 3, None)]
-    assert folded(3) is None
+    assert folded(3) == []
     assert len(list(tmp_path.rglob("*.parquet"))) == 1

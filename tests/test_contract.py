@@ -78,7 +78,7 @@ class TestParquetOnS3(StoreContract):
 
 
 SMALL_BUDGET = 4096
-FOLDING = Parquet(max_files=3, snapshot_bytes=2000, budget_bytes=1 << 20)
+FOLDING = Parquet(max_levels=3, snapshot_bytes=2000, budget_bytes=1 << 20)
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ DESCRIBING: dict[str, tuple[Callable[[], Any], str]] = {
     "negative tolerance": (lambda: job().late("1 second", future="-1 seconds"), "lateness"),
     "other trigger": (lambda: job().late("1 second", trigger=Trigger("never")), "late-trigger"),
     "other mode": (lambda: job().accumulation("both"), "accumulation"),  # type: ignore[arg-type]
-    "no room for files": (lambda: Memory(max_files=1), "store-files"),
+    "no room for files": (lambda: Memory(max_levels=1), "store-levels"),
     "no snapshots": (lambda: Memory(snapshot_bytes=0), "store-snapshots"),
 }
 BINDING: dict[str, tuple[Callable[[], Windowed], str]] = {

@@ -13,181 +13,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.changes import Applied, ChangeSet
+from statestore.changes import Applied
 from statestore.errors import UsageError
 from statestore.memory import MemoryStore
-from statestore.messages.keys import LAYOUTS, choose_layout, parse_layout
+from statestore.messages.keys import choose_layout, parse_layout
 from statestore.messages.reads import get_messages, messages_for
 from statestore.messages.sizes import row_bytes
-from statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add, expire, replay_from, retire, together
+from statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, add, expire, replay_from, retire, together
 from statestore.messages.tables import MessageTables, Retention
-from statestore.parquet import ParquetStore
-from statestore.rocksdb import RocksStore
-from statestore.tables import Column, TableSpec
+from statestore.tables import Column
+from tests.message_twin import (
+    EVERY_LAYOUT,
+    LIMITS,
+    SESSION,
+    Message,
+    Store,
+    Twin,
+    asker_table,
+    asks,
+    batch_of,
+    batches,
+    messages,
+    open_store,
+    plain_rows,
+    simple,
+    tables_of,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARE = settings.default.max_examples
-PAYLOAD = (Column("v", "int64"), Column("tags", "list<item: struct<t: string>>"))
-EQUAL, SESSION = (Column("k", "int64"),), (Column("s", "string"),)
-EVERY_LAYOUT = [*LAYOUTS, *(f"session_{name}" for name in LAYOUTS)]
-LIMITS = [Retention(time=6), Retention(count=4), Retention(bytes=300), Retention(time=9, count=5, slot=4)]
-
-Message = dict[str, Any]
-
-
-def tables_of(layout: str, retention: Retention | None = None) -> MessageTables:
-    found = parse_layout(layout)
-    session = SESSION if found.by_session else ()
-    return MessageTables(found, PAYLOAD, EQUAL, session, retention or Retention())
-
-
-def batch_of(tables: MessageTables, messages: list[Message]) -> pa.Table:
-    plain = pa.Table.from_pylist(messages, schema=pa.schema([
-        ("origin", pa.string()), ("offset", pa.int64()), ("time", pa.int64()), ("s", pa.string()), ("k", pa.int64()),
-        ("v", pa.int64()), ("tags", PAYLOAD[1].arrow),
-    ]))  # fmt: skip
-    kind = tables.schema.field("time").type
-    return plain.set_column(2, "time", plain["time"].cast(kind)).select(tables.schema.names)
-
-
-def plain_rows(tables: MessageTables, rows: pa.Table) -> list[Message]:
-    assert rows.schema.names == tables.schema.names
-    return rows.set_column(2, "time", rows["time"].cast(pa.int64())).to_pylist()
-
-
-def bytes_of(value: Any) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, dict):
-        return sum(bytes_of(part) for part in value.values())
-    if isinstance(value, list):
-        return sum(bytes_of(part) for part in value)
-    return len(value.encode()) if isinstance(value, str) else 8
-
-
-class Twin:
-    """The same, message by message."""
-
-    def __init__(self, tables: MessageTables) -> None:
-        self.tables, self.place = tables, tables.position
-        self.kept: dict[tuple[int, str], Message] = {}
-        self.seen: dict[tuple[int, str], int] = {}
-        self.newest_of: list[tuple[int, int]] = []
-        self.bound, self.newest = -(2**63), -(2**63)
-
-    def add(self, messages: list[Message], asked: int | None = None) -> list[int]:
-        verdicts = []
-        for message in messages:
-            identity = (message["offset"], message["origin"])
-            known, out = identity in self.seen, message[self.place] <= self.bound
-            verdicts.append(DUPLICATE if known else OUT_OF_RETENTION if out else STORED)
-            if verdicts[-1] == STORED:
-                self.kept[identity] = {name: message[name] for name in self.tables.schema.names}
-                self.seen[identity] = message[self.place]
-                self.newest_of.append((self.slot(message), message["time"]))
-                self.newest = max(self.newest, message["time"])
-        bounds = [asked] if asked is not None else []
-        self.expire(max([*bounds, *(self.limits() if STORED in verdicts else [])], default=self.bound))
-        return verdicts
-
-    def slot(self, message: Message) -> int:
-        return int(message[self.place] // self.tables.retention.slot * self.tables.retention.slot)
-
-    def limits(self) -> list[int]:
-        keep, bounds = self.tables.retention, []
-        if keep.time is not None and self.place == "time":
-            oldest = self.newest - keep.time
-            bounds.append((oldest // keep.slot * keep.slot if keep.by_size else oldest) - 1)
-        elif keep.time is not None:
-            first = min((s for s, time in self.newest_of if time >= self.newest - keep.time), default=-99)
-            bounds += [s + keep.slot - 1 for s, _ in self.newest_of if s < first]
-        count = size = 0
-        for message in sorted(self.kept.values(), key=self.slot, reverse=True):
-            count, size = count + 1, size + bytes_of(list(message.values()))
-            if count >= (keep.count or 10**9) or size >= (keep.bytes or 10**9):
-                bounds.append(self.slot(message) - 1)
-                break
-        return bounds
-
-    def expire(self, bound: int) -> None:
-        self.bound = max(bound, self.bound)
-        self.kept = {i: m for i, m in self.kept.items() if m[self.place] > self.bound}
-        self.seen = {i: place for i, place in self.seen.items() if place > self.bound}
-        slot = self.tables.retention.slot
-        self.newest_of = [(s, time) for s, time in self.newest_of if s + slot - 1 > self.bound]
-
-    def read(self, ask: Message) -> list[Message]:
-        by_time = self.place == "time"
-        keys = ("time", "offset") if by_time else ("offset",)
-        first = tuple(-99 if ask.get(f"start_{key}") is None else ask[f"start_{key}"] for key in keys)
-        last = tuple(99 if ask.get(f"end_{key}") is None else ask[f"end_{key}"] for key in keys)
-        wanted = [
-            m
-            for m in self.kept.values()
-            if first <= tuple(m[key] for key in keys) <= last
-            and all(ask[name] == m[name] for name in ("s", "k") if name in ask and name in m)
-        ]
-        return sorted(wanted, key=lambda m: (*(m[key] for key in keys), m["origin"]))
-
-
-class Store:
-    """A store, with each change set applied as the next one."""
-
-    def __init__(self, tables: MessageTables, store: Any = None) -> None:
-        self.tables = tables
-        self.store = store if store is not None else MemoryStore(tables.specs)
-
-    def apply(self, changes: ChangeSet) -> None:
-        self.store.apply(changes, Applied(self.store.applied.sequence + 1, "x"))
-
-    def add(self, messages: list[Message], asked: int | None = None) -> list[int]:
-        added = add(self.tables, self.store, batch_of(self.tables, messages), expire=asked)
-        self.apply(added.changes)
-        assert sum(added.counters.values()) == len(messages)
-        assert added.counters["stored"] == added.stored.num_rows
-        return [int(verdict) for verdict in added.verdicts]
-
-    def everything(self) -> list[Message]:
-        return plain_rows(self.tables, get_messages(self.tables, self.store))
-
-    def state(self) -> dict[str, list[Message]]:
-        return {name: pa.concat_tables(list(parts) or [pa.table({})]).to_pylist()
-                for name, parts in self.store.snapshot().items()}  # fmt: skip
-
-
-def open_store(kind: str, specs: tuple[TableSpec, ...], folders: pytest.TempPathFactory) -> Any:
-    """A store of this kind; the one of files spills all the time."""
-    if kind == "rocksdb":
-        return RocksStore(specs, folders.mktemp("store") / "db")
-    return ParquetStore(specs, budget_bytes=1 << 10) if kind == "parquet" else MemoryStore(specs)
-
-
-tags = st.none() | st.lists(
-    st.none() | st.fixed_dictionaries({"t": st.none() | st.text("aä", max_size=2)}), max_size=2
-)
-messages = st.fixed_dictionaries({
-    "origin": st.sampled_from(["a", "b"]), "offset": st.integers(0, 9), "time": st.integers(-15, 15),
-    "s": st.sampled_from(["x", "y"]), "k": st.integers(0, 2), "v": st.none() | st.integers(0, 3), "tags": tags,
-})  # fmt: skip
-batches = st.lists(st.lists(messages, max_size=12), max_size=5)
-numbers = st.none() | st.integers(-16, 16)
-
-
-@st.composite
-def asks(draw: st.DrawFn, tables: MessageTables) -> list[Message]:
-    names = ["start_offset", "end_offset"]
-    if tables.layout.by_time:
-        names += ["start_time", "end_time"]
-    names += [name for name in (*tables.session_names, *tables.equal_names) if draw(st.booleans())]
-    values = {"s": st.sampled_from(["x", "y", "z", None]), "k": st.none() | st.integers(0, 3)}
-    return draw(st.lists(st.fixed_dictionaries({name: values.get(name, numbers) for name in names}), max_size=4))
-
-
-def asker_table(tables: MessageTables, asked: list[Message]) -> pa.Table:
-    names = list(asked[0])
-    return pa.table({n: pa.array([a[n] for a in asked], pa.string() if n == "s" else pa.int64()) for n in names})
-
-
 MATRIX = [
     ("tuple", "aggregate", {}, "<offset>"),
     ("tuple", "join", {"equal": False}, "<offset>"),
@@ -295,10 +149,6 @@ def test_what_is_kept_does_not_depend_on_how_input_is_split_or_ordered(
         kept.append(store.everything())
         random.shuffle(stream)
     assert kept[0] == kept[1] == kept[2]
-
-
-def simple(offset: int, time: int = 0, origin: str = "a") -> Message:
-    return {"origin": origin, "offset": offset, "time": time, "s": "x", "k": 0, "v": offset, "tags": None}
 
 
 def test_the_newest_are_kept_and_those_as_old_as_the_oldest_of_them() -> None:

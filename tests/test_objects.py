@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +14,7 @@ from statestore.checksums import checksum
 from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from statestore.objects import Objects
 from statestore.storage.sink import Sink
-
-ROOT = Path(__file__).parents[1]
+from tests.races import processes_race, threads_race
 
 
 @pytest.fixture
@@ -75,89 +71,14 @@ def test_a_name_is_taken_once(objects: Objects, tmp_path: Path) -> None:
 
 
 def test_many_threads_race_and_one_wins(objects: Objects, tmp_path: Path) -> None:
-    racers, rounds = 16, 15
-    barrier = threading.Barrier(racers)
-    wins: list[tuple[int, int]] = []
-    others: list[BaseException] = []
-
-    def race(me: int) -> None:
-        for number in range(rounds):
-            barrier.wait()
-            try:
-                objects.create(f"new/{number}/manifest", content(me))
-                wins.append((number, me))
-            except ConflictError:
-                pass
-            except BaseException as error:
-                others.append(error)
-
-    threads = [threading.Thread(target=race, args=(me,)) for me in range(racers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert others == []
-    assert sorted(number for number, _ in wins) == list(range(rounds))
-    for number, me in wins:
-        assert objects.read(f"new/{number}/manifest") == content(me)
-    assert files_below(tmp_path) == sorted(f"new/{number}/manifest" for number in range(rounds))
-
-
-def content(me: int) -> bytes:
-    """Longer than a page, different for each racer."""
-    return f"written by {me}\n".encode() * 1000
-
-
-RACER = """
-import sys, time
-from pathlib import Path
-from tests.test_objects import content
-from statestore.errors import ConflictError
-from statestore.objects import Objects
-root, me, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-objects = Objects(root)
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(rounds):
-    try:
-        objects.create(f"m/{number}", content(me))
-        print(number, flush=True)
-    except ConflictError:
-        pass
-"""
+    threads_race(objects, racers=16, rounds=15, name="new/{}/manifest")
+    assert files_below(tmp_path) == sorted(f"new/{number}/manifest" for number in range(15))
 
 
 def test_many_processes_race_and_one_wins(objects: Objects, tmp_path: Path) -> None:
-    racers, rounds = 4, 40
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(tmp_path), str(me), str(rounds)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for me in range(racers)
-    ]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    won = {}
-    for me, child in enumerate(children):
-        output, _ = child.communicate()
-        assert child.returncode == 0
-        for line in output.split():
-            assert int(line) not in won
-            won[int(line)] = me
-    assert sorted(won) == list(range(rounds))
-    for number, me in won.items():
-        assert objects.read(f"m/{number}") == content(me)
-    assert objects.names("m") == sorted(map(str, range(rounds)))
-    assert len(files_below(tmp_path)) == rounds
+    processes_race(objects, racers=4, rounds=40)
+    assert objects.names("m") == sorted(map(str, range(40)))
+    assert len(files_below(tmp_path)) == 40
 
 
 def test_put_never_overwrites(objects: Objects) -> None:

@@ -62,7 +62,9 @@ def test_a_look_up_reads_the_blocks_that_may_hold_it(
 ) -> None:
     read: list[int] = []
     whole = sortedfile.SortedFile._read
-    monkeypatch.setattr(sortedfile.SortedFile, "_read", lambda self, block: read.append(block) or whole(self, block))
+    monkeypatch.setattr(
+        sortedfile.SortedFile, "_read", lambda self, blocks: read.extend(blocks) or whole(self, blocks)
+    )
     store = ParquetStore([NUMBERS], *filled)
     asked = pa.table({"k": ["0005", "0150", "none"], "i": [500, 15_000, 1]})
     assert store.lookup("numbers", asked).rows["v"].to_pylist() == [1000, 15_000, None]
@@ -99,7 +101,7 @@ def test_state_twenty_times_the_budget_fits_into_the_budget_and_a_constant() -> 
     with_state = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
     facts = json.loads(with_state.stdout)
     assert facts["state_mb"] >= 20 * budget
-    assert facts["resident_mb"][1] - facts["resident_mb"][0] < budget + 240
+    assert facts["resident_mb"][1] - facts["resident_mb"][0] < budget + 200
     assert facts["found"] == 1000
 
 
@@ -113,7 +115,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 SEED, STEPS = 5, 8
-OFTEN = Parquet(max_files=2, snapshot_bytes=500, budget_bytes=1 << 20)
+OFTEN = Parquet(max_levels=2, snapshot_bytes=500, budget_bytes=1 << 20)
 
 
 def run(objects: Objects, history: History, steps: range) -> None:
@@ -129,7 +131,7 @@ def test_a_crash_at_any_io_call_loses_nothing_and_repeats_nothing(tmp_path: Path
     watched = FaultyObjects(Objects(tmp_path / "counted"), at=10**9)
     run(watched, History(SPECS), range(1, STEPS))
     calls = watched.calls
-    assert calls > 100
+    assert calls > 60
     for at in range(1, calls + 1, 1 if os.environ.get("TIDEMARK_LONG") else 11):
         root = tmp_path / f"{when}-{at}"
         history = History(SPECS)

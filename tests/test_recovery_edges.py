@@ -151,7 +151,9 @@ def test_a_mean_of_numbers_beyond_two_to_the_53(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.uint64()], ids=str)
-@pytest.mark.parametrize("store", [Parquet(max_files=2, snapshot_bytes=1), Memory(max_files=2)], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=2)], ids=lambda s: s.name
+)
 def test_decimals_and_large_numbers_survive_folding(tmp_path: Path, store: StoreConfig, kind: pa.DataType) -> None:
     values = pa.array([Decimal(7)]).cast(kind)
     batches = [batch((1, "a"), values=values), batch((30, "a"), values=values)]

@@ -18,7 +18,7 @@ STORES = ["memory", "rocksdb", "parquet"]
 
 
 def config(name: str, folder: Path) -> StoreConfig:
-    small = {"max_files": 3, "snapshot_bytes": 1}
+    small = {"max_levels": 3, "snapshot_bytes": 1}
     if name == "rocksdb":
         return RocksDB(cache_dir=str(folder / "cache"), **small)
     return {"memory": Memory, "parquet": Parquet}[name](**small)

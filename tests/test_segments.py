@@ -15,7 +15,7 @@ import pytest
 
 from statestore.changes import DELETE, MERGE, PUT, Layer
 from statestore.errors import CorruptionError, IncompatibleError
-from statestore.files.filetable import open_source
+from statestore.files.filetable import open_sources
 from statestore.files.segments import FileKind, FileRef, read_segment, read_verified, with_op, write_segment
 from statestore.files.sortedfile import write_sorted
 from statestore.keyrange import EVERYTHING
@@ -45,8 +45,7 @@ def write(objects: Objects, kind: FileKind, spec: TableSpec = MAIN) -> FileRef:
     name = segment_name(3, 7, "own-id", "parent-id")
     if kind == "changelog":
         return write_segment(objects, spec, [Layer(layer.op, clustered(layer.rows)) for layer in LAYERS], name)
-    ref = write_sorted(objects, spec, kind, name, [snapshot_rows() if kind == "snapshot" else run_rows()])
-    assert ref is not None
+    (ref,) = write_sorted(objects, spec, kind, name, [snapshot_rows() if kind == "snapshot" else run_rows()])
     return ref
 
 
@@ -64,7 +63,8 @@ def run_rows() -> pa.Table:
 
 
 def read(objects: Objects, ref: FileRef) -> list[Layer]:
-    return open_source(objects, MAIN, ref).layers(EVERYTHING)
+    (source,) = open_sources(objects, MAIN, [ref])
+    return source.layers(EVERYTHING)
 
 
 def by_time(rows: list[Row]) -> list[Row]:
@@ -184,6 +184,7 @@ def test_a_file_describes_itself(objects: Objects, kind: FileKind) -> None:
     assert facts.pop("attempt") in ref.path
     assert facts == {
         "tidemark.format": "1",
+        "part": "0",
         "kind": kind,
         "operator": "windows",
         "partition": "0",
@@ -227,8 +228,7 @@ def test_duckdb_reads_a_snapshot(objects: Objects) -> None:
 def test_duckdb_reads_a_key_column_named_like_the_folder(objects: Objects) -> None:
     spec = TableSpec("t", (Column("p", "string"),), (Column("n", "int64"),))
     rows = pa.table({"p": ["x", "y"], "n": pa.array([1, 2], pa.int64())})
-    ref = write_sorted(objects, spec, "snapshot", segment_name(1, 1, "s"), [rows])
-    assert ref is not None
+    (ref,) = write_sorted(objects, spec, "snapshot", segment_name(1, 1, "s"), [rows])
     path = objects.locate(ref.path)
     assert duckdb.sql(f"select p, n from '{path}'").fetchall() == [("x", 1), ("y", 2)]
 

@@ -22,7 +22,7 @@ STORES = {
     "parquet": Parquet(),
     "memory": Memory(),
     "rocksdb": RocksDB(),
-    "parquet, small limits": Parquet(max_files=2, snapshot_bytes=1),
+    "parquet, small limits": Parquet(max_levels=2, snapshot_bytes=1),
 }
 
 

@@ -109,7 +109,7 @@ def ledger(root: Path) -> list[str]:
 
 
 def stores(folder: Path) -> list[StoreConfig]:
-    return [Memory(), Parquet(), RocksDB(cache_dir=str(folder / "cache")), Parquet(max_files=2, snapshot_bytes=1)]
+    return [Memory(), Parquet(), RocksDB(cache_dir=str(folder / "cache")), Parquet(max_levels=2, snapshot_bytes=1)]
 
 
 @pytest.mark.parametrize("store", range(4), ids=["memory", "parquet", "rocksdb", "parquet-tiny"])

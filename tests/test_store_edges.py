@@ -145,7 +145,7 @@ def test_a_cache_that_fell_behind_sees_a_table_emptied(tmp_path: Path, number: i
     with open_store(config, objects, "job", SPECS, first) as store:
         assert plain(rows_of(store, "named")) == [row]
     second = advance(objects, SPECS, first, {"named": gone}, 2)
-    third = advance(objects, SPECS, second, {"main": tick}, 3, Parquet(max_files=2))
+    third = advance(objects, SPECS, second, {"main": tick}, 3, Parquet(max_levels=2))
     assert [ref.rows for ref in third.files if ref.table == "named"] == []
     with open_store(config, objects, "job", SPECS, third) as store:
         assert plain(rows_of(store, "named")) == []
@@ -164,7 +164,7 @@ def test_a_cache_that_fell_behind_sees_a_row_deleted_beside_rows_that_expired(tm
         assert plain(rows_of(store, "main")) == [A, deleted]
     gone = TableChanges(delete=table(MAIN, [deleted], keys_only=True))
     base = advance(objects, SPECS, base, {"main": gone}, 2)
-    base = advance(objects, SPECS, base, {"named": tick}, 3, Parquet(max_files=2))
+    base = advance(objects, SPECS, base, {"named": tick}, 3, Parquet(max_levels=2))
     assert [(ref.kind, ref.rows) for ref in base.files if ref.table == "main"] == [("snapshot", 1)]
     base = advance(objects, SPECS, base, {"main": TableChanges(expire=5), "named": tick}, 4)
     with open_store(config, objects, "job", SPECS, base) as store:
@@ -181,7 +181,7 @@ def test_a_cache_that_fell_behind_applies_nothing_twice(tmp_path: Path, number: 
     with open_store(config, objects, "job", SPECS, base) as store:
         assert plain(rows_of(store, "named")) == [("k", True, 1)]
     for sequence in (2, 3, 4):
-        base = advance(objects, SPECS, base, {"named": one}, sequence, Parquet(max_files=2))
+        base = advance(objects, SPECS, base, {"named": one}, sequence, Parquet(max_levels=2))
     assert [(ref.table, ref.first, ref.last) for ref in base.files] == [
         ("main", 1, 1),
         ("named", 1, 3),
@@ -249,7 +249,7 @@ def test_a_zombie_in_the_cache_folder_is_left_alone(tmp_path: Path) -> None:
     zombie.close()
 
 
-@pytest.mark.parametrize("wrong", [{"max_files": 1}, {"snapshot_bytes": 0}], ids=["max_files", "snapshot_bytes"])
+@pytest.mark.parametrize("wrong", [{"max_levels": 1}, {"snapshot_bytes": 0}], ids=["max_levels", "snapshot_bytes"])
 def test_limits_nothing_can_keep_are_refused(wrong: dict[str, Any]) -> None:
     for config in (Memory, Parquet, RocksDB):
         with pytest.raises(UsageError, match="store-"):

@@ -77,14 +77,14 @@ class Stores(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     @initialize(
-        max_files=st.sampled_from([2, 4, 12]),
+        max_levels=st.sampled_from([2, 4, 12]),
         snapshot_bytes=st.sampled_from([1, 5000, 1 << 30]),
         block_bytes=st.sampled_from([60, 400, 4 << 20]),
         band_share=st.sampled_from([16, 1 << 18]),
     )
-    def begin(self, max_files: int, snapshot_bytes: int, block_bytes: int, band_share: int) -> None:
+    def begin(self, max_levels: int, snapshot_bytes: int, block_bytes: int, band_share: int) -> None:
         self.sequence = 0
-        self.limits = Parquet(max_files=max_files, snapshot_bytes=snapshot_bytes, budget_bytes=1 << 20)
+        self.limits = Parquet(max_levels=max_levels, snapshot_bytes=snapshot_bytes, budget_bytes=1 << 20)
         self.patch.setattr(sortedfile, "BLOCK_BYTES", block_bytes)
         for module in (parquet, partition_log):
             self.patch.setattr(module, "BAND_SHARE", band_share)

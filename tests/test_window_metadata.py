@@ -19,7 +19,7 @@ from statestore.messages.reads import get_messages
 from statestore.messages.store import add, together
 from statestore.messages.tables import MessageTables
 from statestore.tables import TIME, Column
-from tests.test_messages import open_store
+from tests.message_twin import open_store
 
 SHARE = settings.default.max_examples
 KEY = (Column("k", "string", "key"),)

@@ -31,10 +31,10 @@ def new_folder() -> Iterator[Path]:
 
 
 def store_config(name: StoreName, folder: Path, limits: tuple[int, int]) -> StoreConfig:
-    max_files, snapshot_bytes = limits
+    max_levels, snapshot_bytes = limits
     if name == "rocksdb":
-        return RocksDB(cache_dir=str(folder / "cache"), max_files=max_files, snapshot_bytes=snapshot_bytes)
-    return {"memory": Memory, "parquet": Parquet}[name](max_files=max_files, snapshot_bytes=snapshot_bytes)
+        return RocksDB(cache_dir=str(folder / "cache"), max_levels=max_levels, snapshot_bytes=snapshot_bytes)
+    return {"memory": Memory, "parquet": Parquet}[name](max_levels=max_levels, snapshot_bytes=snapshot_bytes)
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -93,13 +93,13 @@ def check_identities(root: Path) -> None:
                 emitted[(*where, pane)] = values
 
 
-def check_files(root: Path, max_files: int) -> None:
+def check_files(root: Path, max_levels: int) -> None:
     """The limit on files holds, every named file is there, a folded file stands for the last segment it holds."""
     segments: dict[tuple[int, str, int], tuple[str, str]] = {}
     for manifest in evidence.manifests(root):
         for partition, state in enumerate(manifest["operators"]["windows"]["partitions"]):
             tables = Counter(ref["table"] for ref in state["files"])
-            assert all(count <= max_files for count in tables.values())
+            assert all(count <= max_levels for count in tables.values())
             for ref in state["files"]:
                 name, ids = (partition, ref["table"], ref["last"]), (ref["segment"], ref.get("kind", "changelog"))
                 assert segments.setdefault(name, ids)[0] == ids[0]

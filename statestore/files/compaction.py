@@ -1,30 +1,28 @@
-"""Which files of a table to fold before one more is added, decided purely; and the folding itself, band by band.
+"""Which files of a table to fold before one more is added. Pure.
 
-A partition names at most ``max_files`` files of a table. The young ones are folded, so what a checkpoint folds is, on
-the average, a few times what it wrote. A single fold may be as large as the table, about once per doubling of it.
+The files of a table lie in levels, oldest first: a changelog segment is one, and so are the files, disjoint and in
+key order, that a fold wrote. The young ones are folded when there are ``max_levels`` of them, so what a checkpoint
+folds is, on the average, a few times what it wrote. What is more than `WORK_BYTES` is folded in pieces, ranges of
+keys, one with each checkpoint: the files themselves tell how far it has come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import pyarrow as pa
-
-from statestore.changes import PUT, Layer
-from statestore.files.filetable import FileTable
-from statestore.files.segments import FileKind, FileRef, SegmentName, with_op
-from statestore.files.sortedfile import write_sorted
-from statestore.fold import fold_run
-from statestore.keyrange import EVERYTHING
-from statestore.objects import Objects
+from statestore.files.segments import FileRef, Level
 from statestore.store import StoreConfig
 from statestore.tables import TableSpec
 
 WORK_BYTES = 256 << 20
-"""A table larger than this is not written out as a snapshot for the sake of a fast restart alone."""
+"""What one checkpoint folds at once; and a table larger than this has no snapshot written whole."""
+
+WORK_SHARE = 64
+"""Of a huge table a checkpoint folds this share at once, or its levels would become many."""
 
 YOUNG_FILES = 4
-"""Files that are folded at least, when there are too many."""
+"""Levels that are folded at least, when there are too many."""
 
 CLEARLY_LARGER = 1.5
 """An older file is folded with younger ones unless it is larger than they are together by this factor."""
@@ -41,78 +39,109 @@ RESTORE_BYTES_PER_S = 50 << 20
 _GOLDEN = 0.6180339887498949
 
 
-def live_files(files: Sequence[FileRef], spec: TableSpec, expired: int | None) -> tuple[FileRef, ...]:
+class Fold(NamedTuple):
+    """Levels ``[first, last)`` to fold into one: whole, or a piece of about so many bytes of them."""
+
+    first: int
+    last: int
+    piece: int | None = None
+
+
+def live_levels(levels: Sequence[Level], spec: TableSpec, expired: int | None) -> list[Level]:
     """Without the files whose every row has expired: an expired window is a dropped file.
 
     Where rows expire by a value, a file may hide older rows of its keys, so only the oldest files can go.
     """
-    gone = [expired is not None and ref.expiry_max is not None and ref.expiry_max <= expired for ref in files]
-    if spec.expires_by_key:
-        return tuple(ref for ref, dead in zip(files, gone, strict=True) if not dead)
-    first = gone.index(False) if False in gone else len(files)
-    return tuple(files[first:])
+    kept: list[Level] = []
+    for level in levels:
+        if kept and not spec.expires_by_key:
+            kept.append(level)
+        elif left := tuple(ref for ref in level if not _gone(ref, expired)):
+            kept.append(left)
+    return kept
 
 
-def plan(files: Sequence[FileRef], config: StoreConfig, partition: int) -> tuple[int, int] | None:
-    """Which files ``[first, last)`` of one table (oldest first) to fold before one more is added, or None.
+def _gone(ref: FileRef, expired: int | None) -> bool:
+    return expired is not None and ref.expiry_max is not None and ref.expiry_max <= expired
 
-    From 0 to the end is a snapshot: when a few times as much has been logged since the last one as it holds, or
+
+def plan(levels: Sequence[Level], config: StoreConfig, partition: int) -> list[Fold]:
+    """What to fold of one table before a segment is added: disjoint, the younger levels first.
+
+    A fold of everything is a snapshot: when a few times as much has been logged since the last one as it holds, or
     when reading all files would take longer than the recovery budget. The thresholds differ by partition, so that the
     partitions of a job do not all write theirs in the same checkpoint.
     """
-    count, sizes = len(files), [ref.bytes for ref in files]
+    count, sizes = len(levels), [_bytes(level) for level in levels]
     if not count:
-        return None
-    total = sum(sizes)
-    if total <= WORK_BYTES and _snapshot_due(files, config, partition):
-        return 0, count
-    level_0 = _level_0(files)
-    if sum(sizes[level_0:]) > config.budget_bytes // 4 and level_0 + 1 < config.max_files:
-        return level_0, count
-    return (_young(sizes), count) if count >= config.max_files else None
+        return []
+    if sum(sizes) <= WORK_BYTES and _snapshot_due(levels, config, partition):
+        return [Fold(0, count)]
+    work = max(WORK_BYTES, sum(sizes) // WORK_SHARE)
+    begun = under_way(levels)
+    folds = _young_folds(levels, sizes, begun[1] if begun else 0, work, config)
+    if begun is None and folds:
+        # Whatever else would be folded now, if one checkpoint could do it all.
+        begun = _young(sizes, 0), folds[0].first
+    if begun is not None and begun[1] - begun[0] > 1:
+        folds.append(Fold(*begun, work + GROWTH * sizes[-1]))
+    return folds
 
 
-def _snapshot_due(files: Sequence[FileRef], config: StoreConfig, partition: int) -> bool:
-    base = files[0].bytes if files[0].kind == "snapshot" else 0
-    logged = sum(ref.bytes for ref in files) - base
+def under_way(levels: Sequence[Level]) -> tuple[int, int] | None:
+    """The levels of which a piece has been folded: what they became reaches up to the last of them."""
+    for first, level in enumerate(levels):
+        reached = max(ref.last for ref in level)
+        last = first + 1
+        while last < len(levels) and levels[last][0].first <= reached:
+            last += 1
+        if last > first + 1:
+            return first, last
+    return None
+
+
+def _young_folds(
+    levels: Sequence[Level], sizes: Sequence[int], begin: int, work: int, config: StoreConfig
+) -> list[Fold]:
+    count, level_0 = len(levels), _level_0(levels)
+    if sum(sizes[level_0:]) > config.budget_bytes // 4 and level_0 + 1 < config.max_levels:
+        return [Fold(level_0, count)]
+    if count < config.max_levels:
+        return []
+    first = _young(sizes, begin, work)
+    return [Fold(first, count)] if count - first > 1 else []
+
+
+def _snapshot_due(levels: Sequence[Level], config: StoreConfig, partition: int) -> bool:
+    base = _bytes(levels[0]) if levels[0][0].kind == "snapshot" else 0
+    logged = sum(map(_bytes, levels)) - base
     stagger = 0.75 + (partition * _GOLDEN) % 1 / 2
     slow = (base + logged) > config.recovery_s * RESTORE_BYTES_PER_S and logged > base / 4
     return logged > 0 and (logged >= stagger * max(config.snapshot_bytes, GROWTH * base) or slow)
 
 
-def _level_0(files: Sequence[FileRef]) -> int:
+def _level_0(levels: Sequence[Level]) -> int:
     """Where the changelog segments at the young end begin."""
-    first = len(files)
-    while first and files[first - 1].kind == "changelog":
+    first = len(levels)
+    while first and levels[first - 1][0].kind == "changelog":
         first -= 1
     return first
 
 
-def _young(sizes: Sequence[int]) -> int:
-    """Where the young files begin that are folded together: up to an older one that is clearly larger than they are.
+def _young(sizes: Sequence[int], begin: int, limit: int | None = None) -> int:
+    """Where the young levels begin that are folded together: up to an older one that is clearly larger than they are.
 
-    So sizes stay geometric, and each byte is folded a few times in its life however large the table grows: 4 times at
-    1 GB, 6 at 10, 8 at 50 in checkpoints of 1 MB.
+    So sizes stay geometric, and each byte is folded a few times in its life however large the table grows. Levels
+    before ``begin`` are left out, and what would make it more than ``limit`` bytes.
     """
     first, folded = len(sizes), 0
-    while first and (len(sizes) - first < YOUNG_FILES or sizes[first - 1] <= CLEARLY_LARGER * folded):
+    while first > begin and (len(sizes) - first < YOUNG_FILES or sizes[first - 1] <= CLEARLY_LARGER * folded):
+        if limit is not None and folded and folded + sizes[first - 1] > limit:
+            return first
         first -= 1
         folded += sizes[first]
-    return 0 if sum(sizes[:first]) <= SMALL_BYTES else first
+    return begin if sum(sizes[begin:first]) <= SMALL_BYTES else first
 
 
-def fold_into(
-    objects: Objects, spec: TableSpec, table: FileTable, kind: FileKind, name: SegmentName
-) -> FileRef | None:
-    """Fold everything in ``table`` into one file. None when no row is left."""
-    if kind == "snapshot":
-        return write_sorted(objects, spec, kind, name, table.scan(EVERYTHING))
-    bands = (table.layers(band) for band in table.bands(EVERYTHING, fold=True))
-    return write_sorted(objects, spec, kind, name, (_run(spec, layers) for layers in bands))
-
-
-def _run(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
-    """A band folded, still hiding what it hides below, sorted by key with its ops."""
-    empty = with_op(spec, Layer(PUT, spec.schema.empty_table()))
-    rows = pa.concat_tables([empty, *(with_op(spec, layer) for layer in fold_run(spec, layers))])
-    return rows.sort_by([(name, "ascending") for name in spec.key_names]) if rows.num_rows > 1 else rows
+def _bytes(level: Level) -> int:
+    return sum(ref.bytes for ref in level)

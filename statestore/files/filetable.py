@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from statestore import layers as reading
 from statestore.changes import Layer, Lookup, Ranges
-from statestore.files.segments import FileRef, read_segment
+from statestore.files.segments import FileRef, levels_of, read_segment
 from statestore.files.sortedfile import BLOCK_BYTES, SortedFile
 from statestore.keyrange import Cut, Key, KeyRange, plain
 from statestore.objects import Objects
@@ -102,10 +102,37 @@ def _may_touch(spec: TableSpec, ref: FileRef, keys: KeyRange) -> bool:
     return not (below or above)
 
 
-def open_source(objects: Objects, spec: TableSpec, ref: FileRef) -> Source:
-    """The source that reads a durable file. Nothing is read yet."""
-    kind = SegmentFile if ref.kind == "changelog" else SortedFile
-    return kind(objects, spec, ref)
+class SortedFiles:
+    """A level of folded files, read like one: each holds later keys than the one before it."""
+
+    def __init__(self, files: Sequence[SortedFile]) -> None:
+        self._files = list(files)
+
+    def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
+        """The last key of each block that ``keys`` touches, and the block's size in bytes."""
+        return [split for file in self._files for split in file.splits(keys)]
+
+    def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
+        """Rows within ``keys``, a layer per op."""
+        rows: dict[int, list[pa.Table]] = {}
+        for file in self._files:
+            for layer in file.layers(keys, wanted):
+                rows.setdefault(layer.op, []).append(layer.rows)
+        return [Layer(op, pa.concat_tables(parts), ordered=True) for op, parts in rows.items()]
+
+    def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
+        """They are sorted."""
+
+
+def open_sources(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) -> list[Source]:
+    """The sources that read durable files of one table, one per level. Nothing is read yet."""
+    sources: list[Source] = []
+    for level in levels_of(files):
+        if level[0].kind == "changelog":
+            sources += [SegmentFile(objects, spec, ref) for ref in level]
+        else:
+            sources.append(SortedFiles([SortedFile(objects, spec, ref) for ref in level]))
+    return sources
 
 
 class FileTable:

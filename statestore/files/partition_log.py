@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from statestore.admission import admit, specs_by_name
 from statestore.changes import ChangeSet
-from statestore.files.compaction import fold_into, live_files, plan
-from statestore.files.filetable import FileTable, open_source
-from statestore.files.segments import FileRef, PartitionState, SegmentName, write_segment
+from statestore.files.compaction import live_levels, plan
+from statestore.files.folding import LevelFolder
+from statestore.files.segments import FileRef, PartitionState, SegmentName, levels_of, write_segment
 from statestore.objects import Objects
 from statestore.parquet import BAND_SHARE
 from statestore.store import StoreConfig
@@ -45,32 +45,35 @@ class PartitionLog:
         for spec in self.specs:
             kept, folded = self._folded(spec, base, expired)
             floor = max(floor, folded)
+            files += kept
             if layers := admitted.get(spec.name):
                 name = self._name(sequence, sequence, self.attempt, base.lineage)
-                kept = (*kept, write_segment(self.objects, spec, layers, name))
+                files.append(write_segment(self.objects, spec, layers, name))
                 wrote = True
-            files += kept
         lineage, sequence = (self.attempt, sequence) if wrote else (base.lineage, base.sequence)
         return PartitionState(tuple(files), expired, lineage, sequence, floor)
 
-    def _folded(
-        self, spec: TableSpec, base: PartitionState, expired: dict[str, int]
-    ) -> tuple[tuple[FileRef, ...], int]:
+    def _folded(self, spec: TableSpec, base: PartitionState, expired: dict[str, int]) -> tuple[list[FileRef], int]:
         """The table's live files, folded where it is time; and up to which sequence they now are."""
-        bound = expired.get(spec.name)
-        files = live_files([ref for ref in base.files if ref.table == spec.name], spec, bound)
-        chosen = plan(files, self.config, self.partition)
-        if chosen is None:
-            return files, 0
-        first, last = chosen
-        picked = files[first:last]
-        sources = [open_source(self.objects, spec, ref) for ref in picked]
-        table = FileTable(spec, sources, bound, self.config.budget_bytes // BAND_SHARE)
-        # A folded file stands for all segments up to the last one it holds, so it carries that one's id.
-        name = self._name(picked[0].first, picked[-1].last, picked[-1].segment, picked[0].previous)
-        # Nothing lies below the oldest file, so nothing there needs hiding: what is left is a snapshot.
-        made = fold_into(self.objects, spec, table, "snapshot" if first == 0 else "run", name)
-        return (*files[:first], *([made] if made else []), *files[last:]), picked[-1].last
+        bound, floor = expired.get(spec.name), 0
+        levels = live_levels(levels_of([ref for ref in base.files if ref.table == spec.name]), spec, bound)
+        folder = LevelFolder(self.objects, spec, bound, self.config.budget_bytes // BAND_SHARE, self._named)
+        for fold in plan(levels, self.config, self.partition):
+            picked = levels[fold.first : fold.last]
+            floor = max(floor, *(ref.last for level in picked for ref in level))
+            # Nothing lies below the oldest level, so nothing there needs hiding: what is left is a snapshot.
+            lowest = fold.first == 0
+            if fold.piece is None:
+                made = folder.whole(picked, lowest=lowest)
+            else:
+                made = folder.piece(picked, fold.piece, lowest=lowest)
+            levels[fold.first : fold.last] = made
+        return [ref for level in levels for ref in level], floor
+
+    def _named(self, files: Sequence[FileRef]) -> SegmentName:
+        """A folded file stands for all segments up to the last one it holds, so it carries that one's id."""
+        oldest, newest = files[0], max(files, key=lambda ref: ref.last)
+        return self._name(oldest.first, newest.last, newest.segment, oldest.previous)
 
     def _name(self, first: int, last: int, segment: str, previous: str) -> SegmentName:
         folder = f"data/{self.operator}/{self.partition}"

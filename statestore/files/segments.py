@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from statestore.arrowtypes import positions
 from statestore.changes import DELETE, Layer
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
-from statestore.layers import positions
 from statestore.objects import Objects
 from statestore.tables import TableSpec
 
@@ -50,6 +51,10 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     tail: str = ""
 
 
+Level: TypeAlias = tuple[FileRef, ...]
+"""Files of a table that were folded together, disjoint and in key order; or one changelog segment."""
+
+
 class PartitionState(msgspec.Struct, frozen=True):
     """All durable state of one state partition: files oldest first, and per table the expiry bound in force.
 
@@ -63,8 +68,13 @@ class PartitionState(msgspec.Struct, frozen=True):
     floor: int = 0
 
 
+def levels_of(files: Sequence[FileRef]) -> list[Level]:
+    """The files of one table by level: those of one level begin with the same checkpoint."""
+    return [tuple(level) for _, level in groupby(files, key=lambda ref: ref.first)]
+
+
 class SegmentName(msgspec.Struct, frozen=True):
-    """Where a new file goes and what its metadata says."""
+    """Where a new file goes and what its metadata says. ``part`` counts the files that one fold writes."""
 
     folder: str
     operator: str
@@ -75,11 +85,12 @@ class SegmentName(msgspec.Struct, frozen=True):
     segment: str
     previous: str
     attempt: str
+    part: int = 0
 
     def path(self, table: str, kind: FileKind) -> str:
         """The file's path below the root: a name nobody else uses."""
-        suffix = "arrow" if kind == "changelog" else "parquet"
-        return f"{self.folder}/{self.first}-{self.last}-{self.attempt}.{table}.{kind}.{suffix}"
+        suffix = "changelog.arrow" if kind == "changelog" else f"{kind}-{self.part}.parquet"
+        return f"{self.folder}/{self.first}-{self.last}-{self.attempt}.{table}.{suffix}"
 
     def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
         """What the file says of itself."""

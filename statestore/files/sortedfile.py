@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,6 +22,8 @@ import pyarrow.parquet as pq
 from statestore.changes import DELETE, MERGE, PUT, Layer
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, NotFoundError
+from statestore.files import footers
+from statestore.files.footers import Footer
 from statestore.files.segments import (
     OP,
     FileKind,
@@ -79,30 +82,46 @@ class _Tail:
 
 
 def write_sorted(
-    objects: Objects, spec: TableSpec, kind: FileKind, name: SegmentName, batches: Iterable[pa.Table]
-) -> FileRef | None:
-    """Write ``batches`` (in key order, each key once; with ``__op`` for a run) as a file; None without a row.
+    objects: Objects,
+    spec: TableSpec,
+    kind: FileKind,
+    name: SegmentName,
+    batches: Iterable[pa.Table],
+    file_bytes: int | None = None,
+) -> list[FileRef]:
+    """Write ``batches`` (in key order, each key once; with ``__op`` for a run) as files of about ``file_bytes``.
 
-    Streams: memory is a block and what ``batches`` holds.
+    Streams: memory is a block and what ``batches`` holds. No file without a row. When it raises, files that nobody
+    names may remain.
     """
     filled = _coalesced(batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return None
+    refs: list[FileRef] = []
+    for first in filled:
+        part = msgspec.structs.replace(name, part=len(refs))
+        refs.append(_write_file(objects, spec, kind, part, _as_far_as(first, filled, file_bytes)))
+    return refs
+
+
+def _write_file(
+    objects: Objects, spec: TableSpec, kind: FileKind, name: SegmentName, batches: Iterable[pa.Table]
+) -> FileRef:
     schema = stored_schema(spec, kind)
     rows, expiries, ends = 0, [], []
     with objects.writer(name.path(spec.name, kind)) as sink:
         tail = _Tail(sink)
+        # Pages are small; the sink gets them by the block.
+        buffered = pa.BufferedOutputStream(pa.PythonFile(tail, mode="w"), BLOCK_BYTES)
         with pq.ParquetWriter(
-            pa.PythonFile(tail, mode="w"),
+            buffered,
             schema.with_metadata(name.metadata(spec, kind)),
             compression="lz4",
             use_dictionary=False,
+            column_encoding={field.name: "DELTA_BINARY_PACKED" for field in schema if _is_whole(field.type)},
             write_page_checksum=True,
             # Rows encoded at once; by default so few that a fifth of the time is lost.
             write_batch_size=1 << 16,
         ) as writer:
-            for batch in _chain(first, filled):
+            for batch in batches:
                 for block in _blocks(batch.cast(schema)):
                     writer.write_table(block, row_group_size=block.num_rows)
                     # Taken, not sliced: a slice would keep the whole block in memory.
@@ -111,7 +130,9 @@ def write_sorted(
                 rows += batch.num_rows
                 expiries.append(expiry_range(spec, [batch]))
             writer.add_key_value_metadata({INDEX: _pack(pa.concat_tables(ends))})
+            buffered.flush()
             tail.kept = []
+        buffered.flush()
         footer = tail.footer()
     low, high = _spread(expiries)
     return name.ref(
@@ -132,12 +153,17 @@ def stored_schema(spec: TableSpec, kind: FileKind) -> pa.Schema:
     return pa.schema([*([] if kind == "snapshot" else [OP]), *fields])
 
 
+def _is_whole(kind: pa.DataType) -> bool:
+    """Whether differences of neighbours make it small: half the bytes, and the time, of numbers written plainly."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+
+
 def _in_seconds(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) and kind.unit == "s")
 
 
 class SortedFile:
-    """A folded file, opened when it is first asked for something."""
+    """A folded file. Between two reads it holds its footer and one block, no descriptor and no mapping."""
 
     def __init__(self, objects: Objects, spec: TableSpec, ref: FileRef) -> None:
         self._objects, self._spec, self._ref = objects, spec, ref
@@ -145,18 +171,24 @@ class SortedFile:
         self._settled = False
         self._wanted: set[int] = set()
 
+    @property
+    def end(self) -> Key:
+        """The last key of all."""
+        return self._footer.ends[-1]
+
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
         """The last key of each block that ``keys`` touches, and the block's size in bytes."""
-        return [(self._ends[block], self._sizes[block]) for block in self._blocks(keys)]
+        footer = self._footer
+        return [(footer.ends[block], footer.sizes[block]) for block in self._blocks(keys)]
 
     def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
         """Rows within ``keys``; of blocks that hold none of the ``wanted`` prefixes (sorted) nothing is read."""
         blocks = [block for block in self._blocks(keys) if wanted is None or self._holds(block, wanted)]
         if not blocks:
+            self._held = None  # a scan has left it behind, or not come to it
             return []
         self._settle(blocks)
-        parts = [self._read(block) for block in blocks]
-        return split(self._spec, self._ref.kind, pa.concat_tables(parts), keys)
+        return split(self._spec, self._ref.kind, pa.concat_tables(self._read(blocks)), keys)
 
     def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
         """It is sorted."""
@@ -164,13 +196,12 @@ class SortedFile:
     def _settle(self, wanted: Iterable[int]) -> None:
         """Take a local copy of a file on remote storage once a good part of it has been wanted."""
         self._wanted.update(wanted)
-        if not self._settled and len(self._wanted) * COPY_SHARE >= len(self._ends):
+        if not self._settled and len(self._wanted) * COPY_SHARE >= len(self._footer.ends):
             self._objects.map(self._ref.path, self._ref.bytes)
             self._settled = True
-            self.__dict__.pop("_opened", None)
 
     def _blocks(self, keys: KeyRange) -> range:
-        index, width = self._index, len(self._spec.key)
+        index, width = self._footer.index, len(self._spec.key)
         first = 0 if keys.lower is None else bisect(index, keys.lower, width)
         last = index.num_rows if keys.upper is None else bisect(index, keys.upper, width) + 1
         return range(first, min(last, index.num_rows))
@@ -180,20 +211,25 @@ class SortedFile:
         width = wanted.num_columns
         if not width:
             return True
-        before = bisect(wanted, Cut(self._ends[block - 1][:width]), width) if block else 0
-        return bisect(wanted, Cut(self._ends[block][:width], after=True), width) > before
+        ends = self._footer.ends
+        before = bisect(wanted, Cut(ends[block - 1][:width]), width) if block else 0
+        return bisect(wanted, Cut(ends[block][:width], after=True), width) > before
 
-    def _read(self, block: int) -> pa.Table:
-        """One block. The last one stays: the next band often begins in it."""
-        if self._held is None or self._held[0] != block:
-            self._held = block, self._once_more(lambda: self._read_block(block))
-        return self._held[1]
+    def _read(self, blocks: Sequence[int]) -> list[pa.Table]:
+        """The rows of each. The last block stays: the next band often begins in it."""
+        held = dict([self._held] if self._held else [])
+        new = [block for block in blocks if block not in held]
+        if new:
+            held |= zip(new, self._once_more(lambda: self._read_blocks(new)), strict=True)
+        self._held = blocks[-1], held[blocks[-1]]
+        return [held[block] for block in blocks]
 
-    def _read_block(self, block: int) -> pa.Table:
+    def _read_blocks(self, blocks: Sequence[int]) -> list[pa.Table]:
         op = [] if self._ref.kind == "snapshot" else [OP]
-        with self._reading():
-            rows = self._opened.read_row_group(block, use_threads=False)
-            return rows.cast(pa.schema([*op, *self._spec.schema]))
+        schema, metadata = pa.schema([*op, *self._spec.schema]), self._found.metadata
+        with self._input() as source:
+            file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+            return [file.read_row_group(block, use_threads=False).cast(schema) for block in blocks]
 
     def _once_more(self, read: Callable[[], T]) -> T:
         """What a first reading finds damaged may be this host's copy: without it, once more."""
@@ -201,50 +237,50 @@ class SortedFile:
             return read()
         except CorruptionError:
             self._objects.forget(self._ref.path)
-            self.__dict__.pop("_opened", None)
+            footers.forget(self._name)
+            self.__dict__.pop("_found", None)
             return read()
 
     @property
-    def _file(self) -> pq.ParquetFile:
-        return self._once_more(lambda: self._opened)
+    def _footer(self) -> Footer:
+        return self._once_more(lambda: self._found)
 
     @cached_property
-    def _opened(self) -> pq.ParquetFile:
-        ref = self._ref
-        try:
-            source = self._objects.open_input(ref.path, ref.bytes)
-        except NotFoundError:
-            raise missing(ref) from None
-        with self._reading():
-            self._check_tail(source)
-            file = pq.ParquetFile(source, page_checksum_verification=True)
-            check_described(self._spec, ref, file.schema_arrow.metadata or {})
-            return file
+    def _found(self) -> Footer:
+        """The footer that this process has kept, else read."""
+        # A local file is known again by inode, size and time of change: one damaged in place since is noticed.
+        version = self._objects.local_version(self._ref.path)
+        footer = footers.find(self._name, version)
+        if footer is None:
+            footer = self._read_footer()
+            footers.keep(self._name, version, footer)
+        return footer
 
-    def _check_tail(self, source: pa.NativeFile) -> None:
+    @property
+    def _name(self) -> footers.FooterName:
+        return self._objects.root, self._spec, self._ref
+
+    def _read_footer(self) -> Footer:
         length, _, expected = self._ref.tail.partition(":")
-        size = source.size()
-        if size != self._ref.bytes:
-            raise damaged(self._ref, f"{size} bytes, {self._ref.bytes} expected")
-        source.seek(size - int(length))
-        if checksum(source.read_buffer(int(length))) != expected:
-            raise damaged(self._ref, "its footer does not match the manifest")
-        source.seek(0)
+        with self._input() as source:
+            source.seek(self._ref.bytes - int(length))
+            tail = source.read_buffer(int(length))
+            if checksum(tail) != expected:
+                raise damaged(self._ref, "its footer does not match the manifest")
+            metadata = pq.read_metadata(pa.BufferReader(tail))
+            check_described(self._spec, self._ref, metadata.metadata or {})
+            index = _unpack(metadata.metadata[INDEX.encode()])
+        columns = [[plain(value) for value in column] for column in index.columns]
+        sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+        return Footer(metadata, index, list(zip(*columns, strict=True)), sizes)
 
-    @cached_property
-    def _index(self) -> pa.Table:
-        with self._reading():
-            return _unpack(self._file.metadata.metadata[INDEX.encode()])
-
-    @cached_property
-    def _ends(self) -> list[Key]:
-        columns = [[plain(value) for value in column] for column in self._index.columns]
-        return list(zip(*columns, strict=True))
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        footer = self._file.metadata
-        return [footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)]
+    @contextmanager
+    def _input(self) -> Iterator[pa.NativeFile]:
+        """The file for one read. A local one is mapped: its pages are those that all processes of the host share."""
+        with self._reading(), self._objects.open_input(self._ref.path, self._ref.bytes) as source:
+            if (size := source.size()) != self._ref.bytes:
+                raise damaged(self._ref, f"{size} bytes, {self._ref.bytes} expected")
+            yield source
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -288,9 +324,16 @@ def _coalesced(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def _chain(first: pa.Table, rest: Iterable[pa.Table]) -> Iterable[pa.Table]:
+def _as_far_as(first: pa.Table, rest: Iterator[pa.Table], limit_bytes: int | None) -> Iterator[pa.Table]:
+    """``first`` and of the ``rest`` what fits."""
     yield first
-    yield from rest
+    size = first.nbytes
+    while limit_bytes is None or size < limit_bytes:
+        batch = next(rest, None)
+        if batch is None:
+            return
+        yield batch
+        size += batch.nbytes
 
 
 def _blocks(rows: pa.Table) -> Iterable[pa.Table]:

@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.arrowtypes import positions
 from statestore.changes import Ranges
 from statestore.errors import UsageError
 from statestore.keyrange import Key, as_scalar
-from statestore.layers import assign, positions
+from statestore.layers import assign
 from statestore.messages.retention import column_of
 from statestore.messages.tables import BOUNDS, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from statestore.store import StateView

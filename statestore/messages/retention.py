@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.arrowtypes import positions
 from statestore.changes import TableChanges
 from statestore.fold import combine
-from statestore.layers import positions
 from statestore.messages.sizes import row_bytes
 from statestore.messages.tables import MESSAGE_TIME, MessageTables
 from statestore.store import StateView

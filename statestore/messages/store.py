@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.arrowtypes import positions
 from statestore.changes import ChangeSet, TableChanges
-from statestore.layers import positions
 from statestore.messages.reads import messages_for
 from statestore.messages.retention import Marks, read_marks, retention_bound, slot_bound, tally
 from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables

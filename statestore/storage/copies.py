@@ -1,17 +1,22 @@
 """Local copies of remote objects, shared by the processes of a host, and reading without a copy.
 
-Objects never change under their name, so a copy is good as long as it is whole.
+Objects never change under their name, so a copy is good as long as it is whole. The folder is bounded: what was used
+least recently goes first. Whoever has a removed copy mapped keeps its bytes; whoever comes later fetches it again.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
+import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import xxhash
 from fsspec.caching import ReadAheadCache
 
@@ -21,32 +26,59 @@ READ_AHEAD = 256 * 1024
 """Bytes fetched beyond what was asked for: many small reads in a row are one request."""
 
 
+COPIES_BYTES = 10 << 30
+"""What the folder of copies may hold by default."""
+
+PRUNED_SHARE = 0.8
+"""Pruning goes down to this share of the limit, so that it is not due again at once."""
+
+LOOKS = 20
+"""The folder is looked through when this process has added a twentieth of its limit since it last did."""
+
+ABANDONED_S = 3600
+"""An unfinished file that nobody has written to for so long is a dead process'."""
+
+_OURS = re.compile(r"\.?[0-9a-f]{32}")
+
+_added: dict[tuple[Path, int], int] = {}
+"""Bytes that this process has added to a folder since it looked it through; no entry before the first time."""
+
+
 class Copies:
     """A folder of copies; their names say which object of which place they are of."""
 
-    def __init__(self, folder: Path, place: str) -> None:
+    def __init__(self, folder: Path, place: str, limit: int) -> None:
         self._folder = folder
         self._place = place
+        self._limit = limit
 
-    def find(self, path: str, size: int) -> Path | None:
-        """The copy, if there is a whole one: a power cut may have left a shorter one."""
+    def open(self, path: str, size: int) -> pa.NativeFile | None:
+        """The copy, mapped, if there is a whole one: a power cut may have left a shorter one."""
         copy = self._copy(path)
         try:
-            return copy if copy.stat().st_size == size else None
-        except OSError:
+            found = copy.stat()
+            if found.st_size != size:
+                return None
+            with suppress(OSError):
+                # Mounts do not keep the time of access well. That of change stays: `version` goes by it.
+                os.utime(copy, ns=(time.time_ns(), found.st_mtime_ns))
+            return pa.memory_map(str(copy))
+        except OSError:  # or another process has just pruned it
             return None
 
-    def keep(self, path: str, fetch: Callable[[str], None]) -> Path:
-        """Fetch into a file of its own, then give it its name: others see all of it or nothing."""
+    def keep(self, path: str, fetch: Callable[[str], None]) -> pa.NativeFile:
+        """Fetch into a file of its own, then give it its name: others see all of it or nothing. Mapped."""
         temporary, copy = self.temporary(path), self._copy(path)
         try:
             fetch(str(temporary))
             with storage_errors(path, writing=True):
                 _sync(temporary)
+                source = pa.memory_map(str(temporary))  # under its name another process may prune it at once
                 os.replace(temporary, copy)
         finally:
             temporary.unlink(missing_ok=True)
-        return copy
+        self._make_room(copy, source.size())
+        return source
 
     def temporary(self, path: str) -> Path:
         """A fresh name in the folder, which is made where it is missing."""
@@ -59,8 +91,60 @@ class Copies:
         with storage_errors(path, writing=True):
             self._copy(path).unlink(missing_ok=True)
 
+    def version(self, path: str) -> tuple[int, ...] | None:
+        """Of the copy, if there is one."""
+        with storage_errors(path):
+            return version(self._copy(path))
+
+    def _make_room(self, made: Path, size: int) -> None:
+        """Look the folder through, at first and then each time this process has added a good part of its limit."""
+        folder = (self._folder, self._limit)
+        added = _added.get(folder, self._limit) + size
+        if added * LOOKS >= self._limit:
+            self._prune(made)
+            added = 0
+        _added[folder] = added
+
+    def _prune(self, made: Path) -> None:
+        """Remove the copies used longest ago while they are too many, and what dead processes left unfinished."""
+        files = _listed(self._folder)
+        for path, stat in files.items():
+            if path.name.startswith(".") and time.time() - stat.st_mtime > ABANDONED_S:
+                _remove(path)
+        total = sum(stat.st_size for stat in files.values())
+        goal = PRUNED_SHARE * self._limit if total > self._limit else total
+        for path, stat in sorted(files.items(), key=lambda file: file[1].st_atime_ns):
+            if total > goal and path != made and not path.name.startswith("."):
+                _remove(path)
+                total -= stat.st_size
+
     def _copy(self, path: str) -> Path:
         return self._folder / xxhash.xxh3_128_hexdigest(f"{self._place}\n{path}".encode())
+
+
+def version(file: Path) -> tuple[int, ...] | None:
+    """What changes when a local file is replaced or written to; None where there is none."""
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _listed(folder: Path) -> dict[Path, os.stat_result]:
+    """The files of ours in a folder that others change meanwhile."""
+    files = {}
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _OURS.fullmatch(entry.name):
+                with suppress(OSError):
+                    files[Path(entry.path)] = entry.stat(follow_symlinks=False)
+    return files
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # another process was faster, or the next one will do it
+        path.unlink()
 
 
 class Ranges(io.RawIOBase):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from fsspec.core import url_to_fs
 
 from statestore.errors import CommitUnknownError, ConflictError
+from statestore.storage.copies import version
 from statestore.storage.faults import storage_errors
 from statestore.storage.sink import Sink, sink_into
 
@@ -82,9 +83,14 @@ class LocalStorage:
         """There is no copy."""
 
     def open_input(self, path: str, size: int | None) -> pa.NativeFile:
-        """The file for reading here and there. Not mapped: pages of a large file would count as our memory."""
+        """The file, mapped, for reading here and there."""
         with storage_errors(path):
-            return pa.OSFile(str(self._root / path))
+            return pa.memory_map(str(self._root / path))
+
+    def local_version(self, path: str) -> tuple[int, ...] | None:
+        """Of the file."""
+        with storage_errors(path):
+            return version(self._root / path)
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder is there."""

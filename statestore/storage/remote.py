@@ -22,7 +22,7 @@ from statestore.errors import (
     UsageError,
 )
 from statestore.storage.connection import check_scheme, connection, endpoint
-from statestore.storage.copies import Copies, Ranges
+from statestore.storage.copies import COPIES_BYTES, Copies, Ranges
 from statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
 from statestore.storage.probe import probe
 from statestore.storage.sink import Sink, sink_into
@@ -40,12 +40,13 @@ _probed: set[tuple[int, str]] = set()
 class RemoteStorage:
     """A prefix in a bucket, or what another fsspec scheme has of that kind."""
 
-    def __init__(self, url: str, copies: str) -> None:
+    def __init__(self, url: str, copies: str = "", copies_bytes: int = COPIES_BYTES) -> None:
         self.root = _canonical(url)
         self._scheme = str(split_protocol(self.root)[0])
         check_scheme(self._scheme, url)
         self.atomic_create = {"s3": "if-none-match", "memory": "lock"}.get(self._scheme, "probed")
         self._folder = Path(copies or os.path.join(tempfile.gettempdir(), "tidemark-copies"))
+        self._copies_bytes = copies_bytes
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         """Write all at once."""
@@ -102,10 +103,8 @@ class RemoteStorage:
         """A local copy, mapped."""
         if self._scheme == "memory":  # another process' memory of the same name holds other bytes
             return pa.py_buffer(self.read(path))
-        copy = self._copies.find(path, self._size(path) if size is None else size)
-        if copy is None:
-            copy = self._copies.keep(path, lambda to: self._fetch(path, to))
-        with storage_errors(path), pa.memory_map(str(copy)) as source:
+        copy = self._copies.open(path, self._size(path) if size is None else size)
+        with copy or self._copies.keep(path, lambda to: self._fetch(path, to)) as source:
             return source.read_buffer()
 
     def forget(self, path: str) -> None:
@@ -113,14 +112,16 @@ class RemoteStorage:
         self._copies.forget(path)
 
     def open_input(self, path: str, size: int | None) -> pa.NativeFile:
-        """The local copy where there is one, else a reader that asks for ranges."""
-        if self._scheme == "memory":
-            return pa.BufferReader(self.map(path, size))
+        """The local copy, mapped, where there is one, else a reader that asks for ranges."""
         size = self._size(path) if size is None else size
-        copy = self._copies.find(path, size)
+        copy = self._copies.open(path, size)
         if copy is not None:
-            return _opened(copy, path)
+            return copy
         return pa.PythonFile(Ranges(lambda start, end: self._range(path, start, end), size), mode="r")
+
+    def local_version(self, path: str) -> tuple[int, ...] | None:
+        """Of the local copy; the object itself is not asked for."""
+        return self._copies.version(path)
 
     def exists(self, path: str) -> bool:
         """Whether an object or a prefix is there."""
@@ -166,7 +167,8 @@ class RemoteStorage:
 
     @property
     def _copies(self) -> Copies:
-        return Copies(self._folder, f"{endpoint()} {self.root}" if self._scheme == "s3" else self.root)
+        place = f"{endpoint()} {self.root}" if self._scheme == "s3" else self.root
+        return Copies(self._folder, place, self._copies_bytes)
 
     def _remove(self, fs: Any, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -278,8 +280,3 @@ def _fresh(fs: Any) -> Any:
     """Without what it remembers of earlier lists: others write too."""
     fs.invalidate_cache()
     return fs
-
-
-def _opened(copy: Path, path: str) -> pa.NativeFile:
-    with storage_errors(path):
-        return pa.OSFile(str(copy))

@@ -110,6 +110,10 @@ class FaultyObjects(Objects):
         file = self._call(f"open_input {path}", lambda: self._inner.open_input(path, size))
         return pa.PythonFile(_CountedInput(file, self, path), mode="r")
 
+    def local_version(self, path: str) -> tuple[int, ...] | None:
+        """Counted."""
+        return self._call(f"local_version {path}", lambda: self._inner.local_version(path))
+
     def exists(self, path: str) -> bool:
         """Counted."""
         return self._call(f"exists {path}", lambda: self._inner.exists(path))

@@ -23,7 +23,7 @@ from tools.java import local_session
 PARTITIONS = 2
 DELAY = "60 seconds"
 # Small limits, so that a run of a few windows folds level 0 and writes snapshots, as a long one would.
-STORE = Parquet(max_files=3)
+STORE = Parquet(max_levels=3)
 
 
 def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]:

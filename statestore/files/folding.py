@@ -1,0 +1,100 @@
+"""Folding levels of a table into one: whole, or the next piece of their keys. `compaction` says which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.changes import PUT, Layer
+from statestore.files.filetable import FileTable, open_sources
+from statestore.files.segments import FileKind, FileRef, Level, SegmentName, with_op
+from statestore.files.sortedfile import SortedFile, write_sorted
+from statestore.fold import fold_run
+from statestore.keyrange import EVERYTHING, Cut, KeyRange
+from statestore.layers import ordered
+from statestore.objects import Objects
+from statestore.tables import TableSpec
+
+FILE_BYTES = 32 << 20
+"""Uncompressed bytes after which the next file of a level begins."""
+
+
+def fold_into(
+    objects: Objects,
+    spec: TableSpec,
+    table: FileTable,
+    kind: FileKind,
+    name: SegmentName,
+    keys: KeyRange = EVERYTHING,
+    file_bytes: int | None = None,
+) -> list[FileRef]:
+    """Fold what ``table`` has within ``keys`` into files in key order; none when no row is left."""
+    if kind == "snapshot":
+        return write_sorted(objects, spec, kind, name, table.scan(keys), file_bytes)
+    bands = (table.layers(band) for band in table.bands(keys, fold=True))
+    return write_sorted(objects, spec, kind, name, (_run(spec, layers) for layers in bands), file_bytes)
+
+
+@dataclass(frozen=True)
+class LevelFolder:
+    """Folds levels of one table. ``name`` names what becomes of some files; ``band_bytes`` are held at once."""
+
+    objects: Objects
+    spec: TableSpec
+    expired: int | None
+    band_bytes: int
+    name: Callable[[Sequence[FileRef]], SegmentName]
+
+    def whole(self, levels: Sequence[Level], *, lowest: bool) -> list[Level]:
+        """The one level, or none, that ``levels`` become. Below the ``lowest`` there is nothing to hide."""
+        files = [ref for level in levels for ref in level]
+        made = self._fold(files, EVERYTHING, "snapshot" if lowest else "run", self.name(files))
+        return [made] if made else []
+
+    def piece(self, levels: Sequence[Level], size: int, *, lowest: bool) -> list[Level]:
+        """What ``levels`` become when the next ``size`` bytes, in key order, of all go into the oldest of them."""
+        files = [ref for level in levels for ref in level]
+        name = self.name(files)
+        done = tuple(ref for ref in levels[0] if ref.last == name.last)
+        rest = [levels[0][len(done) :], *levels[1:]]
+        begin = Cut(self._end(done[-1]), after=True) if done else None
+        bands = self._table([ref for level in rest for ref in level]).bands(KeyRange(begin))
+        keys = KeyRange(begin, bands[min(len(bands), max(1, size // self.band_bytes)) - 1].upper)
+        near = [ref for level in rest for ref in level]
+        made = self._fold(near, keys, "snapshot" if lowest else "run", name)
+        beyond = [self._beyond(level, keys.upper) for level in rest]
+        return [level for level in [(*done, *made, *beyond[0]), *beyond[1:]] if level]
+
+    def _beyond(self, level: Level, cut: Cut | None) -> Level:
+        """What is left of a level: whole files, and the rest of the one that reaches over ``cut``, written anew."""
+        if cut is None:
+            return ()
+        if level and level[0].kind == "changelog":
+            return self._fold(level, KeyRange(cut), "run", self.name(level))
+        for place, ref in enumerate(level):
+            if self._end(ref) <= cut.values:
+                continue
+            if not self._table([ref]).layers(KeyRange(None, cut)):
+                return level[place:]
+            return (*self._fold([ref], KeyRange(cut), ref.kind, self.name([ref])), *level[place + 1 :])
+        return ()
+
+    def _fold(self, files: Sequence[FileRef], keys: KeyRange, kind: FileKind, name: SegmentName) -> Level:
+        made = fold_into(self.objects, self.spec, self._table(files), kind, name, keys, FILE_BYTES)
+        return tuple(made)
+
+    def _table(self, files: Sequence[FileRef]) -> FileTable:
+        sources = open_sources(self.objects, self.spec, files)
+        return FileTable(self.spec, sources, self.expired, self.band_bytes)
+
+    def _end(self, ref: FileRef) -> tuple[object, ...]:
+        return SortedFile(self.objects, self.spec, ref).end
+
+
+def _run(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
+    """A band folded, still hiding what it hides below, sorted by key with its ops."""
+    empty = with_op(spec, Layer(PUT, spec.schema.empty_table()))
+    rows = pa.concat_tables([empty, *(with_op(spec, layer) for layer in fold_run(spec, layers))])
+    return ordered(spec, rows)

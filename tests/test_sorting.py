@@ -1,0 +1,66 @@
+"""Sorting by packed keys gives what sorting key by key gives."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore import sorting
+from statestore.sorting import order, search
+
+PREFIXES = st.sampled_from(["", "user-", "a\0", "ü"])
+STRINGS = st.tuples(PREFIXES, st.text(alphabet="ab\0ü", max_size=12)).map("".join)
+VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "int64": (pa.int64(), st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1]) | st.integers(-100, 100)),
+    "int8": (pa.int8(), st.integers(-128, 127)),
+    "uint64": (pa.uint64(), st.sampled_from([0, 1, 2**64 - 1])),
+    "bool": (pa.bool_(), st.booleans()),
+    "string": (pa.string(), STRINGS),
+    "binary": (pa.binary(), st.binary(max_size=20)),
+    "date": (pa.date32(), st.dates()),
+    "timestamp": (pa.timestamp("us"), st.datetimes()),
+    "decimal": (pa.decimal128(10, 2), st.decimals(-1000, 1000, places=2)),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    names = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=3, unique=True))
+    size = draw(st.integers(0, 40))
+    columns = {}
+    for name in names:
+        kind, values = VALUES[name]
+        few = draw(st.lists(values, min_size=1, max_size=draw(st.sampled_from([2, 40]))))
+        columns[name] = pa.array(draw(st.lists(st.sampled_from(few), min_size=size, max_size=size)), kind)
+    return pa.table(columns)
+
+
+@given(keys=tables(), pieces=st.integers(1, 3))
+def test_the_order_is_that_of_a_stable_sort_by_all_columns(keys: pa.Table, pieces: int) -> None:
+    cuts = np.linspace(0, keys.num_rows, pieces + 1).astype(int)
+    keys = pa.concat_tables([keys.slice(low, high - low) for low, high in pairwise(cuts)])
+    with pytest.MonkeyPatch.context() as patch:
+        expected = order(keys).tolist()
+        patch.setattr(sorting, "FEW_ROWS", 1)
+        assert order(keys).tolist() == expected
+
+
+@given(keys=tables(), asked=st.data())
+def test_a_search_finds_each_place_and_who_is_there(keys: pa.Table, asked: st.DataObject) -> None:
+    rows = [tuple(row.values()) for row in keys.to_pylist()]
+    chosen = asked.draw(st.lists(st.integers(0, max(0, len(rows) - 1)), max_size=len(rows)))
+    wanted = keys.take(pa.array(chosen, pa.int64()))
+    kept = keys.take(pa.array(order(keys))).slice(0, asked.draw(st.integers(0, len(rows))))
+    below = [tuple(row.values()) for row in kept.to_pylist()]
+    places, found = search(kept, wanted)
+    for key, place, there in zip(wanted.to_pylist(), places, found, strict=True):
+        plain = tuple(value.encode() if isinstance(value, str) else value for value in key.values())
+        plainly = [tuple(v.encode() if isinstance(v, str) else v for v in row) for row in below]
+        assert place == sum(row < plain for row in plainly)
+        assert there == (plain in plainly)
