@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from operators.aggregates import Aggregate
 from operators.durations import Span, span_us, text_of
-from operators.windows import Sliding
+from operators.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
+from operators.windows import Windows
 from statestore.errors import UsageError
 from statestore.store import Parquet, StoreConfig
 
@@ -30,24 +31,15 @@ RETRACTING: Accumulation = "retracting"
 """As accumulating, and the last pane is taken back first."""
 
 
-@dataclass(frozen=True)
-class Trigger:
-    """When a window fires after its on-time pane."""
-
-    kind: Literal["every_element"]
-
-
-def every_element() -> Trigger:
-    """A late pane for each key and window that a batch's late events touch."""
-    return Trigger("every_element")
+Rule = Literal["event", "window"]
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """How long after the watermark an event is still taken, and which columns its ledger entry keeps."""
+    """How long after the watermark an event is still taken, by which rule, and what its ledger entry keeps."""
 
     allowed_us: int = 60_000_000
-    trigger: Trigger = Trigger("every_element")
+    rule: Rule = "event"
     keep: tuple[str, ...] = ()
     future_us: int = 60_000_000
 
@@ -60,15 +52,16 @@ class Windowed:
     key: tuple[str, ...]
     watermark_delay_us: int
     name: str
-    windows: Sliding | None = None
+    windows: Windows | None = None
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
     lateness: Lateness = Lateness()
+    triggers: Triggers = DEFAULT
     mode: Accumulation = ACCUMULATING
 
-    def window(self, windows: Sliding) -> Windowed:
-        """Which windows an event belongs to: `tumbling` or `sliding`."""
-        if not isinstance(windows, Sliding):
-            raise UsageError("give a window, as tumbling(...) or sliding(...)", code="window", found=repr(windows))
+    def window(self, windows: Windows) -> Windowed:
+        """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`."""
+        if not isinstance(windows, Windows):
+            raise UsageError("give a window, as tumbling(...) or session(...)", code="window", found=repr(windows))
         return replace(self, windows=windows)
 
     def aggregate(self, **aggregates: Aggregate) -> Windowed:
@@ -90,22 +83,45 @@ class Windowed:
         self,
         allowed: Span,
         *,
-        trigger: Trigger = Trigger("every_element"),
+        rule: Rule = "event",
         keep: str | Sequence[str] = (),
         future: Span = "60 seconds",
     ) -> Windowed:
         """Take events up to ``allowed`` behind the watermark; later ones go to the late ledger.
 
-        ``keep`` names further input columns that a ledger entry keeps. An event more than ``future`` ahead of
-        the watermark is processed and counted as a future event.
+        By ``rule`` it is the event's time that counts, or the end of each window that would hold it. ``keep`` names
+        further input columns that a ledger entry keeps. An event more than ``future`` ahead of the watermark is
+        processed and counted as a future event.
         """
         allowed_us, future_us = span_us(allowed), span_us(future)
         kept = (keep,) if isinstance(keep, str) else tuple(keep)
         if allowed_us < 0 or future_us < 0:
             raise UsageError("lateness and future tolerance cannot be negative", code="lateness", allowed=allowed)
-        if trigger != every_element():
-            raise UsageError("the late trigger is every_element()", code="late-trigger", found=repr(trigger))
-        return replace(self, lateness=Lateness(allowed_us, trigger, kept, future_us))
+        if rule not in ("event", "window"):
+            raise UsageError("the rule of lateness is event or window", code="late-rule", found=repr(rule))
+        return replace(self, lateness=Lateness(allowed_us, rule, kept, future_us))
+
+    def trigger(
+        self,
+        *,
+        early: Trigger | None = None,
+        on_time: OnTime = "always",
+        late: Trigger | None = Trigger("each_batch"),  # noqa: B008  immutable
+        closing: Closing | None = None,
+        only_updated: bool = False,
+        when: Trigger | None = None,
+    ) -> Windowed:
+        """When a window shows a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
+        (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it is
+        forgotten (``never``, ``if_new``, ``always``; by default ``if_new`` where late events may stay unseen).
+        ``only_updated`` shows no pane that equals the last one. ``when`` is a composite trigger instead of all that.
+        """
+        if when is not None and (early is not None or on_time != "always" or late != Trigger("each_batch")):
+            raise UsageError("a composite trigger stands alone", code="trigger-when")
+        _check_triggers(early, late, when, on_time, closing)
+        unseen = late != Trigger("each_batch") and when is None
+        chosen: Closing = closing if closing is not None else "if_new" if unseen else "never"
+        return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when))
 
     def accumulation(self, mode: Accumulation) -> Windowed:
         """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""
@@ -125,7 +141,8 @@ class Windowed:
             "window": self.windows.describe() if self.windows else None,
             "aggregates": {name: aggregate.describe() for name, aggregate in self.aggregates},
             "allowed_lateness": text_of(self.lateness.allowed_us),
-            "late_trigger": self.lateness.trigger.kind,
+            "late_rule": self.lateness.rule,
+            "triggers": self.triggers.describe(),
             "ledger_columns": list(self.lateness.keep),
             "future_tolerance": text_of(self.lateness.future_us),
             "accumulation": self.mode,
@@ -163,6 +180,25 @@ class Windowed:
         from operators.standalone import Standalone
 
         return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions)
+
+
+def _check_triggers(
+    early: Trigger | None, late: Trigger | None, when: Trigger | None, on_time: str, closing: str | None
+) -> None:
+    for trigger in (early, late):
+        if trigger is not None and (not isinstance(trigger, Trigger) or trigger.kind in COMPOSITE):
+            raise UsageError(
+                "an early or late trigger is every_element(), after_count(...) or a span of time; give a composite "
+                "one as when=",
+                code="trigger",
+                found=repr(trigger),
+            )
+    if late is not None and late.kind == "every_event_time":
+        raise UsageError("only early panes go by event time", code="trigger", found=repr(late))
+    if when is not None and not isinstance(when, Trigger):
+        raise UsageError("give a trigger, as repeatedly(after_count(3))", code="trigger", found=repr(when))
+    if on_time not in ("always", "non_empty", "never") or closing not in (None, "never", "if_new", "always"):
+        raise UsageError("on_time or closing has no such choice", code="trigger", on_time=on_time, closing=closing)
 
 
 def windowed(

@@ -101,8 +101,11 @@ class Job:
         """The newest checkpoint of this job."""
         return self._head.manifest
 
-    def round(self) -> Round:
-        """What every partition is told about the next checkpoint. Raises `UsageError` once drained."""
+    def round(self, now_us: int | None = None) -> Round:
+        """What every partition is told about the next checkpoint, at this processing time (default: the last one's).
+
+        Raises `UsageError` once drained.
+        """
         if self.head.drained:
             raise UsageError(
                 "this checkpoint is drained: every window has fired, so it takes no new input; "
@@ -110,6 +113,8 @@ class Job:
                 code="drained",
                 id=self.head.id,
             )
+        was = self.head.processing_us
+        now = max(known) if (known := [t for t in (was, now_us) if t is not None]) else 0
         return Round(
             root=self.checkpoint.objects.root,
             job_id=self.checkpoint.marker.job_id,
@@ -118,6 +123,8 @@ class Job:
             base=self._operator.partitions,
             sequence=self.head.id + 1,
             before_us=self.head.watermark_us,
+            was_us=now if was is None else was,
+            now_us=now,
         )
 
     def commit(

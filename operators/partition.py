@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.plan import Plan
-from operators.step import step
+from operators.transition import BEGINNING_US, Moments
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError
 from statestore.files.partition_log import PartitionLog
@@ -36,6 +36,8 @@ class Round:
     base: tuple[PartitionState, ...]
     sequence: int
     before_us: int | None
+    was_us: int = 0
+    now_us: int = 0
 
     @property
     def partitions(self) -> int:
@@ -76,7 +78,7 @@ def total(many: Sequence[dict[str, int]]) -> dict[str, int]:
 
 def no_arrivals(plan: Plan) -> Arrivals:
     """What arrives in a tick."""
-    return Arrivals(plan.slices.schema.empty_table(), None, None, 0, {})
+    return Arrivals(plan.exchanged.schema.empty_table(), None, None, 0, {})
 
 
 def advance(plan: Plan, before_us: int | None, max_event_us: int | None) -> int | None:
@@ -107,7 +109,7 @@ def _attempt(
 ) -> PartitionResult:
     base, attempt = round_.base[partition], uuid.uuid4().hex
     with open_store(round_.store, objects, identity, round_.plan.tables, base) as store:
-        moved = step(round_.plan, store, arrivals.partials, round_.before_us, after_us)
+        moved = round_.plan.step(store, arrivals.partials, _moments(round_, after_us))
         log = PartitionLog(
             objects, round_.plan.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
         )
@@ -125,6 +127,12 @@ def _attempt(
         late=late,
         counters=arrivals.counters | moved.counters,
     )
+
+
+def _moments(round_: Round, after_us: int | None) -> Moments:
+    before = BEGINNING_US if round_.before_us is None else round_.before_us
+    after = before if after_us is None else max(before, after_us)
+    return Moments(before, after, round_.was_us, round_.now_us)
 
 
 def _write_output(

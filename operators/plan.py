@@ -1,22 +1,26 @@
-"""A description bound to the schema of its input: the tables, the pane columns, the ledger columns."""
+"""A description bound to the schema of its input: what all operators share. Each kind fills in the rest."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from operators.aggregates import BoundAggregate, bind, inputs
-from operators.description import Windowed
-from operators.windows import Sliding
+from operators.aggregates import BoundAggregate
+from operators.transition import Moments, Transition
+from operators.triggers import Triggers
+from operators.windows import Times, Windows
 from statestore.checksums import checksum
-from statestore.errors import UsageError
-from statestore.tables import TIME, Column, TableSpec
+from statestore.store import StateView
+from statestore.tables import TIME, Column, Group, TableSpec
 
-SLICES, FIRED = "slices", "fired"
+Flags = npt.NDArray[np.bool_]
 RESERVED = {
     "window_start",
     "window_end",
@@ -31,11 +35,11 @@ RESERVED = {
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What the step needs to know. Built by `bind_plan`; picklable, so it travels to Spark's tasks."""
+class Plan(ABC):
+    """What an operator needs to know. Built by `bind_plan`; picklable, so it travels to Spark's tasks."""
 
     name: str
-    windows: Sliding
+    kind: Windows
     event_time: str
     input_schema: pa.Schema
     key_fields: tuple[pa.Field, ...]
@@ -45,6 +49,8 @@ class Plan:
     future_us: int
     mode: str
     configuration: dict[str, Any]
+    triggers: Triggers
+    rule: str
 
     @property
     def key_names(self) -> list[str]:
@@ -57,31 +63,41 @@ class Plan:
         types = {field.name: str(field.type) for field in self.input_schema}
         return checksum(msgspec.json.encode([self.configuration, types], order="sorted"))
 
-    @cached_property
-    def slices(self) -> TableSpec:
-        """Partial aggregates per slice and key. A tumbling window is one slice."""
-        role = "window_end" if self.windows.tumbles else "slice_end"
-        state = tuple(column for aggregate in self.aggregates for column in aggregate.state)
-        return TableSpec(SLICES, (_time("slice_end", role), *self._key_columns), state, "slice_end")
-
-    @cached_property
-    def fired(self) -> TableSpec:
-        """The last pane of each window and key that may still fire again: its number and values."""
-        results = tuple(Column(a.name, str(a.result_type), "result") for a in self.aggregates)
-        last = Column("pane", "int64", "pane_index")
-        return TableSpec(
-            FIRED, (_time("window_end", "window_end"), *self._key_columns), (last, *results), "window_end"
-        )
+    @property
+    def state_groups(self) -> tuple[Group, ...]:
+        """Groups of state columns that combine together."""
+        return tuple(group for aggregate in self.aggregates for group in aggregate.groups)
 
     @property
+    def bound_type(self) -> pa.DataType:
+        """The type of window starts and ends."""
+        return TIME
+
+    @property
+    @abstractmethod
     def tables(self) -> tuple[TableSpec, ...]:
         """All state tables."""
-        return (self.slices, self.fired)
 
-    @cached_property
-    def windows_spec(self) -> TableSpec:
-        """The slices table keyed by window: not stored, it combines slices of one window into its value."""
-        return TableSpec("by_window", (_time("window_end", "window_end"), *self._key_columns), self.slices.values)
+    @property
+    @abstractmethod
+    def exchanged(self) -> TableSpec:
+        """Rows that travel from the input to the state."""
+
+    @abstractmethod
+    def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
+        """Which events of these times are taken no more. Shape ``(events,)``."""
+
+    @abstractmethod
+    def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
+        """What accepted events bring to the state: rows of ``exchanged``."""
+
+    @abstractmethod
+    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+        """Take ``arriving`` into the state that ``view`` shows. Pure."""
+
+    def lifted(self, accepted: pa.Table) -> list[pa.Array | pa.ChunkedArray]:
+        """Each event as a partial of its own: the state columns of all aggregates, in order."""
+        return [column for bound in self.aggregates for column in bound.lift(accepted)]
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
@@ -89,8 +105,8 @@ class Plan:
         small = pa.dictionary(pa.int8(), pa.string())
         return pa.schema(
             [
-                pa.field("window_start", TIME),
-                pa.field("window_end", TIME),
+                pa.field("window_start", self.bound_type),
+                pa.field("window_end", self.bound_type),
                 *self.key_fields,
                 *(pa.field(a.name, a.result_type) for a in self.aggregates),
                 pa.field("pane", pa.int64()),
@@ -106,95 +122,6 @@ class Plan:
         return pa.schema([*self.input_schema, pa.field("reason", pa.string()), pa.field("watermark", TIME)])
 
     @property
-    def _key_columns(self) -> tuple[Column, ...]:
+    def key_specs(self) -> tuple[Column, ...]:
+        """Key columns as tables have them."""
         return tuple(Column(field.name, str(field.type), "key") for field in self.key_fields)
-
-
-def _time(name: str, role: str) -> Column:
-    return Column(name, str(TIME), role)
-
-
-def input_columns(description: Windowed) -> list[str]:
-    """The input columns a description reads, each once."""
-    wanted = [
-        description.event_time,
-        *description.key,
-        *inputs(description.aggregates),
-        *description.lateness.keep,
-    ]
-    return list(dict.fromkeys(wanted))
-
-
-def bind_plan(description: Windowed, schema: pa.Schema) -> Plan:
-    """Check ``description`` against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
-    if description.windows is None:
-        raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
-    if not description.aggregates:
-        raise UsageError("say what to compute: .aggregate(n=count())", code="no-aggregate")
-    columns = input_columns(description)
-    missing = [name for name in columns if name not in schema.names]
-    if missing:
-        raise UsageError(
-            "the input lacks columns that the description names",
-            code="column-missing",
-            missing=missing,
-            input=schema.names,
-        )
-    event_type = schema.field(description.event_time).type
-    if not pa.types.is_timestamp(event_type) or event_type.tz is None:
-        raise UsageError(
-            "the event time is a timestamp with a time zone: cast it first",
-            code="event-time-type",
-            column=description.event_time,
-            type=str(event_type),
-        )
-    keys = tuple(_key_field(schema.field(name)) for name in description.key)
-    aggregates = tuple(bind(name, aggregate, schema) for name, aggregate in description.aggregates)
-    _check_names(description, aggregates)
-    fields = [pa.field(name, TIME if name == description.event_time else schema.field(name).type) for name in columns]
-    return Plan(
-        name=description.name,
-        windows=description.windows,
-        event_time=description.event_time,
-        input_schema=pa.schema(fields),
-        key_fields=keys,
-        aggregates=aggregates,
-        watermark_delay_us=description.watermark_delay_us,
-        allowed_us=description.lateness.allowed_us,
-        future_us=description.lateness.future_us,
-        mode=description.mode,
-        configuration=description.describe(),
-    )
-
-
-def _key_field(field: pa.Field) -> pa.Field:
-    kind = field.type
-    if pa.types.is_floating(kind):
-        raise UsageError(
-            "a key cannot be a floating-point number (equal keys may differ in their last bit): "
-            "round or cast it to an integer, a decimal or text",
-            code="key-float",
-            column=field.name,
-            type=str(kind),
-        )
-    if pa.types.is_decimal(kind) and kind.scale < 0:
-        raise UsageError("a decimal key has no negative scale", code="key-type", column=field.name, type=str(kind))
-    text = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal128(kind)
-    plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
-    time = pa.types.is_timestamp(kind) and kind.unit != "ns"
-    if not (text or plain or time):
-        raise UsageError("a key cannot have this type", code="key-type", column=field.name, type=str(kind))
-    return pa.field(field.name, kind)
-
-
-def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) -> None:
-    state = [column.name for aggregate in aggregates for column in aggregate.state]
-    results = [aggregate.name for aggregate in aggregates]
-    for names in (state, results):
-        taken = [*description.key, *names]
-        clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
-        if clash:
-            raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
-    clash = sorted(set(input_columns(description)) & {"reason", "watermark"})
-    if clash:
-        raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)

@@ -6,7 +6,6 @@ is sent on is already small. Pure and vectorised.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,6 @@ import pyarrow.compute as pc
 
 from operators.plan import Plan
 from statestore.errors import UsageError
-from statestore.fold import combine
 from statestore.keyhash import partition_of
 from statestore.tables import TIME
 
@@ -25,10 +23,6 @@ VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_ev
 REASONS = (VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE)
 LIMIT_US = 2**61
 """Event times lie within 73,000 years of 1970, so that no sum of a time and a span leaves int64."""
-SAMPLE_ROWS = 1 << 16
-PAYS_BELOW = 0.5
-"""Aggregating next to the input pays while it leaves fewer rows than this share."""
-
 Counters = dict[str, int]
 
 
@@ -51,9 +45,9 @@ def prepare(plan: Plan, events: pa.Table, watermark_us: int | None, partitions: 
     events = _conform(plan, events)
     accepted, rejected, counters = _classify(plan, events, watermark_us)
     if not accepted.num_rows:
-        return Prepared([plan.slices.schema.empty_table()] * partitions, rejected, None, counters)
+        return Prepared([plan.exchanged.schema.empty_table()] * partitions, rejected, None, counters)
     times = _int_times(accepted[plan.event_time])
-    partials = _aggregate(plan, _lift(plan, accepted, times))
+    partials = plan.arrive(accepted, times, watermark_us)
     return Prepared(_split(plan, partials, partitions), rejected, int(times.max()), counters)
 
 
@@ -80,7 +74,7 @@ def _classify(plan: Plan, events: pa.Table, watermark_us: int | None) -> tuple[p
     counters = {"events": events.num_rows}
     early = np.zeros(0, bool)
     if watermark_us is not None:
-        early = times < _clip(watermark_us - plan.allowed_us)
+        early = plan.too_late(events, times, watermark_us)
         late = times < watermark_us
         future = times > _clip(watermark_us + plan.future_us)
     reasons = _reasons(null_time, null_key, early, _out_of_range(times))
@@ -148,39 +142,6 @@ def _int_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
         whole = pc.fill_null(whole, np.iinfo(np.int64).max)
     times: npt.NDArray[np.int64] = whole.to_numpy()
     return times
-
-
-def _lift(plan: Plan, accepted: pa.Table, times: npt.NDArray[np.int64]) -> pa.Table:
-    columns: list[pa.Array | pa.ChunkedArray] = [pa.array(plan.windows.slice_ends(times)).cast(TIME)]
-    columns += [accepted[name] for name in plan.key_names]
-    for bound in plan.aggregates:
-        values = None if bound.aggregate.column is None else accepted[bound.aggregate.column]
-        columns += bound.lift(values, accepted.num_rows)
-    return pa.table(columns, schema=plan.slices.schema)
-
-
-def _aggregate(plan: Plan, lifted: pa.Table) -> pa.Table:
-    """Combine rows of one slice and key, unless a sample says that hardly any share them."""
-    if lifted.num_rows > 2 * SAMPLE_ROWS:
-        seen = combine(plan.slices, lifted.slice(0, SAMPLE_ROWS)).num_rows
-        if expected_groups(SAMPLE_ROWS, seen, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
-            return lifted
-    return combine(plan.slices, lifted)
-
-
-def expected_groups(sample_rows: int, sample_groups: int, rows: int) -> float:
-    """How many groups ``rows`` rows have, when ``sample_rows`` of them had ``sample_groups`` (groups alike in size).
-
-    Solves groups·(1 − e^(−sample/groups)) = seen by bisection; a skewed stream has fewer than this says.
-    """
-    low, high = float(sample_groups), float(sample_groups) * 2**20
-    for _ in range(60):
-        middle = (low + high) / 2
-        if -middle * math.expm1(-sample_rows / middle) < sample_groups:
-            low = middle
-        else:
-            high = middle
-    return -low * math.expm1(-rows / low)
 
 
 def _split(plan: Plan, partials: pa.Table, partitions: int) -> list[pa.Table]:

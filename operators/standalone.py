@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from operators.binding import bind_plan
 from operators.delivery import ArrowSink, Delivery, read_rows
 from operators.description import Windowed
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import Arrivals, advance, no_arrivals, run_partition
-from operators.plan import Plan, bind_plan
+from operators.plan import Plan
 from operators.prepare import Prepared, prepare
-from recovery.checkpoint import Checkpoint
+from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import END_OF_TIME_US, InputPosition, Manifest
 from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
@@ -118,14 +119,17 @@ class Standalone:
         return self._job
 
     def _take(self, job: Job, batch: pa.Table, position: InputPosition) -> pa.Table:
-        round_ = job.round()
+        round_ = job.round(now_us())
         prepared = prepare(job.plan, batch, round_.before_us, round_.partitions)
         after = advance(job.plan, round_.before_us, prepared.max_event_us)
         results = [
-            run_partition(round_, partition, _arrivals(prepared, partition), after)
+            run_partition(round_, partition, arrivals_of(prepared, partition), after)
             for partition in range(round_.partitions)
         ]
-        return self._commit(job, job.commit(results, "batch", Position(input=position), delivered=self._sent))
+        return self._commit(
+            job,
+            job.commit(results, "batch", Position(input=position, processing_us=round_.now_us), delivered=self._sent),
+        )
 
     def _commit(self, job: Job, manifest: Manifest) -> pa.Table:
         self._deliver(manifest)
@@ -156,7 +160,7 @@ def _check_runner(head: Manifest | None) -> None:
         )
 
 
-def _arrivals(prepared: Prepared, partition: int) -> Arrivals:
+def arrivals_of(prepared: Prepared, partition: int) -> Arrivals:
     """Partition 0 writes the ledger and carries the counters of the one piece of input."""
     first = partition == 0
     return Arrivals(

@@ -88,6 +88,74 @@ class Sliding:
         }
 
 
+@dataclass(frozen=True)
+class Sessions:
+    """Windows of one key's events that are less than ``gap_us`` apart; or as each event's ``gap_column`` says."""
+
+    gap_us: int = 0
+    gap_column: str | None = None
+
+    def describe(self) -> dict[str, str]:
+        """For the manifest."""
+        return {"kind": "session"} | (
+            {"gap_column": self.gap_column} if self.gap_column else {"gap": text_of(self.gap_us)}
+        )
+
+
+@dataclass(frozen=True)
+class Global:
+    """One window that holds all of time."""
+
+    def describe(self) -> dict[str, str]:
+        """For the manifest."""
+        return {"kind": "global"}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Windows of ``count`` messages of a key, one beginning every ``step``; numbers stand for times."""
+
+    count: int
+    step: int
+
+    def describe(self) -> dict[str, str | int]:
+        """For the manifest."""
+        return {"kind": "count", "count": self.count, "step": self.step}
+
+
+Windows = Sliding | Sessions | Global | Counted
+
+
+def session(gap: Span | None = None, *, gap_column: str | None = None) -> Sessions:
+    """Windows of activity: events of one key belong together when they are less than ``gap`` apart.
+
+    With ``gap_column`` each event brings its own gap, in microseconds or as a duration.
+    """
+    if (gap is None) == (gap_column is None):
+        raise UsageError("give a session a gap, or the column that holds it", code="session-gap")
+    if gap is None:
+        return Sessions(gap_column=gap_column)
+    gap_us = span_us(gap)
+    if gap_us <= 0:
+        raise UsageError("the gap of a session is longer than nothing", code="session-gap", gap=text_of(gap_us))
+    return Sessions(gap_us)
+
+
+def global_window() -> Global:
+    """One window over all of time: it fires by its triggers, and when the input ends."""
+    return Global()
+
+
+def count_window(count: int, step: int | None = None) -> Counted:
+    """Windows of the n-th to the m-th accepted message of a key, whatever their times; full ones fire."""
+    step = count if step is None else step
+    if count < 1 or step < 1:
+        raise UsageError(
+            "a count window counts and steps by one at least", code="window-count", count=count, step=step
+        )
+    return Counted(count, step)
+
+
 def tumbling(size: Span, *, offset: Span = "0 seconds") -> Sliding:
     """Windows of ``size`` side by side: each event lies in exactly one."""
     return _checked(size, size, offset, strict=True)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import IncompatibleError, UsageError, invariant
+from statestore.lists import ordered, union
 
 Starts = npt.NDArray[np.int64]
 GroupFunction = Callable[[pa.Table, Starts], pa.Table]
@@ -27,7 +28,13 @@ HASHED = {"sum": "sum", "min": "min", "max": "max"}
 COLUMN_COMBINERS = ("replace", "append", *HASHED)
 """Combiners a single column may name."""
 
-GROUP_COMBINERS = ("arg_min", "arg_max", "moments")
+EXTREMES = ("arg_min", "arg_max", "arg_max_newest")
+"""Combiners that keep one row of a key, chosen ``by`` a column."""
+
+LIST_COMBINERS = ("union", "tally", "smallest", "largest")
+"""Combiners of lists: values sorted and each once; the same with counts; the first ``limit`` in an order ``by``."""
+
+GROUP_COMBINERS = (*EXTREMES, "moments", *LIST_COMBINERS)
 """Built-in combiners over several columns."""
 
 MOMENTS = ("count", "mean", "m2")
@@ -91,20 +98,32 @@ def append(lists: pa.Array, starts: Starts) -> pa.Array:
     return make.from_arrays(pa.array(offsets.astype(width)), lists.flatten(), type=kind, mask=missing)
 
 
-def arg_extreme(rows: pa.Table, starts: Starts, by: str, *, largest: bool) -> pa.Table:
-    """Per key the row with the smallest or largest ``by``, the first of equals; any row where all are null."""
+def arg_extreme(rows: pa.Table, starts: Starts, by: str, *, largest: bool, newest: bool = False) -> pa.Table:
+    """Per key the row with the smallest or largest ``by``, of equals the first, or with ``newest`` the last.
+
+    Any row where all are null; NaN only where there is nothing else.
+    """
     count = rows.num_rows
+    if not count:
+        return rows
     direction = "descending" if largest else "ascending"
-    order = pc.sort_indices(rows[by], sort_keys=[("", direction)])
+    values = rows[by].take(pa.array(np.arange(count)[::-1])) if newest else rows[by]
+    # Arrow's sort is stable, so of equals the one applied first has the smaller rank; turned round, the last one.
+    order = pc.sort_indices(values, sort_keys=[("", direction)]).to_numpy().astype(np.int64)
+    if newest:
+        order = count - 1 - order
     rank = np.empty(count, np.int64)
-    rank[order.to_numpy()] = np.arange(count)
-    # Arrow's sort is stable, so of equals the one applied first has the smaller rank.
-    best = order.to_numpy()[np.minimum.reduceat(rank, starts)] if count else starts
-    return rows.take(pa.array(best))
+    rank[order] = np.arange(count)
+    return rows.take(pa.array(order[np.minimum.reduceat(rank, starts)]))
 
 
 def moments(rows: pa.Table, starts: Starts) -> pa.Table:
     """Count, mean and sum of squared distances from the mean, combined (Chan, Golub, LeVeque 1979)."""
+    with np.errstate(all="ignore"):  # infinite values make it NaN, without a word
+        return _moments(rows, starts)
+
+
+def _moments(rows: pa.Table, starts: Starts) -> pa.Table:
     known = np.logical_or.reduceat(np.asarray(rows.column(0).is_valid()), starts)
     count, mean, m2 = (pc.fill_null(column, 0).to_numpy() for column in rows.columns)
     total = np.add.reduceat(count, starts)
@@ -121,12 +140,16 @@ def moments(rows: pa.Table, starts: Starts) -> pa.Table:
     return pa.table(columns, schema=rows.schema)
 
 
-def combine_group(name: str, version: int, by: str, rows: pa.Table, starts: Starts) -> pa.Table:
+def combine_group(name: str, version: int, by: str, rows: pa.Table, starts: Starts, limit: int = 0) -> pa.Table:
     """One row a key, by the group combiner ``name``. ``rows`` has the group's columns only."""
     if not rows.num_rows:
         return rows
-    if name in ("arg_min", "arg_max"):
-        return arg_extreme(rows, starts, by, largest=name == "arg_max")
+    if name in EXTREMES:
+        return arg_extreme(rows, starts, by, largest=name != "arg_min", newest=name == "arg_max_newest")
+    if name in ("smallest", "largest"):
+        return ordered(rows, starts, by, limit, descending=name == "largest")
+    if name in ("union", "tally"):
+        return union(rows, starts)
     if name == "moments":
         return moments(rows, starts)
     folded = registered(name, version)(rows, starts)

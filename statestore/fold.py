@@ -118,7 +118,8 @@ def _adjacent(
         folded = folded.append_column(name, append(_one(lists), starts))
     for group in spec.groups:
         part = rows.select(list(group.columns)).take(order)
-        folded = _with_columns(folded, combine_group(group.combiner, group.version, group.by, part, starts))
+        together = combine_group(group.combiner, group.version, group.by, part, starts, group.limit)
+        folded = _with_columns(folded, together)
     return folded
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from statestore.arrowtypes import is_close, is_comparable, is_ordered, is_position, parse_type
-from statestore.combiners import COLUMN_COMBINERS, GROUP_COMBINERS, MOMENTS
+from statestore.combiners import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, LIST_COMBINERS, MOMENTS
 from statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -36,15 +36,18 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Group(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Value columns that combine together: ``arg_min`` or ``arg_max`` ``by`` one of them, ``moments``, or your own.
+    """Value columns that combine together, by one of these combiners or your own (see `register_combiner`).
 
-    ``moments`` takes three columns: count (int64), mean and m2 (double). Your own: see `register_combiner`.
+    ``arg_min``, ``arg_max``, ``arg_max_newest`` ``by`` one of the columns; ``moments`` of a count (int64), a mean and
+    an m2 (double); ``smallest`` and ``largest`` of lists, side by side, ``by`` one of them, ``limit`` entries (0:
+    all); ``union`` of a list; ``tally`` of a list and its counts (a list of int64).
     """
 
     columns: tuple[str, ...]
     combiner: str
     by: str = ""
     version: int = 1
+    limit: int = 0
 
 
 class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
@@ -177,10 +180,13 @@ def _check_group(spec: TableSpec, group: Group) -> None:
     types = [str(column.arrow) for column in spec.values if column.name in group.columns]
     if group.combiner in COLUMN_COMBINERS:
         raise UsageError("this combiner is for one column: name it there", code="table-groups", **facts)
-    if group.combiner in ("arg_min", "arg_max") and group.by not in group.columns:
+    chooses = group.combiner in (*EXTREMES, "smallest", "largest")
+    if chooses and group.by not in group.columns:
         raise UsageError("say by which of the group's columns: by=", code="table-groups", by=group.by, **facts)
     by = [column for column in spec.values if column.name == group.by]
-    if group.combiner in ("arg_min", "arg_max") and not is_comparable(by[0].arrow):
+    if group.combiner in LIST_COMBINERS:
+        _check_lists(spec, group, facts)
+    elif chooses and not is_comparable(by[0].arrow):
         raise UsageError("values of this type have no order to choose by", code="table-groups", by=group.by, **facts)
     if group.combiner == "moments" and types != ["int64", "double", "double"]:
         raise UsageError(
@@ -188,6 +194,18 @@ def _check_group(spec: TableSpec, group: Group) -> None:
         )
     if any(c.combiner != "replace" for c in spec.values if c.name in group.columns):
         raise UsageError("a column in a group has no combiner of its own", code="table-groups", **facts)
+
+
+def _check_lists(spec: TableSpec, group: Group, facts: dict[str, Any]) -> None:
+    kinds = {column.name: column.arrow for column in spec.values if column.name in group.columns}
+    lists = all(pa.types.is_list(kind) or pa.types.is_large_list(kind) for kind in kinds.values())
+    width = {"union": 1, "tally": 2}.get(group.combiner, len(group.columns))
+    if not lists or len(kinds) != width or group.limit < 0:
+        raise UsageError("this combiner takes lists: see Group", code="table-groups", **facts)
+    if not is_comparable(kinds[group.by or group.columns[0]].value_type):
+        raise UsageError("values of this type have no order to sort by", code="table-groups", **facts)
+    if group.combiner == "tally" and kinds[group.columns[1]].value_type != pa.int64():
+        raise UsageError("a tally counts in int64", code="table-groups", **facts)
 
 
 def _check_column(spec: TableSpec, column: Column) -> None:

@@ -15,19 +15,26 @@ from operators import (
     ACCUMULATING,
     Memory,
     Windowed,
+    after_count,
+    after_watermark,
+    any_of,
     count,
-    every_element,
+    count_window,
+    every_event_time,
+    every_processing_time,
     max_,
     mean,
     min_,
+    repeatedly,
+    session,
     sliding,
     sum_,
     tumbling,
     windowed,
 )
-from operators.description import Trigger
+from operators.binding import bind_plan
 from operators.durations import span_us, text_of
-from operators.plan import RESERVED, bind_plan
+from operators.plan import RESERVED
 from statestore.errors import UsageError
 
 SCHEMA = pa.schema(
@@ -75,7 +82,21 @@ DESCRIBING: dict[str, tuple[Callable[[], Any], str]] = {
     "aggregate twice": (lambda: job().aggregate(n=count()).aggregate(n=count("v")), "aggregate-twice"),
     "negative lateness": (lambda: job().late("-1 seconds"), "lateness"),
     "negative tolerance": (lambda: job().late("1 second", future="-1 seconds"), "lateness"),
-    "other trigger": (lambda: job().late("1 second", trigger=Trigger("never")), "late-trigger"),
+    "other rule": (lambda: job().late("1 second", rule="none"), "late-rule"),  # type: ignore[arg-type]
+    "late by event time": (lambda: job().trigger(late=every_event_time("1 second")), "trigger"),
+    "composite as early": (lambda: job().trigger(early=repeatedly(after_count(2))), "trigger"),
+    "composite and early": (lambda: job().trigger(early=after_count(2), when=after_watermark()), "trigger-when"),
+    "composite of a span": (lambda: repeatedly(every_processing_time("1 second")), "trigger-parts"),
+    "empty composite": (lambda: any_of(), "trigger-parts"),
+    "no such choice": (lambda: job().trigger(on_time="sometimes"), "trigger"),  # type: ignore[arg-type]
+    "no such closing": (lambda: job().trigger(closing="yes"), "trigger"),  # type: ignore[arg-type]
+    "count of nothing": (lambda: after_count(0), "trigger-count"),
+    "span of nothing": (lambda: every_processing_time("0 seconds"), "trigger-span"),
+    "no gap": (lambda: session(), "session-gap"),
+    "two gaps": (lambda: session("1 second", gap_column="g"), "session-gap"),
+    "negative gap": (lambda: session("-1 second"), "session-gap"),
+    "count window of none": (lambda: count_window(0), "window-count"),
+    "count window that stands": (lambda: count_window(2, 0), "window-count"),
     "other mode": (lambda: job().accumulation("both"), "accumulation"),  # type: ignore[arg-type]
     "no room for files": (lambda: Memory(max_levels=1), "store-levels"),
     "no snapshots": (lambda: Memory(snapshot_bytes=0), "store-snapshots"),
@@ -140,9 +161,9 @@ def test_the_whole_difference_is_named() -> None:
     assert caught.value.context == {"missing": ["user", "amount"], "input": SCHEMA.names}
 
 
-def test_a_trigger_that_is_none() -> None:
-    with pytest.raises(UsageError, match="late-trigger"):
-        job().late("1 second", trigger=None)  # type: ignore[arg-type]
+def test_a_trigger_that_is_text() -> None:
+    with pytest.raises(UsageError, match="trigger"):
+        job().trigger(when="often")  # type: ignore[arg-type]
 
 
 def test_one_column_to_keep_may_be_named_alone() -> None:
@@ -151,7 +172,7 @@ def test_one_column_to_keep_may_be_named_alone() -> None:
 
 def test_every_step_makes_a_new_description() -> None:
     first = job()
-    second = first.window(tumbling("1 minute")).aggregate(n=count()).late("5 minutes", trigger=every_element())
+    second = first.window(tumbling("1 minute")).aggregate(n=count()).late("5 minutes")
     assert (first.windows, first.aggregates, first.mode) == (None, (), ACCUMULATING)
     assert second.describe() == {
         "name": "windows",
@@ -161,7 +182,15 @@ def test_every_step_makes_a_new_description() -> None:
         "window": {"kind": "tumbling", "size": "1 minute", "slide": "1 minute", "offset": "0 seconds"},
         "aggregates": {"n": {"function": "count"}},
         "allowed_lateness": "5 minutes",
-        "late_trigger": "every_element",
+        "late_rule": "event",
+        "triggers": {
+            "early": None,
+            "on_time": "always",
+            "late": {"kind": "each_batch"},
+            "closing": "never",
+            "only_updated": False,
+            "when": None,
+        },
         "ledger_columns": [],
         "future_tolerance": "1 minute",
         "accumulation": "accumulating",

@@ -26,11 +26,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from operators.binding import bind_plan, input_columns
 from operators.delivery import Delivery, SparkSink
 from operators.description import Windowed
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, Round
-from operators.plan import bind_plan, input_columns
 from operators.spark.tasks import EXCHANGE, RESULTS, decode_answer, map_side, state_side, tick_side
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Manifest
@@ -209,14 +209,14 @@ class DurableQuery:
             self._delivery.up_to(job.head)
             return
         check_follows(head, position)
-        round_ = job.round()
+        round_ = job.round(planned.timestamp_ms * 1000)
         results = _run_batch(batch, round_)
         manifest = job.commit(
             results,
             "batch",
             Position(
                 spark=store_files(objects, position, round_.sequence),
-                processing_us=planned.timestamp_ms * 1000,
+                processing_us=round_.now_us,
             ),
             delivered=self._delivery.delivered,
         )

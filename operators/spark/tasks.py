@@ -171,7 +171,7 @@ def _gather(plan: Plan, rows: pa.Table) -> tuple[int, Arrivals, Failure | None]:
     maxima = [h.max_event_us for h in headers if h.max_event_us is not None]
     rejected = _unpack_all(rows["rejected"])
     arrivals = Arrivals(
-        partials=pa.concat_tables([plan.slices.schema.empty_table(), *_unpack_all(rows["partials"])]),
+        partials=pa.concat_tables([plan.exchanged.schema.empty_table(), *_unpack_all(rows["partials"])]),
         rejected=pa.concat_tables(rejected) if rejected else None,
         max_event_us=max(maxima, default=None),
         inputs=len(headers),

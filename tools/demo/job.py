@@ -21,7 +21,6 @@ from operators import (
     RocksDB,
     Windowed,
     count,
-    every_element,
     max_,
     mean,
     tumbling,
@@ -41,7 +40,7 @@ def flights_per_hour() -> Windowed:
         windowed(event_time="scheduled", key="origin", watermark_delay="30 minutes", name="flights_per_hour")
         .window(tumbling("1 hour"))
         .aggregate(flights=count(), mean_delay=mean("dep_delay"), worst=max_("dep_delay"))
-        .late(allowed="6 hours", trigger=every_element(), keep=["flight_id"])
+        .late(allowed="6 hours", keep=["flight_id"])
         .accumulation(RETRACTING)
     )
 

@@ -6,37 +6,27 @@ fires on time when ``before < end <= after``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.plan import FIRED, SLICES, Plan
-from statestore.changes import ChangeSet, Lookup, TableChanges
+from operators.transition import BEGINNING_US, END_US, KINDS, TIMINGS, Moments, Transition, constant
+from statestore.changes import Lookup, TableChanges
 from statestore.fold import combine
 from statestore.layers import align
 from statestore.store import StateView
 from statestore.tables import TIME
 
-BEGINNING_US, END_US = -(2**63), 2**63 - 1
-TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
+if TYPE_CHECKING:
+    from operators.slices.plan import SlicePlan
 
 
-@dataclass(frozen=True)
-class Transition:
-    """Everything a step wants done. ``panes`` are in order: retractions before what replaces them."""
-
-    changes: ChangeSet
-    panes: pa.Table
-    counters: dict[str, int] = field(default_factory=dict)
-
-
-def step(plan: Plan, view: StateView, partials: pa.Table, before: int | None, after: int | None) -> Transition:
+def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments) -> Transition:
     """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
-    low = BEGINNING_US if before is None else before
-    high = low if after is None else max(low, after)
+    low, high = at.before, max(at.before, at.after)
     on_time = _fire_on_time(plan, view, partials, low, high) if high > low else None
     fired_bound, slice_bound = _expiry_bounds(plan, high)
     late = _fire_late(plan, view, partials, low, fired_bound)
@@ -49,32 +39,35 @@ def step(plan: Plan, view: StateView, partials: pa.Table, before: int | None, af
         remembered.append(last)
         counters |= {"panes_late": emissions.num_rows, "retractions": retractions.num_rows}
     if on_time is not None and on_time.num_rows:
+        on_time = _finished(plan, on_time)
         panes.append(_panes(plan, on_time, "on_time", "emit", None, fired_bound))
         counters["panes_on_time"] = on_time.num_rows
         remembered.append(_remember(plan, on_time, None))
     changes = {
-        SLICES: TableChanges(merge=_after(plan.slices.expiry, partials, slice_bound), expire=slice_bound),
-        FIRED: TableChanges(put=_still_open(plan, remembered, fired_bound), expire=fired_bound),
+        plan.slices.name: TableChanges(merge=_after(plan.slices.expiry, partials, slice_bound), expire=slice_bound),
+        plan.fired.name: TableChanges(put=_still_open(plan, remembered, fired_bound), expire=fired_bound),
     }
     return Transition(changes, pa.concat_tables([plan.pane_schema.empty_table(), *panes]), counters)
 
 
-def _fire_on_time(plan: Plan, view: StateView, partials: pa.Table, low: int, high: int) -> pa.Table | None:
+def _fire_on_time(plan: SlicePlan, view: StateView, partials: pa.Table, low: int, high: int) -> pa.Table | None:
     """Value of each key and window with ``low < end <= high``: state and batch folded together."""
     first = None if low == BEGINNING_US else plan.windows.oldest_slice_after(low) + 1
     last = None if high == END_US else high + 1
     own = partials if first is None and last is None else _between(partials, first, last)
     lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
-    stored = view.scan(SLICES, lower, upper, folded=False)
+    stored = view.scan(plan.slices.name, lower, upper, folded=False)
     rows = pa.concat_tables([plan.slices.schema.empty_table(), *stored, own])
     return _by_window(plan, rows, low, high) if rows.num_rows else None
 
 
-def _by_window(plan: Plan, rows: pa.Table, low: int, high: int) -> pa.Table:
+def _by_window(plan: SlicePlan, rows: pa.Table, low: int, high: int) -> pa.Table:
     """Slices combined per window and key, of the windows with ``low < end <= high``."""
     spec = plan.windows_spec
     if plan.windows.tumbles:
         return combine(spec, rows.rename_columns(spec.schema.names))
+    if plan.ordered:
+        rows = rows.take(pa.array(np.argsort(_times(rows["slice_end"]), kind="stable")))
     index, ends = plan.windows.explode(_times(rows["slice_end"]))
     due = (ends > low) & (ends <= high)
     spread = rows.take(pa.array(index[due])).set_column(0, "window_end", pa.array(ends[due]).cast(TIME))
@@ -82,7 +75,7 @@ def _by_window(plan: Plan, rows: pa.Table, low: int, high: int) -> pa.Table:
 
 
 def _fire_late(
-    plan: Plan, view: StateView, partials: pa.Table, low: int, fired_bound: int | None
+    plan: SlicePlan, view: StateView, partials: pa.Table, low: int, fired_bound: int | None
 ) -> tuple[pa.Table, pa.Table, pa.Table] | None:
     """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
     if low == BEGINNING_US or not partials.num_rows:
@@ -95,10 +88,11 @@ def _fire_late(
     if not news.num_rows:
         return None
     keys = news.select(plan.fired.key_names)
-    fired = view.lookup(FIRED, keys)
+    fired = view.lookup(plan.fired.name, keys)
     values = news if plan.mode == "discarding" else _whole_windows(plan, view, keys, partials)
     # Numbered after the last ones; 0 where the window never fired.
     number = pc.fill_null(pc.add(fired.rows["pane"], 1), 0)
+    values = _finished(plan, values)
     emissions = _panes(plan, values, "late", "emit", number, fired_bound)
     retractions = plan.pane_schema.empty_table()
     if plan.mode == "retracting":
@@ -106,7 +100,7 @@ def _fire_late(
     return retractions, emissions, _remember(plan, values, number)
 
 
-def _retractions(plan: Plan, fired: Lookup) -> pa.Table:
+def _retractions(plan: SlicePlan, fired: Lookup) -> pa.Table:
     """The last panes once more, as retractions, of the windows that had fired."""
     rows = fired.rows.filter(fired.found)
     columns = [
@@ -115,41 +109,49 @@ def _retractions(plan: Plan, fired: Lookup) -> pa.Table:
         *(rows[name] for name in plan.key_names),
         *(rows[a.name] for a in plan.aggregates),
         rows["pane"],
-        _constant(rows.num_rows, "late", TIMINGS),
-        _constant(rows.num_rows, "retract", KINDS),
+        constant(rows.num_rows, "late", TIMINGS),
+        constant(rows.num_rows, "retract", KINDS),
         pa.array(np.zeros(rows.num_rows, bool)),
     ]
     return pa.table(columns, schema=plan.pane_schema)
 
 
-def _whole_windows(plan: Plan, view: StateView, keys: pa.Table, partials: pa.Table) -> pa.Table:
+def _whole_windows(plan: SlicePlan, view: StateView, keys: pa.Table, partials: pa.Table) -> pa.Table:
     """The full value of each (window, key) in ``keys``, in their order: stored slices and this batch's."""
     index, ends = plan.windows.slices_of(_times(keys["window_end"]))
     wanted = keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
-    stored = view.lookup(SLICES, wanted)
-    old = stored.rows.set_column(0, "window_end", keys["window_end"].take(pa.array(index))).filter(stored.found)
-    names = plan.slices.key_names
-    asked = wanted.append_column("__window", keys["window_end"].take(pa.array(index)))
-    own = asked.join(_fold_up(plan, partials), keys=names, join_type="inner", use_threads=False)
-    own = own.drop_columns(["slice_end"]).rename_columns({"__window": "window_end"})
+    both = (view.lookup(plan.slices.name, wanted), align(plan.slices, wanted, _fold_up(plan, partials)))
+    window = keys["window_end"].take(pa.array(index))
+    parts = [found.rows.set_column(0, "window_end", window).filter(found.found) for found in both]
+    # Slices in the order of time, of each what is stored before what is new.
+    place = np.concatenate([-np.flatnonzero(np.asarray(found.found)) for found in both])
     spec = plan.windows_spec
-    whole = combine(spec, pa.concat_tables([spec.conform(old), spec.conform(own)]))
+    rows = pa.concat_tables([spec.conform(part) for part in parts])
+    whole = combine(spec, rows.take(pa.array(np.argsort(place, kind="stable"))))
     return align(spec, keys, whole).rows
 
 
-def _fold_up(plan: Plan, partials: pa.Table) -> pa.Table:
+def _fold_up(plan: SlicePlan, partials: pa.Table) -> pa.Table:
     return combine(plan.slices, partials)
 
 
+def _finished(plan: SlicePlan, values: pa.Table) -> pa.Table:
+    """The results of windows with these partials, beside window end and key."""
+    found = values.select(plan.fired.key_names)
+    for aggregate in plan.aggregates:
+        found = found.append_column(aggregate.name, aggregate.finish(values))
+    return found
+
+
 def _panes(
-    plan: Plan,
+    plan: SlicePlan,
     values: pa.Table,
     timing: str,
     kind: str,
     number: pa.Array | pa.ChunkedArray | None,
     fired_bound: int | None,
 ) -> pa.Table:
-    """Pane rows of windows with ``values``. A pane is the last one when its window expires in this step."""
+    """Pane rows of windows with finished ``values``. A pane is the last one when its window expires in this step."""
     rows = values.num_rows
     ends = _times(values["window_end"])
     final = np.zeros(rows, bool) if fired_bound is None else ends <= fired_bound
@@ -157,24 +159,24 @@ def _panes(
         pa.array(ends - plan.windows.size_us).cast(TIME),
         values["window_end"],
         *(values[name] for name in plan.key_names),
-        *(aggregate.finish(values) for aggregate in plan.aggregates),
+        *(values[aggregate.name] for aggregate in plan.aggregates),
         pa.array(np.zeros(rows, np.int64)) if number is None else number,
-        _constant(rows, timing, TIMINGS),
-        _constant(rows, kind, KINDS),
+        constant(rows, timing, TIMINGS),
+        constant(rows, kind, KINDS),
         pa.array(final),
     ]
     return pa.table(columns, schema=plan.pane_schema)
 
 
-def _remember(plan: Plan, values: pa.Table, number: pa.Array | pa.ChunkedArray | None) -> pa.Table:
-    """Rows of the fired table for these panes."""
+def _remember(plan: SlicePlan, values: pa.Table, number: pa.Array | pa.ChunkedArray | None) -> pa.Table:
+    """Rows of the fired table for panes with these finished values."""
     numbers = pa.array(np.zeros(values.num_rows, np.int64)) if number is None else number
-    results = [aggregate.finish(values) for aggregate in plan.aggregates]
+    results = [values[aggregate.name] for aggregate in plan.aggregates]
     keys = [values[name] for name in plan.fired.key_names]
     return pa.table([*keys, numbers, *results], schema=plan.fired.schema)
 
 
-def _still_open(plan: Plan, remembered: list[pa.Table], fired_bound: int | None) -> pa.Table | None:
+def _still_open(plan: SlicePlan, remembered: list[pa.Table], fired_bound: int | None) -> pa.Table | None:
     """Of the panes fired, those whose window may fire again."""
     if not plan.allowed_us or not remembered:
         return None
@@ -191,7 +193,7 @@ def _after(column: str | None, rows: pa.Table, bound: int | None) -> pa.Table | 
     return rows.filter(pa.array(keep)) if keep.any() else None
 
 
-def _expiry_bounds(plan: Plan, watermark: int) -> tuple[int | None, int | None]:
+def _expiry_bounds(plan: SlicePlan, watermark: int) -> tuple[int | None, int | None]:
     """Up to which window end panes, and up to which slice end partials, are not needed any more."""
     if watermark == BEGINNING_US:
         return None, None
@@ -214,8 +216,3 @@ def _between(rows: pa.Table, first: int | None, last: int | None) -> pa.Table:
 def _times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
     return values
-
-
-def _constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArray:
-    codes = np.full(rows, values.index(value), np.int8)
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values))

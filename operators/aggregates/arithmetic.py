@@ -1,0 +1,209 @@
+"""Aggregates that are numbers: count, sum, smallest, largest, mean, variance, standard deviation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.aggregates.base import Aggregate, BoundAggregate, Values, doubles, is_number, ones, refused
+from statestore.tables import Column, Group
+
+
+def count(column: str | None = None) -> Aggregate:
+    """The number of events, or of non-null values of a column. int64."""
+    return Plain("count", column)
+
+
+def sum_(column: str) -> Aggregate:
+    """The sum: int64 for integers, double for floats, decimal(38, scale) for decimals and uint64."""
+    return Plain("sum", column)
+
+
+def min_(column: str) -> Aggregate:
+    """The smallest value, in the column's type. NaN counts only when there is nothing else."""
+    return Plain("min", column)
+
+
+def max_(column: str) -> Aggregate:
+    """The largest value, in the column's type. NaN counts only when there is nothing else."""
+    return Plain("max", column)
+
+
+def mean(column: str) -> Aggregate:
+    """The arithmetic mean, double. Kept as sum and count, so it is exact for integers up to the last division."""
+    return Plain("mean", column)
+
+
+def variance(column: str, *, population: bool = False) -> Aggregate:
+    """The variance, double: of a sample (divided by n − 1, null for one value), or of the whole population."""
+    return Moments("variance", column, population)
+
+
+def stddev(column: str, *, population: bool = False) -> Aggregate:
+    """The standard deviation, the root of `variance`."""
+    return Moments("stddev", column, population)
+
+
+@dataclass(frozen=True)
+class Plain(Aggregate):
+    """Aggregates whose state columns combine by themselves."""
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check the column's type."""
+        kind = pa.null() if self.column is None else schema.field(self.column).type
+        ordered = (
+            (is_number(kind) and kind != pa.float16()) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
+        )
+        fits = {"count": True, "sum": is_number(kind), "mean": is_number(kind)}.get(self.function, ordered)
+        if not fits:
+            raise refused(name, self, self.column, kind, "cast it to a number first")
+        return BoundPlain(name, self, kind)
+
+
+@dataclass(frozen=True)
+class BoundPlain(BoundAggregate):
+    """State: the result itself; for a mean, sum and count."""
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        function = self.aggregate.function
+        if function == "count":
+            return (Column(self.name, "int64", "count", "sum"),)
+        if function in ("min", "max"):
+            return (Column(self.name, str(self.input_type), function, function),)
+        total = Column(f"{self.name}_sum" if function == "mean" else self.name, str(self._sum_type), "sum", "sum")
+        if function == "sum":
+            return (total,)
+        return (total, Column(f"{self.name}_count", "int64", "count", "sum"))
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """The Arrow type of its result."""
+        return pa.float64() if self.aggregate.function == "mean" else self.state[0].arrow
+
+    @property
+    def invertible(self) -> bool:
+        """All but the extremes."""
+        return self.aggregate.function not in ("min", "max")
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """Each event as a partial of its own, one array per state column."""
+        function, column = self.aggregate.function, self.aggregate.column
+        values = None if column is None else events[column]
+        if function == "count":
+            return [ones(values, events.num_rows)]
+        assert values is not None
+        if function in ("min", "max"):
+            return [values]
+        total = values if values.type == self._sum_type else values.cast(self._sum_type)
+        return [total] if function == "sum" else [total, ones(values, events.num_rows)]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """The result of each folded row."""
+        if self.aggregate.function != "mean":
+            return partials[self.state[0].name]
+        total, counted = (partials[column.name] for column in self.state)
+        divisor = pc.if_else(pc.equal(counted, 0), None, counted)
+        return pc.divide(doubles(total), doubles(divisor))
+
+    def subtract(self, wholes: pa.Table, parts: pa.Table) -> list[Values]:
+        """Sums less sums. A sum of which all is taken back is 0, not null."""
+        if not self.invertible:
+            return super().subtract(wholes, parts)
+        found = []
+        for column in self.state:
+            kind = column.arrow
+            # Arrow gives a difference of decimals one digit more, for which 128 bits may have no room.
+            room = pa.decimal256(39, kind.scale) if pa.types.is_decimal(kind) else kind
+            less = pc.fill_null(parts[column.name].cast(room), pa.scalar(0, pa.int64()).cast(room))
+            found.append(pc.subtract(wholes[column.name].cast(room), less).cast(kind))
+        return found
+
+    @property
+    def _sum_type(self) -> pa.DataType:
+        kind = self.input_type
+        if pa.types.is_decimal(kind):
+            return pa.decimal128(38, kind.scale)
+        if kind == pa.uint64():
+            return pa.decimal128(38, 0)
+        return pa.int64() if pa.types.is_integer(kind) else pa.float64()
+
+
+@dataclass(frozen=True)
+class Moments(Aggregate):
+    """Variance and standard deviation."""
+
+    population: bool = False
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check that the column holds numbers."""
+        kind = schema.field(self.column).type
+        if not is_number(kind):
+            raise refused(name, self, self.column, kind, "cast it to a number first")
+        return BoundMoments(name, self, kind, self.population)
+
+
+@dataclass(frozen=True)
+class BoundMoments(BoundAggregate):
+    """State: count, mean, and the sum of squared distances from it, which loses no digits as squares would."""
+
+    population: bool
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        name = self.name
+        return (
+            Column(f"{name}_count", "int64", "count"),
+            Column(f"{name}_mean", "double"),
+            Column(f"{name}_m2", "double"),
+        )
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All three together."""
+        return (Group(tuple(column.name for column in self.state), "moments"),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """Double."""
+        return pa.float64()
+
+    @property
+    def invertible(self) -> bool:
+        """Yes."""
+        return True
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """One value is its own mean."""
+        values = events[self.aggregate.column]
+        known = pc.fill_null(doubles(values), 0.0)
+        # An infinite value has no distance from itself.
+        return [ones(values, events.num_rows), known, pc.multiply(pc.subtract(known, known), 0.0)]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """Null for too few values."""
+        number, _, m2 = (partials[column.name] for column in self.state)
+        degrees = number if self.population else pc.subtract(number, 1)
+        found = pc.divide(m2, pc.if_else(pc.less_equal(degrees, 0), None, degrees).cast(pa.float64()))
+        return pc.sqrt(found) if self.aggregate.function == "stddev" else found
+
+    def subtract(self, wholes: pa.Table, parts: pa.Table) -> list[Values]:
+        """What combined with ``parts`` gives ``wholes``."""
+        names = [column.name for column in self.state]
+        number, mean, m2 = (pc.fill_null(wholes[name], 0).to_numpy() for name in names)
+        gone, gone_mean, gone_m2 = (pc.fill_null(parts[name], 0).to_numpy() for name in names)
+        left = number - gone
+        safe = np.where(left == 0, 1, left)
+        with np.errstate(all="ignore"):
+            shift = (mean - gone_mean) * (gone / safe)
+            rest = mean + shift
+            spread = m2 - gone_m2 - (rest - gone_mean) ** 2 * (left * (gone / np.where(number == 0, 1, number)))
+        empty = left == 0
+        # Rounding may leave a little less than nothing.
+        columns = (left, np.where(empty, 0.0, rest), np.where(empty, 0.0, np.maximum(spread, 0.0)))
+        return [pa.array(column) for column in columns]

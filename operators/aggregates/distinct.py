@@ -1,0 +1,164 @@
+"""Aggregates over different values: sets, their sizes, how often each value came, and the first n in an order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.aggregates.base import (
+    Aggregate,
+    BoundAggregate,
+    Values,
+    counted,
+    filled,
+    kept_type,
+    plain,
+    singles,
+)
+from statestore.errors import UsageError
+from statestore.lists import flat
+from statestore.tables import Column, Group
+
+
+def set_(column: str) -> Aggregate:
+    """The different values, sorted: a list. NaN is one value, and comes last."""
+    return Distinct("set", column)
+
+
+def count_distinct(column: str) -> Aggregate:
+    """How many different values there are, exact: they are all kept. int64."""
+    return Distinct("count_distinct", column)
+
+
+def count_by_value(column: str) -> Aggregate:
+    """How often each value came: a map from the value, in ascending order, to its count."""
+    return Distinct("count_by_value", column)
+
+
+def top_n(column: str, n: int, *, by: str | None = None, largest: bool = True) -> Aggregate:
+    """The ``n`` values with the largest (or smallest) ``by``, or the ``n`` largest themselves, best first: a list.
+
+    The same value may come more than once. Of equals those that arrived first are kept.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise UsageError("top_n keeps one value at least", code="aggregate-option", found=repr(n))
+    return Top("top_n", column, n, by, largest)
+
+
+@dataclass(frozen=True)
+class Distinct(Aggregate):
+    """Aggregates that keep each value once."""
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check that values can be told apart by sorting."""
+        assert self.column is not None
+        return BoundDistinct(name, self, kept_type(name, self, self.column, schema, sorts=True))
+
+
+@dataclass(frozen=True)
+class BoundDistinct(BoundAggregate):
+    """State: a sorted list of the different values; for a count by value, the counts beside it."""
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        name = self.name if self.aggregate.function == "set" else f"{self.name}_values"
+        values = Column(name, str(self._list_type), "value")
+        if self.aggregate.function != "count_by_value":
+            return (values,)
+        return (values, Column(f"{self.name}_counts", str(pa.list_(pa.int64()))))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The list, or both lists."""
+        names = tuple(column.name for column in self.state)
+        return (Group(names, "union" if len(names) == 1 else "tally"),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """A list, a count or a map."""
+        if self.aggregate.function == "count_distinct":
+            return pa.int64()
+        return self._list_type if self.aggregate.function == "set" else pa.map_(self.input_type, pa.int64())
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """A list of one value, counted once."""
+        values = plain(events[self.aggregate.column])
+        lists: list[Values] = [singles(values, values.is_valid())]
+        if self.aggregate.function == "count_by_value":
+            lists.append(singles(pa.array(np.ones(len(values), np.int64)), values.is_valid()))
+        return lists
+
+    def finish(self, partials: pa.Table) -> Values:
+        """The lists, how long they are, or both together as a map."""
+        lists = partials[self.state[0].name]
+        if self.aggregate.function == "set":
+            return filled(lists)
+        if self.aggregate.function == "count_distinct":
+            return pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
+        keys, owners = flat(lists)
+        counts, _ = flat(partials[self.state[1].name])
+        offsets = np.append(0, np.cumsum(counted(owners, partials.num_rows))).astype(np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, counts)
+
+    @property
+    def _list_type(self) -> pa.DataType:
+        return pa.list_(self.input_type)
+
+
+@dataclass(frozen=True)
+class Top(Aggregate):
+    """The first n in an order."""
+
+    n: int = 1
+    by: str | None = None
+    largest: bool = True
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check that what they are chosen by has an order."""
+        assert self.column is not None
+        kind = kept_type(name, self, self.column, schema, sorts=self.by is None)
+        by_type = kind if self.by is None else kept_type(name, self, self.by, schema, sorts=True)
+        return BoundTop(name, self, kind, self.n, self.by, by_type, self.largest)
+
+
+@dataclass(frozen=True)
+class BoundTop(BoundAggregate):
+    """State: at most n values, best first, and beside them what they were chosen by."""
+
+    n: int
+    by: str | None
+    by_type: pa.DataType
+    largest: bool
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        values = Column(self.name, str(self.result_type), "value")
+        return (values,) if self.by is None else (values, Column(f"{self.name}_by", str(pa.list_(self.by_type))))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Both together, cut off after n."""
+        names = tuple(column.name for column in self.state)
+        return (Group(names, "largest" if self.largest else "smallest", by=names[-1], limit=self.n),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """A list of the column's type."""
+        return pa.list_(self.input_type)
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """Lists of one value."""
+        values = events[self.aggregate.column]
+        if self.by is None:
+            return [singles(values, values.is_valid())]
+        known = pc.and_(values.is_valid(), events[self.by].is_valid())
+        return [singles(values, known), singles(events[self.by], known)]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """The values."""
+        return filled(partials[self.name])

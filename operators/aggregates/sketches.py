@@ -1,0 +1,156 @@
+"""Counting different values approximately, in a few kilobytes: HyperLogLog sketches of Apache DataSketches.
+
+A partial is a sketch as that library writes it (HLL_8), which its other languages and Spark's ``hll_sketch_estimate``
+read too. The library takes values and merges sketches one by one, in C++: that is the only loop over rows here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.aggregates.base import Aggregate, BoundAggregate, Values, kept_type
+from statestore.combiners import Starts, register_combiner
+from statestore.errors import UsageError
+from statestore.lists import whole
+from statestore.tables import Column, Group
+
+COMBINER = "operators.aggregates.sketches:unite"
+
+
+def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
+    """About how many different values there are: within 1.04 / √2^precision of it two times in three. int64.
+
+    A sketch has 2^precision bytes at most. Needs ``pip install 'tidemark[sketches]'``.
+    """
+    if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
+        raise UsageError("a precision is between 7 and 21", code="aggregate-option", found=repr(precision))
+    return Sketch("count_distinct_approx", column, precision)
+
+
+@dataclass(frozen=True)
+class Sketch(Aggregate):
+    """A count of different values, by a sketch."""
+
+    precision: int = 12
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check the type, and that the library is here."""
+        assert self.column is not None
+        _library()
+        return BoundSketch(name, self, kept_type(name, self, self.column, schema, sorts=True), self.precision)
+
+
+@dataclass(frozen=True)
+class BoundSketch(BoundAggregate):
+    """State: a sketch; null where there was no value."""
+
+    precision: int
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state column."""
+        return (Column(f"{self.name}_sketch", "binary", "sketch"),)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """One column, united."""
+        return (Group((self.state[0].name,), COMBINER),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """int64."""
+        return pa.int64()
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """A sketch of each value, made once for all events that have it."""
+        library = _library()
+        known = whole(events[self.aggregate.column]).dictionary_encode()
+
+        def sketch(value: int | float | str) -> bytes:
+            made = library.hll_sketch(self.precision, library.HLL_8)
+            made.update(value)
+            return made.serialize_compact()  # type: ignore[no-any-return]
+
+        sketches = pa.array([sketch(value) for value in _updates(known.dictionary)], pa.binary())
+        return [sketches.take(known.indices)]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """The estimates, rounded."""
+        sketches = partials[self.state[0].name]
+        found = [0 if blob is None else _estimate(blob) for blob in sketches.to_pylist()]
+        return pa.array(found, pa.int64())
+
+
+@register_combiner(COMBINER)
+def unite(rows: pa.Table, starts: Starts) -> pa.Table:
+    """Per key one sketch of what all its sketches saw."""
+    column = rows.column(0)
+    present = np.asarray(column.is_valid())
+    several = np.add.reduceat(present.astype(np.int64), starts) > 1
+    stops = np.append(starts[1:], len(column))
+    # The only sketch of a key, or null where it has none, stays as it is.
+    places = np.maximum.reduceat(np.where(present, np.arange(len(column)), -1), starts)
+    alone = column.take(pa.array(np.maximum(places, 0), mask=(places < 0) | several))
+    if not several.any():
+        return pa.table([alone], schema=rows.schema)
+    groups = zip(starts[several].tolist(), stops[several].tolist(), strict=True)
+    made = pa.array([_united(column.slice(first, stop - first).to_pylist()) for first, stop in groups], pa.binary())
+    return pa.table([pc.replace_with_mask(whole(alone), pa.array(several), made)], schema=rows.schema)
+
+
+def _united(blobs: Sequence[bytes | None]) -> bytes:
+    library = _library()
+    sketches = [library.hll_sketch.deserialize(blob) for blob in blobs if blob is not None]
+    union = library.hll_union(sketches[0].lg_config_k)
+    for sketch in sketches:
+        union.update(sketch)
+    return union.get_result(library.HLL_8).serialize_compact()  # type: ignore[no-any-return]
+
+
+def _estimate(blob: bytes) -> int:
+    """Of a sketch united with itself: then it depends on what was seen only, not on how it came together."""
+    library = _library()
+    sketch = library.hll_sketch.deserialize(blob)
+    union = library.hll_union(sketch.lg_config_k)
+    union.update(sketch)
+    union.update(sketch)
+    estimate: float = union.get_estimate()
+    return round(estimate)
+
+
+def _updates(values: pa.Array) -> list[Any]:
+    """Distinct values as what the library takes: whole numbers of 64 bits, doubles or text."""
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return values.cast(pa.float64()).to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_timestamp(kind):
+        values = values.cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        values = values.cast(pa.int32())
+    elif pa.types.is_uint64(kind):
+        values = pa.array(values.to_numpy().view(np.int64))
+    elif pa.types.is_binary(kind):
+        values = pa.array([value.hex() for value in values.to_pylist()], pa.string())
+    elif pa.types.is_boolean(kind):
+        values = values.cast(pa.int8())
+    elif pa.types.is_decimal(kind):
+        values = values.cast(pa.string())
+    # The library passes over empty text, so that goes in as a number, which no other text does.
+    return [0 if value == "" else value for value in values.to_pylist()]
+
+
+def _library() -> Any:
+    try:
+        import datasketches
+    except ImportError:
+        raise UsageError(
+            "approximate counts need the package datasketches: pip install 'tidemark[sketches]'",
+            code="sketch-package",
+        ) from None
+    return datasketches

@@ -1,0 +1,1 @@
+"""The general window operator: what the fast path for fixed windows has not."""

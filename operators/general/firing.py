@@ -1,0 +1,148 @@
+"""Which groups show a pane now, and when each is due next. Vectorised; conditions hold at the end of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.general.gather import Gathered, forgotten
+from operators.general.names import CLOSED, END, PENDING, SHOWN, SINCE, START
+from operators.transition import BEGINNING_US, END_US, Moments
+from operators.triggers import Trigger
+
+if TYPE_CHECKING:
+    from operators.general.plan import GeneralPlan
+
+Flags = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+NEVER = END_US
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Where each group's end lies: behind both watermarks, between them, and whether it is forgotten now."""
+
+    behind: Flags
+    passing: Flags
+    expiring: Flags
+
+    @property
+    def open(self) -> Flags:
+        """Not passed yet."""
+        return ~self.behind & ~self.passing
+
+
+@dataclass(frozen=True)
+class Fired:
+    """Masks over groups: which show an early, an on-time, a late pane; disjoint."""
+
+    early: Flags
+    on_time: Flags
+    late: Flags
+
+    @property
+    def any(self) -> Flags:
+        """Those that show a pane at all."""
+        return self.early | self.on_time | self.late
+
+
+def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
+    """The phase of each group."""
+    ends = numbers(gathered.groups, END)
+    if plan.by_number:
+        full = np.full(len(ends), True) if at.after == END_US else ends <= gathered.reached
+        return Phases(np.zeros(len(ends), bool), full, full)
+    behind = ends <= at.before if at.before != BEGINNING_US else np.zeros(len(ends), bool)
+    after = at.after != BEGINNING_US
+    passing = ~behind & (ends <= at.after) & after
+    return Phases(behind, passing, (ends <= forgotten(plan, at.after)) & after)
+
+
+def fire(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> Fired:
+    """Which groups show a pane, by separate triggers for early, on time and late."""
+    triggers, pending = plan.triggers, numbers(groups, PENDING) > 0
+    on_time = phase.passing & {"always": ~np.zeros_like(pending), "non_empty": pending}.get(
+        triggers.on_time, np.zeros_like(pending)
+    )
+    # A window without an on-time pane is early until its watermark has passed.
+    before_end = phase.open | (phase.passing if triggers.on_time == "never" else np.zeros_like(pending))
+    early = before_end & _holds(plan, triggers.early, groups, at)
+    late = phase.behind & _holds(plan, triggers.late, groups, at)
+    closing = phase.expiring & ~(early | on_time | late)
+    closing &= {"if_new": pending, "always": ~np.zeros_like(pending)}.get(triggers.closing, np.zeros_like(pending))
+    return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
+
+
+def _holds(plan: GeneralPlan, trigger: Trigger | None, groups: pa.Table, at: Moments) -> Flags:
+    """Whether a trigger's condition holds, per group."""
+    pending = numbers(groups, PENDING)
+    if trigger is None:
+        return np.zeros(len(pending), bool)
+    if trigger.kind == "each_batch":
+        return pending > 0
+    if trigger.kind == "after_count":
+        return pending >= trigger.count
+    if trigger.kind == "after_processing_time":
+        return (pending > 0) & (numbers(groups, SINCE, NEVER) <= at.now - trigger.span_us)
+    if trigger.kind == "every_processing_time":
+        again = numbers(groups, SHOWN) > 0 if plan.mode != "discarding" else np.zeros(len(pending), bool)
+        return ((pending > 0) | again) & (at.now // trigger.span_us > at.was // trigger.span_us)
+    starts = numbers(groups, START)
+    passed = _spans_passed(starts, at.after, trigger.span_us) > _spans_passed(starts, at.before, trigger.span_us)
+    return (pending > 0) & passed
+
+
+def _spans_passed(starts: Numbers, watermark: int, span_us: int) -> Numbers:
+    """How many whole spans of each window lie behind the watermark; at least 0."""
+    reached = np.maximum(starts, min(max(watermark, -(2**61)), 2**61))
+    passed: Numbers = (reached - starts) // span_us
+    return passed
+
+
+def due(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> tuple[Numbers, Numbers]:
+    """When each group is due next, by processing time and by event time before its end; `NEVER` where it is not."""
+    triggers = plan.triggers
+    clock = np.full(groups.num_rows, NEVER)
+    for trigger, applies in ((triggers.early, phase.open), (triggers.late, ~phase.open)):
+        clock = np.minimum(clock, np.where(applies, _due_by_clock(trigger, groups, at), NEVER))
+    for node, trigger in enumerate(plan.nodes):
+        if trigger.kind == "after_processing_time":
+            waiting = numbers(groups, f"_done_{node}") == 0
+            since = numbers(groups, f"_since_{node}", NEVER)
+            clock = np.where(waiting & (since != NEVER), np.minimum(clock, since + trigger.span_us), clock)
+    marks = np.full(groups.num_rows, NEVER)
+    if triggers.early is not None and triggers.early.kind == "every_event_time":
+        starts, span = numbers(groups, START), triggers.early.span_us
+        following = starts + (_spans_passed(starts, at.after, span) + 1) * span
+        marks = np.where(phase.open & (numbers(groups, PENDING) > 0), following, NEVER)
+    return clock, np.where(marks < numbers(groups, END), marks, NEVER)
+
+
+def _due_by_clock(trigger: Trigger | None, groups: pa.Table, at: Moments) -> Numbers | int:
+    if trigger is None:
+        return NEVER
+    if trigger.kind == "every_processing_time":
+        return (at.now // trigger.span_us + 1) * trigger.span_us
+    if trigger.kind == "after_processing_time":
+        since = numbers(groups, SINCE, NEVER)
+        waits = (numbers(groups, PENDING) > 0) & (since != NEVER)
+        return np.where(waits, np.minimum(since, NEVER - trigger.span_us) + trigger.span_us, NEVER)
+    return NEVER
+
+
+def numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
+    """A column as int64, nulls as ``missing``. Shape ``(rows,)``."""
+    column = rows[name].cast(pa.int64())
+    filled = pc.fill_null(column, missing) if column.null_count else column
+    values: Numbers = filled.to_numpy()
+    return values
+
+
+def closed(groups: pa.Table) -> Flags:
+    """Groups whose composite trigger has finished: they take nothing more."""
+    return numbers(groups, CLOSED) > 0

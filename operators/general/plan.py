@@ -1,0 +1,204 @@
+"""Tables of the general window operator: one row per open window and key, whatever kind of window it is.
+
+| windows | ``groups``: key, forgets by | beside it |
+|---|---|---|
+| tumbling, sliding, global | window end, window start, key; end | – |
+| sessions | key, window start; end | ``ends``: window end, key, window start |
+| counted | key, window start | ``counted``: key; messages so far |
+
+``clock`` and ``marks`` hold when a group is due next, by processing time and by event time: (due, key, window start,
+window end). What stands there and does not agree with the group any more is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from operators.general.arrive import arrivals, too_late
+from operators.general.names import (
+    ALONE,
+    CLOCK,
+    CLOSED,
+    COUNTED,
+    DUE_CLOCK,
+    DUE_MARK,
+    ELEMENTS,
+    END,
+    ENDS,
+    GROUPS,
+    MARKS,
+    PANES,
+    PENDING,
+    SHOWN,
+    SINCE,
+    START,
+)
+from operators.general.step import general_step
+from operators.plan import Flags, Plan
+from operators.transition import Moments, Transition
+from operators.triggers import Trigger
+from operators.windows import Counted, Sessions, Times
+from statestore.store import StateView
+from statestore.tables import TIME, Column, Group, TableSpec
+
+
+@dataclass(frozen=True)
+class GeneralPlan(Plan):
+    """A plan with triggers, for any kind of window."""
+
+    @property
+    def by_number(self) -> bool:
+        """Whether windows are of messages, not of time."""
+        return isinstance(self.kind, Counted)
+
+    @property
+    def sessions(self) -> bool:
+        """Whether windows grow and merge."""
+        return isinstance(self.kind, Sessions)
+
+    @cached_property
+    def bound_type(self) -> pa.DataType:
+        """The type of window starts and ends."""
+        return pa.int64() if self.by_number else TIME
+
+    @cached_property
+    def key_columns(self) -> tuple[Column, ...]:
+        """Key columns of all tables; a constant where the stream has no key."""
+        return self.key_specs or (Column(ALONE, "int8", "key"),)
+
+    @property
+    def group_keys(self) -> list[str]:
+        """Names of the key columns in tables."""
+        return [column.name for column in self.key_columns]
+
+    @property
+    def identity(self) -> list[str]:
+        """The columns that say which group a row is of, in the order of the groups table's key."""
+        return self.groups.key_names
+
+    @cached_property
+    def state(self) -> tuple[Column, ...]:
+        """State columns of all aggregates."""
+        return tuple(column for aggregate in self.aggregates for column in aggregate.state)
+
+    @cached_property
+    def state_groups(self) -> tuple[Group, ...]:
+        """Groups of state columns that combine together."""
+        return tuple(group for aggregate in self.aggregates for group in aggregate.groups)
+
+    @cached_property
+    def nodes(self) -> tuple[Trigger, ...]:
+        """Of a composite trigger all parts, parents first."""
+        return self.triggers.when.nodes if self.triggers.when else ()
+
+    @cached_property
+    def progress(self) -> tuple[Column, ...]:
+        """How far a window's triggers are; combined when sessions merge."""
+        sums = (Column(ELEMENTS, "int64", "count", "sum"), Column(PENDING, "int64", "", "sum"))
+        most = tuple(Column(name, "int64", "", "max") for name in (PANES, SHOWN, CLOSED))
+        parts = [
+            (Column(f"_count_{node}", "int64", "", "sum"), Column(f"_done_{node}", "int64", "", "max"))
+            for node in range(len(self.nodes))
+        ]
+        since = (SINCE, *(f"_since_{node}" for node in range(len(self.nodes))))
+        least = tuple(Column(name, "int64", "", "min") for name in since)
+        return (*sums, *most, *least, *(column for pair in parts for column in pair))
+
+    @cached_property
+    def remembered(self) -> tuple[Column, ...]:
+        """What only the very same window keeps: when it is due, and the values it last showed."""
+        dues = (Column(DUE_CLOCK, "int64"), Column(DUE_MARK, "int64"))
+        return (*dues, *(Column(f"_last_{a.name}", str(a.result_type), "result") for a in self.aggregates))
+
+    @cached_property
+    def groups(self) -> TableSpec:
+        """One row per open window and key."""
+        values = (*self.progress, *self.state, *self.remembered)
+        start, end = self._bounds
+        if self.sessions or self.by_number:
+            expiry = END if self.sessions else None
+            return TableSpec(GROUPS, (*self.key_columns, start), (end, *values), expiry, self.state_groups)
+        return TableSpec(GROUPS, (end, start, *self.key_columns), values, END, self.state_groups)
+
+    @cached_property
+    def arriving(self) -> TableSpec:
+        """What a batch brings to each group: not stored."""
+        start, end = self._bounds
+        sums = (Column(ELEMENTS, "int64", "count", "sum"),)
+        return TableSpec("arriving", (*self.key_columns, start, end), (*sums, *self.state), None, self.state_groups)
+
+    @cached_property
+    def merging(self) -> TableSpec:
+        """Groups keyed by what they become: not stored, it combines stored rows and a batch's."""
+        start, end = self._bounds
+        values = (*self.progress, *self.state)
+        return TableSpec("merging", (*self.key_columns, start, end), values, None, self.state_groups)
+
+    @cached_property
+    def whole(self) -> TableSpec:
+        """A group by its key and bounds, with all that is known of it: not stored."""
+        start, end = self._bounds
+        values = (*self.progress, *self.state, *self.remembered)
+        return TableSpec("whole", (*self.key_columns, start, end), values, None, self.state_groups)
+
+    @cached_property
+    def keeping(self) -> TableSpec:
+        """What the very same window keeps, by key and bounds: not stored."""
+        start, end = self._bounds
+        return TableSpec("keeping", (*self.key_columns, start, end), self.remembered)
+
+    @cached_property
+    def ends(self) -> TableSpec:
+        """Sessions by their end."""
+        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END)
+
+    @cached_property
+    def counted(self) -> TableSpec:
+        """Messages so far, per key."""
+        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count"),))
+
+    @cached_property
+    def counted_up(self) -> TableSpec:
+        """The same, adding up: not stored."""
+        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count", "sum"),))
+
+    @cached_property
+    def clock(self) -> TableSpec:
+        """Groups by the processing time at which they are due."""
+        return TableSpec(CLOCK, (Column("due", "int64"), *self.key_columns, *self._bounds), (), "due")
+
+    @cached_property
+    def marks(self) -> TableSpec:
+        """Groups by the watermark at which they are due before their end."""
+        return TableSpec(MARKS, (Column("due", "int64"), *self.key_columns, *self._bounds), (), "due")
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """All state tables."""
+        beside = (self.ends,) if self.sessions else (self.counted,) if self.by_number else ()
+        return (self.groups, *beside, self.clock, self.marks)
+
+    @cached_property
+    def exchanged(self) -> TableSpec:
+        """Rows that travel from the input to the state."""
+        return self.arriving
+
+    def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
+        """By the event's time or by the ends of its windows; counted windows take everything."""
+        return too_late(self, events, times, watermark_us)
+
+    def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
+        """Windows of the events, and what they bring to each."""
+        return arrivals(self, accepted, times, watermark_us)
+
+    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+        """Groups with what is new; panes by their triggers."""
+        return general_step(self, view, arriving, at)
+
+    @property
+    def _bounds(self) -> tuple[Column, Column]:
+        kind = str(self.bound_type)
+        return Column(START, kind, START), Column(END, kind, END)

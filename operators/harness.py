@@ -1,0 +1,139 @@
+"""For tests of your own jobs: feed rows, move watermark and clock, read panes and state. No Spark, no waiting.
+
+Everything is real but time: the same operator, store and durable files as in production, one checkpoint per call.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from operators.binding import bind_plan
+from operators.delivery import read_rows
+from operators.description import Windowed
+from operators.general.names import GROUPS
+from operators.general.plan import GeneralPlan
+from operators.general.step import results_of
+from operators.job import Job, Position
+from operators.partition import Round, advance, no_arrivals, run_partition
+from operators.prepare import prepare
+from operators.standalone import arrivals_of
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import END_OF_TIME_US, Manifest
+from statestore.errors import UsageError
+from statestore.objects import Objects
+from statestore.opening import open_store
+from statestore.store import Memory, StateView, StoreConfig
+
+Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
+
+
+class Harness:
+    """A description under test. ``schema`` is that of the input; ``folder`` is where its checkpoint lies.
+
+    The watermark follows the events as described, and `advance_watermark` moves it further; with
+    ``generate=False`` it moves by that alone. Processing time begins at 0 and moves by `advance_processing_time`.
+    """
+
+    def __init__(
+        self,
+        description: Windowed,
+        schema: pa.Schema,
+        *,
+        store: StoreConfig | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        partitions: int = 1,
+        generate: bool = True,
+    ) -> None:
+        self._description, self._schema, self._partitions = description, schema, partitions
+        self._store, self._generate = store or Memory(), generate
+        self._folder = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="tidemark-harness-")
+        self._now = 0
+        self._job = self._begin()
+
+    def feed(self, rows: Rows) -> pa.Table:
+        """One batch of events; the panes it shows, in order."""
+        plan, round_ = self._job.plan, self._job.round(self._now)
+        batch = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), self._schema)
+        prepared = prepare(plan, batch, round_.before_us, round_.partitions)
+        after = advance(plan, round_.before_us, prepared.max_event_us) if self._generate else round_.before_us
+        results = [
+            run_partition(round_, number, arrivals_of(prepared, number), after) for number in range(round_.partitions)
+        ]
+        return self._panes(self._job.commit(results, "batch", self._position(round_), delivered=0))
+
+    def advance_watermark(self, time_us: int) -> pa.Table:
+        """Every event before ``time_us`` has been seen. A step back is ignored, as everywhere."""
+        before = self._job.head.watermark_us
+        return self._tick(time_us if before is None else max(before, time_us))
+
+    def advance_processing_time(self, time_us: int) -> pa.Table:
+        """The clock shows ``time_us``. Raises `UsageError` when it would go back."""
+        if time_us < self._now:
+            raise UsageError("processing time does not go back", code="clock", now=self._now, asked=time_us)
+        self._now = time_us
+        return self._tick(self._job.head.watermark_us)
+
+    def finish(self) -> pa.Table:
+        """The input has ended: every window shows what is due, and nothing is taken any more."""
+        return self._tick(END_OF_TIME_US, drained=True)
+
+    def restart(self) -> None:
+        """A new instance, from the durable files alone."""
+        self._job = self._begin()
+
+    def ledger(self) -> pa.Table:
+        """Every event that was rejected so far, with the reason and the watermark it met."""
+        checkpoint, schema = self._job.checkpoint, self._job.plan.late_schema
+        found = [read_rows(checkpoint, manifest.late, schema) for manifest in checkpoint.history()]
+        return pa.concat_tables([schema.empty_table(), *found])
+
+    def windows(self) -> pa.Table:
+        """Windows that are kept, by key, with their values as they stand."""
+        plan = self._job.plan
+        if not isinstance(plan, GeneralPlan):
+            raise UsageError("this description keeps slices, not windows: read its panes", code="harness-windows")
+        parts = [results_of(plan, rows) for view in self._views() for rows in view]
+        names = ["window_start", "window_end", *plan.key_names, *(a.name for a in plan.aggregates)]
+        schema = pa.schema([plan.pane_schema.field(name) for name in names])
+        return pa.concat_tables([schema.empty_table(), *parts])
+
+    def counters(self) -> dict[str, int]:
+        """Events and panes by class, since the beginning."""
+        return dict(self._job.head.totals)
+
+    def _views(self) -> list[list[pa.Table]]:
+        round_ = self._job.round(self._now)
+        found = []
+        for number, base in enumerate(round_.base):
+            identity = f"{self._folder}/harness/{number}"
+            with open_store(self._store, Objects(round_.root), identity, round_.plan.tables, base) as store:
+                found.append(_all_of(store))
+        return found
+
+    def _begin(self) -> Job:
+        plan = bind_plan(self._description, self._schema)
+        job = Job.begin(plan, Checkpoint.open_or_create(self._folder), self._store, partitions=self._partitions)
+        self._now = max(self._now, job.head.processing_us or 0)
+        return job
+
+    def _tick(self, after: int | None, *, drained: bool = False) -> pa.Table:
+        round_ = self._job.round(self._now)
+        nothing = no_arrivals(self._job.plan)
+        results = [run_partition(round_, number, nothing, after) for number in range(round_.partitions)]
+        position = self._position(round_)
+        return self._panes(self._job.commit(results, "tick", position, delivered=0, drained=drained))
+
+    def _position(self, round_: Round) -> Position:
+        return Position(processing_us=round_.now_us)
+
+    def _panes(self, manifest: Manifest) -> pa.Table:
+        return read_rows(self._job.checkpoint, manifest.panes, self._job.plan.pane_schema)
+
+
+def _all_of(store: StateView) -> list[pa.Table]:
+    return list(store.scan(GROUPS))

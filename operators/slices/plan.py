@@ -1,0 +1,82 @@
+"""Tables of the fast path: partials per slice, and the last pane of windows that may fire again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from operators.plan import Flags, Plan
+from operators.slices.arrive import partials_of
+from operators.slices.step import slice_step
+from operators.transition import BEGINNING_US, Moments, Transition
+from operators.windows import Sliding, Times
+from statestore.store import StateView
+from statestore.tables import TIME, Column, TableSpec
+
+SLICES, FIRED = "slices", "fired"
+
+
+@dataclass(frozen=True)
+class SlicePlan(Plan):
+    """Windows of a fixed size, kept in slices."""
+
+    @property
+    def windows(self) -> Sliding:
+        """The windows."""
+        assert isinstance(self.kind, Sliding)
+        return self.kind
+
+    @cached_property
+    def slices(self) -> TableSpec:
+        """Partial aggregates per slice and key. A tumbling window is one slice."""
+        role = "window_end" if self.windows.tumbles else "slice_end"
+        state = tuple(column for aggregate in self.aggregates for column in aggregate.state)
+        key = (_time("slice_end", role), *self.key_specs)
+        return TableSpec(SLICES, key, state, "slice_end", self.state_groups)
+
+    @cached_property
+    def fired(self) -> TableSpec:
+        """The last pane of each window and key that may still fire again: its number and values."""
+        results = tuple(Column(a.name, str(a.result_type), "result") for a in self.aggregates)
+        last = Column("pane", "int64", "pane_index")
+        return TableSpec(FIRED, (_time("window_end", "window_end"), *self.key_specs), (last, *results), "window_end")
+
+    @property
+    def exchanged(self) -> TableSpec:
+        """Rows that travel from the input to the state."""
+        return self.slices
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """All state tables."""
+        return (self.slices, self.fired)
+
+    @cached_property
+    def windows_spec(self) -> TableSpec:
+        """The slices table keyed by window: not stored, it combines slices of one window into its value."""
+        key = (_time("window_end", "window_end"), *self.key_specs)
+        return TableSpec("by_window", key, self.slices.values, None, self.state_groups)
+
+    @cached_property
+    def ordered(self) -> bool:
+        """Whether a window's value depends on the order of its slices: lists, and the first or last of equals."""
+        return bool(self.state_groups) or any(column.combiner == "append" for column in self.slices.values)
+
+    def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
+        """By its own time, whatever its windows."""
+        late: Flags = times < max(BEGINNING_US, watermark_us - self.allowed_us)
+        return late
+
+    def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
+        """Partials of slices and keys; keys may repeat."""
+        return partials_of(self, accepted, times)
+
+    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+        """Merge partials; fire what is due."""
+        return slice_step(self, view, arriving, at)
+
+
+def _time(name: str, role: str) -> Column:
+    return Column(name, str(TIME), role)

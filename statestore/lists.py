@@ -1,0 +1,100 @@
+"""Combining lists of a key: sets, counted sets, ordered lists of limited length. Pure and vectorised.
+
+The lists of all keys are worked on as one flat array of values, each with the number of its key.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Numbers = npt.NDArray[np.int64]
+
+
+def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column in one piece."""
+    chunks = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
+
+
+def lengths_of(lists: pa.Array) -> Numbers:
+    """How long each list is; a null has none."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)  # type: ignore[no-any-return]
+
+
+def flat(column: pa.ChunkedArray | pa.Array) -> tuple[pa.Array, Numbers]:
+    """The values of all lists one after the other, and the row of each."""
+    lists = whole(column)
+    return lists.flatten(), np.repeat(np.arange(len(lists)), lengths_of(lists))
+
+
+def nested(values: pa.Array, lengths: Numbers, kind: pa.DataType) -> pa.Array:
+    """``values`` cut into lists of these ``lengths``."""
+    large = pa.types.is_large_list(kind)
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.int64 if large else np.int32)
+    make = pa.LargeListArray if large else pa.ListArray
+    return make.from_arrays(pa.array(offsets), whole(values), type=kind)
+
+
+def distinct(values: pa.Array, owners: Numbers) -> tuple[Numbers, Numbers]:
+    """Places of the first of equal values of an owner, by owner, then value; and which of them each value equals.
+
+    NaN equals NaN and comes after all numbers.
+    """
+    if not len(values):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    ranks = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
+    codes = owners * (int(ranks.max()) + 1) + ranks
+    _, places, group = np.unique(codes, return_index=True, return_inverse=True)
+    return places, group
+
+
+def by_value(values: pa.Array, owners: Numbers, *, descending: bool = False) -> Numbers:
+    """Places of the values by owner, then value, equal ones as they were; NaN and then null come last."""
+    direction = "descending" if descending else "ascending"
+    order = pc.sort_indices(values, sort_keys=[("", direction)]).to_numpy().astype(np.int64)
+    found: Numbers = order[np.argsort(owners[order], kind="stable")]
+    return found
+
+
+def places_within(lengths: Numbers) -> Numbers:
+    """0, 1, 2 … anew for each of the ``lengths``."""
+    starts = np.cumsum(lengths) - lengths
+    found: Numbers = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
+    return found
+
+
+def union(rows: pa.Table, starts: Numbers) -> pa.Table:
+    """Per key its values, sorted, each once; where there is a second column, counts, they are added up."""
+    values, owners = _of_keys(rows.column(0), starts)
+    places, group = distinct(values, owners)
+    lengths = np.bincount(owners[places], minlength=len(starts))
+    columns = [nested(values.take(pa.array(places)), lengths, rows.schema.types[0])]
+    if rows.num_columns > 1:
+        counts, _ = flat(rows.column(1))
+        added = np.zeros(len(places), np.int64)
+        np.add.at(added, group, counts.to_numpy(zero_copy_only=False))
+        columns.append(nested(pa.array(added), lengths, rows.schema.types[1]))
+    return pa.table(columns, schema=rows.schema)
+
+
+def ordered(rows: pa.Table, starts: Numbers, by: str, limit: int, *, descending: bool) -> pa.Table:
+    """Per key its entries in the order of the lists ``by``, at most ``limit``; lists side by side are as long."""
+    values, owners = _of_keys(rows[by], starts)
+    order = by_value(values, owners, descending=descending)
+    lengths = np.bincount(owners, minlength=len(starts))
+    if limit:
+        order, lengths = order[places_within(lengths) < limit], np.minimum(lengths, limit)
+    taken = pa.array(order)
+    columns = [nested(flat(column)[0].take(taken), lengths, column.type) for column in rows.columns]
+    return pa.table(columns, schema=rows.schema)
+
+
+def _of_keys(lists: pa.ChunkedArray, starts: Numbers) -> tuple[pa.Array, Numbers]:
+    """The values of all lists, and the number of the key of each."""
+    values, row = flat(lists)
+    key = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(lists))))
+    return values, key[row]

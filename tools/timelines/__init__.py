@@ -1,0 +1,1 @@
+"""Pictures of windows and triggers for the documents, drawn from real runs."""
