@@ -40,11 +40,15 @@ from operators.triggers import every_event_time as every_event_time
 from operators.triggers import every_processing_time as every_processing_time
 from operators.triggers import or_finally as or_finally
 from operators.triggers import repeatedly as repeatedly
+from operators.window_operator import Refused as Refused
+from operators.window_operator import WindowOperator as WindowOperator
+from operators.window_operator import run_operator as run_operator
 from operators.windows import count_window as count_window
 from operators.windows import global_window as global_window
 from operators.windows import session as session
 from operators.windows import sliding as sliding
 from operators.windows import tumbling as tumbling
+from statestore.messages.tables import Retention as Retention
 from statestore.store import Memory as Memory
 from statestore.store import Parquet as Parquet
 from statestore.store import RocksDB as RocksDB

@@ -100,9 +100,9 @@ def _alone(count: int) -> pa.Array:
 
 def too_late(plan: GeneralPlan, events: pa.Table, times: Times, watermark_us: int) -> Flags:
     """Events that are taken no more."""
-    if plan.by_number:
-        return np.zeros(len(times), bool)
     if plan.rule == "window":
+        if plan.by_number:
+            return np.zeros(len(times), bool)
         return _all_closed(plan, events, times, watermark_us)
     late: Flags = times < max(BEGINNING_US, watermark_us - plan.allowed_us)
     return late

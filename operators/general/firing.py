@@ -63,43 +63,51 @@ def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
     return Phases(behind, passing, (ends <= forgotten(plan, at.after)) & after)
 
 
-def fire(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> Fired:
+def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments) -> Fired:
     """Which groups show a pane, by separate triggers for early, on time and late."""
-    triggers, pending = plan.triggers, numbers(groups, PENDING) > 0
+    triggers, pending = plan.triggers, numbers(gathered.groups, PENDING) > 0
     on_time = phase.passing & {"always": ~np.zeros_like(pending), "non_empty": pending}.get(
         triggers.on_time, np.zeros_like(pending)
     )
     # A window without an on-time pane is early until its watermark has passed.
     before_end = phase.open | (phase.passing if triggers.on_time == "never" else np.zeros_like(pending))
-    early = before_end & _holds(plan, triggers.early, groups, at)
-    late = phase.behind & _holds(plan, triggers.late, groups, at)
+    early = before_end & _holds(plan, triggers.early, gathered, at)
+    late = phase.behind & _holds(plan, triggers.late, gathered, at)
     closing = phase.expiring & ~(early | on_time | late)
     closing &= {"if_new": pending, "always": ~np.zeros_like(pending)}.get(triggers.closing, np.zeros_like(pending))
     return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
 
 
-def _holds(plan: GeneralPlan, trigger: Trigger | None, groups: pa.Table, at: Moments) -> Flags:
+def _holds(plan: GeneralPlan, trigger: Trigger | None, gathered: Gathered, at: Moments) -> Flags:
     """Whether a trigger's condition holds, per group."""
+    groups = gathered.groups
     pending = numbers(groups, PENDING)
     if trigger is None:
         return np.zeros(len(pending), bool)
     if trigger.kind == "each_batch":
-        return pending > 0
+        return gathered.touched & (pending > 0)
     if trigger.kind == "after_count":
-        return pending >= trigger.count
+        # With an element of this batch: passing the end alone makes no late pane of what was waiting early.
+        return gathered.touched & (pending >= trigger.count)
     if trigger.kind == "after_processing_time":
         return (pending > 0) & (numbers(groups, SINCE, NEVER) <= at.now - trigger.span_us)
     if trigger.kind == "every_processing_time":
-        again = numbers(groups, SHOWN) > 0 if plan.mode != "discarding" else np.zeros(len(pending), bool)
-        return ((pending > 0) | again) & (at.now // trigger.span_us > at.was // trigger.span_us)
+        return _again(plan, groups) & (at.now // trigger.span_us > at.was // trigger.span_us)
+    span = trigger.span_us
+    passed = _spans_passed(groups, at.after, span) > _spans_passed(groups, at.before, span)
+    return _again(plan, groups) & passed
+
+
+def _again(plan: GeneralPlan, groups: pa.Table) -> Flags:
+    """Whether a periodic trigger shows a pane: of what is new, and of what has not changed, as Malhar does."""
+    new = numbers(groups, PENDING) > 0
+    return new if plan.mode == "discarding" else new | (numbers(groups, SHOWN) > 0)
+
+
+def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
+    """How many whole spans of each window lie behind the watermark and before its end."""
     starts = numbers(groups, START)
-    passed = _spans_passed(starts, at.after, trigger.span_us) > _spans_passed(starts, at.before, trigger.span_us)
-    return (pending > 0) & passed
-
-
-def _spans_passed(starts: Numbers, watermark: int, span_us: int) -> Numbers:
-    """How many whole spans of each window lie behind the watermark; at least 0."""
-    reached = np.maximum(starts, min(max(watermark, -(2**61)), 2**61))
+    reached = np.clip(np.full(len(starts), watermark), starts, numbers(groups, END) - 1)
     passed: Numbers = (reached - starts) // span_us
     return passed
 
@@ -118,8 +126,8 @@ def due(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> tupl
     marks = np.full(groups.num_rows, NEVER)
     if triggers.early is not None and triggers.early.kind == "every_event_time":
         starts, span = numbers(groups, START), triggers.early.span_us
-        following = starts + (_spans_passed(starts, at.after, span) + 1) * span
-        marks = np.where(phase.open & (numbers(groups, PENDING) > 0), following, NEVER)
+        following = starts + (_spans_passed(groups, at.after, span) + 1) * span
+        marks = np.where(phase.open, following, NEVER)
     return clock, np.where(marks < numbers(groups, END), marks, NEVER)
 
 

@@ -12,7 +12,20 @@ import pyarrow.compute as pc
 
 from operators.general.arrive import int_bounds
 from operators.general.counting import count_windows, number
-from operators.general.names import CLOCK, COUNTED, ELEMENTS, END, ENDS, GROUPS, MARKS, PENDING, SHOWN, SINCE, START
+from operators.general.names import (
+    CLOCK,
+    COUNTED,
+    ELEMENTS,
+    END,
+    ENDS,
+    GROUPS,
+    MARKS,
+    PANES,
+    PENDING,
+    SHOWN,
+    SINCE,
+    START,
+)
 from operators.general.sessions import merge_sessions
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.windows import Counted
@@ -25,18 +38,21 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """``groups``: rows of `GeneralPlan.whole`. ``replaced``: stored sessions that became part of others, as stored.
+    """``groups``: rows of `GeneralPlan.whole`; ``touched``: to which of them the batch brings something.
 
-    ``reached``: of counted windows how many messages their key has now; empty for windows of time.
-    ``counts``: rows of the counted table to put.
+    ``replaced``: stored sessions that became part of others, as stored; ``became``: the end of what they are now.
+    ``reached``: of counted windows how many messages their key has now; ``counts``: rows of the counted table to put.
     """
 
     groups: pa.Table
+    touched: Flags
     replaced: pa.Table
+    became: Numbers
     reached: Numbers
     counts: pa.Table | None = None
 
@@ -49,7 +65,8 @@ def gather(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) 
     if plan.sessions:
         return _sessions(plan, view, arriving, timed, at)
     stored = _fixed(plan, view, arriving, timed, at)
-    return Gathered(_joined(plan, stored, arriving, stored, at), _nothing(plan), np.empty(0, np.int64))
+    groups, touched = _joined(plan, stored, arriving, stored, at)
+    return Gathered(groups, touched, _nothing(plan), NONE, NONE)
 
 
 def forgotten(plan: GeneralPlan, watermark: int) -> int:
@@ -109,14 +126,16 @@ def _sessions(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.
     moved = _with_bounds(stored, bounds, of_stored)
     same = np.asarray(pc.and_(pc.equal(moved[START], stored[START]), pc.equal(moved[END], stored[END])))
     replaced = stored.filter(pa.array(~same))
-    # What replaced sessions had shown is not what they became.
-    shown = pc.if_else(pa.array(same), stored[SHOWN], 0)
-    moved = moved.set_column(moved.column_names.index(SHOWN), SHOWN, shown)
+    # With other bounds it is another window, which has shown nothing.
+    for name in (SHOWN, PANES):
+        kept_on = pc.if_else(pa.array(same), stored[name], 0)
+        moved = moved.set_column(moved.column_names.index(name), name, kept_on)
     ours = np.isin(of_stored, of_new) | _in_spans(plan, moved, at) | _among(plan, stored, timed)
     new = _with_bounds(arriving, bounds, of_new)
     kept = stored.filter(pa.array(ours & same))
-    groups = _joined(plan, moved.filter(pa.array(ours)), new, kept, at)
-    return Gathered(groups, plan.groups.conform(replaced), np.empty(0, np.int64))
+    groups, touched = _joined(plan, moved.filter(pa.array(ours)), new, kept, at)
+    became = moved[END].cast(pa.int64()).to_numpy()[~same]
+    return Gathered(groups, touched, plan.groups.conform(replaced), became, NONE)
 
 
 def _counted(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
@@ -140,9 +159,9 @@ def _counted(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.T
         looked = view.lookup(GROUPS, asked.select(plan.identity))
         found = looked.rows.filter(looked.found)
     stored = plan.whole.conform(found)
-    groups = _joined(plan, stored, new, stored, at)
+    groups, touched = _joined(plan, stored, new, stored, at)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
-    return Gathered(groups, _nothing(plan), pc.fill_null(reached, 0).to_numpy(), counts)
+    return Gathered(groups, touched, _nothing(plan), NONE, pc.fill_null(reached, 0).to_numpy(), counts)
 
 
 def _counts(plan: GeneralPlan, arriving: pa.Table, before: pa.Table) -> pa.Table:
@@ -150,18 +169,22 @@ def _counts(plan: GeneralPlan, arriving: pa.Table, before: pa.Table) -> pa.Table
     return pa.concat_tables([plan.counted.conform(before), plan.counted.conform(new)])
 
 
-def _joined(plan: GeneralPlan, stored: pa.Table, new: pa.Table, same: pa.Table, at: Moments) -> pa.Table:
-    """Stored groups with what is new; ``same``: stored rows whose window is the very same still."""
+def _joined(
+    plan: GeneralPlan, stored: pa.Table, new: pa.Table, same: pa.Table, at: Moments
+) -> tuple[pa.Table, Flags]:
+    """Stored groups with what is new, and where something is; ``same``: stored rows with the very same window."""
     parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, at))]
     rows = combine(plan.merging, pa.concat_tables(parts))
     for column in plan.progress:
         if column.combiner in ("sum", "max") and rows[column.name].null_count:
             filled = pc.fill_null(rows[column.name], 0)
             rows = rows.set_column(rows.column_names.index(column.name), column.name, filled)
-    keeping = align(plan.keeping, rows.select(plan.keeping.key_names), plan.keeping.conform(same)).rows
+    identity = rows.select(plan.keeping.key_names)
+    touched = align(plan.arriving, identity, combine(plan.arriving, new)).found
+    keeping = align(plan.keeping, identity, plan.keeping.conform(same)).rows
     for column in plan.remembered:
         rows = rows.append_column(column.name, keeping[column.name])
-    return plan.whole.conform(rows)
+    return plan.whole.conform(rows), np.asarray(touched)
 
 
 def _as_groups(plan: GeneralPlan, new: pa.Table, at: Moments) -> pa.Table:

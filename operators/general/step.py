@@ -47,7 +47,7 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
     """Take ``arriving`` (rows of `GeneralPlan.arriving`) into the state that ``view`` shows."""
     gathered = gather(plan, view, arriving, at)
     groups, phase = gathered.groups, phases(plan, gathered, at)
-    fired = fire(plan, groups, phase, at)
+    fired = fire(plan, gathered, phase, at)
     if plan.triggers.when is not None:
         tree = Tree(plan, groups, phase, at)
         showing = tree.fire()
@@ -56,12 +56,13 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
         )
         groups = _with_columns(groups, tree.progress())
     values = _values(plan, groups)
+    due = fired
     fired = _unlike_the_last(plan, groups, values, fired) if plan.triggers.only_updated else fired
-    panes = _panes(plan, gathered.replaced, groups, values, phase, fired)
+    panes = _panes(plan, gathered, groups, values, phase, fired, at)
     counters = {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired) if mask.any()}
     if retracted := sum(table.num_rows for table in panes[0]):
         counters["retractions"] = retracted
-    after = _shown(plan, groups, values, fired)
+    after = _shown(plan, groups, values, due, fired)
     changes = _changes(plan, gathered, after, phase, at)
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *panes[0], *panes[1]])
     return Transition(changes, rows, counters)
@@ -96,6 +97,9 @@ def results_of(plan: GeneralPlan, groups: pa.Table) -> pa.Table:
 
 def _unlike_the_last(plan: GeneralPlan, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
     """Only panes that differ from the one shown last, or are the first."""
+    if plan.mode == "discarding":  # two equal parts are two parts
+        new = numbers(groups, PENDING) > 0
+        return Fired(fired.early & new, fired.on_time & new, fired.late & new)
     same = numbers(groups, SHOWN) > 0
     for aggregate in plan.aggregates:
         same &= _equal(values[aggregate.name], groups[f"_last_{aggregate.name}"])
@@ -115,13 +119,18 @@ def _masks(fired: Fired) -> list[tuple[str, Flags]]:
 
 
 def _panes(
-    plan: GeneralPlan, replaced: pa.Table, groups: pa.Table, values: pa.Table, phase: Phases, fired: Fired
+    plan: GeneralPlan,
+    gathered: Gathered,
+    groups: pa.Table,
+    values: pa.Table,
+    phase: Phases,
+    fired: Fired,
+    at: Moments,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
     """Retractions, then what is shown: late, on time, early."""
     retractions, emissions = [], []
-    if plan.mode == "retracting" and replaced.num_rows:
-        shown = plan.whole.conform(replaced).filter(pa.array(numbers(replaced, SHOWN) > 0))
-        retractions.append(_retractions(plan, shown, "early"))
+    if plan.mode == "retracting" and gathered.replaced.num_rows:
+        retractions += _replaced(plan, gathered, at)
     for timing, mask in _masks(fired):
         if not mask.any():
             continue
@@ -133,6 +142,14 @@ def _panes(
         last = phase.expiring[mask]
         emissions.append(_rows(plan, rows, values.filter(where), rows[PANES], timing, "emit", last))
     return retractions, emissions
+
+
+def _replaced(plan: GeneralPlan, gathered: Gathered, at: Moments) -> list[pa.Table]:
+    """What sessions had shown before they became part of others, timed as what they became."""
+    rows, shown = plan.whole.conform(gathered.replaced), numbers(gathered.replaced, SHOWN) > 0
+    behind, passed = gathered.became <= at.before, gathered.became <= at.after
+    timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
+    return [_retractions(plan, rows.filter(pa.array(mask & shown)), timing) for timing, mask in timings]
 
 
 def _retractions(plan: GeneralPlan, groups: pa.Table, timing: str) -> pa.Table:
@@ -166,15 +183,14 @@ def _rows(
     return pa.table(columns, schema=plan.pane_schema)
 
 
-def _shown(plan: GeneralPlan, groups: pa.Table, values: pa.Table, fired: Fired) -> pa.Table:
-    """Groups after their panes: nothing is pending where one was shown."""
-    shown = fired.any
-    if not shown.any():
+def _shown(plan: GeneralPlan, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired) -> pa.Table:
+    """Groups after their panes: nothing is pending where one was due, also where it would have been the same."""
+    if not due.any.any():
         return groups
-    where = pa.array(shown)
+    where, taken = pa.array(fired.any), pa.array(due.any)
     changed: dict[str, pa.Array | pa.ChunkedArray] = {
-        PENDING: pc.if_else(where, 0, groups[PENDING]),
-        SINCE: pc.if_else(where, pa.scalar(None, pa.int64()), groups[SINCE]),
+        PENDING: pc.if_else(taken, 0, groups[PENDING]),
+        SINCE: pc.if_else(taken, pa.scalar(None, pa.int64()), groups[SINCE]),
         PANES: pc.add(groups[PANES], where.cast(pa.int64())),
         SHOWN: pc.if_else(where, 1, groups[SHOWN]),
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from tests.conformance import alone, grouping, panes, repeats
@@ -44,7 +46,8 @@ def run(case: Case, bench: Bench) -> Result:
     except Unsupported as error:
         return Result(case, "skipped", feature=str(error))
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
         return Result(case, "failed", (Failure(case.id, None, None, "an error was raised", (), (text,)),))
     return Result(case, "failed" if failures else "passed", tuple(failures))
 

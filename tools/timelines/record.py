@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from operators.binding import bind_plan
 from operators.description import Windowed
 from operators.general.plan import GeneralPlan
 from operators.harness import Harness
-from operators.plan import bind_plan
 from tools.timelines.scenarios import Scenario
 
 MINUTE_US = 60_000_000
@@ -72,11 +72,13 @@ class Recorder:
 
     def take(self, step: str) -> Row:
         """One step, as in `tools.timelines.scenarios`."""
-        before, dots = self._watermark, ()
+        before = self._watermark
+        dots: tuple[Dot, ...] = ()
         if "@" in step:
             pairs = [(int(value), int(at)) for value, _, at in (part.partition("@") for part in step.split())]
             shown = self._harness.feed([{"time": _moment(at), "value": value} for value, at in pairs])
-            dots, label = self._dots(pairs), ", ".join(f"{value} at {clock_text(at)}" for value, at in pairs)
+            dots, label = self._dots(pairs), f"one batch: {', '.join(str(value) for value, _ in pairs)}"
+            label = label if len(pairs) > 1 else f"{pairs[0][0]} at {clock_text(pairs[0][1])}"
         elif step == "end":
             shown, self._watermark, label = self._harness.finish(), FAR, "end of the input"
         elif step.startswith("W"):
@@ -103,6 +105,8 @@ class Recorder:
 
     def _kept(self) -> frozenset[Bounds]:
         """Windows that are kept. Where state is in slices they follow from the events, as the rule says."""
+        if self._watermark == FAR:
+            return frozenset()
         if self._whole:
             return frozenset(self._bounds(row) for row in self._harness.windows().to_pylist())
         windows, allowed = self._description.windows, self._description.lateness.allowed_us // MINUTE_US

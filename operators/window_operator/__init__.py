@@ -1,0 +1,6 @@
+"""The window operator by itself, called by hand or in a loop: messages in, panes out, each message once."""
+
+from operators.window_operator.operator import Result as Result
+from operators.window_operator.operator import WindowOperator as WindowOperator
+from operators.window_operator.running import Refused as Refused
+from operators.window_operator.running import run_operator as run_operator

@@ -1,0 +1,92 @@
+"""What becomes of a batch of messages: each known one is passed over, the others are classified. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.prepare import LIMIT_US, prepare
+from operators.window_operator.plan import OperatorPlan
+from statestore.changes import ChangeSet
+from statestore.errors import UsageError
+from statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
+from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from statestore.store import StateView
+from statestore.tables import TIME
+
+FORGOTTEN = "out_of_retention"
+"""Why a message that is older than everything known is in the late ledger."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """``changes`` remember who has been here; ``messages`` are the accepted ones, by (origin, offset)."""
+
+    changes: ChangeSet
+    messages: pa.Table
+    arriving: pa.Table
+    rejected: list[pa.Table]
+    max_event_us: int | None
+    counters: dict[str, int]
+
+
+def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, watermark_us: int | None) -> Accepted:
+    """Judge each row of ``batch``: duplicate, out of retention, rejected by its class, or accepted."""
+    missing = [name for name in plan.input_schema.names if name not in batch.column_names]
+    if missing:
+        raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
+    rows = batch.select(plan.input_schema.names)
+    known = add(plan.identities, view, _identities(plan, rows, watermark_us))
+    names = {plan.identities.seen.name, plan.identities.marks.name}
+    changes = {name: change for name, change in known.changes.items() if name in names}
+    fresh = rows.filter(pa.array(known.verdicts == STORED))
+    fresh = fresh.sort_by([(plan.origin, "ascending"), (plan.offset, "ascending")])
+    prepared = prepare(plan, fresh, watermark_us, 1)
+    rejected = [] if prepared.rejected is None else [prepared.rejected]
+    accepted = _without(plan, fresh.cast(plan.input_schema), prepared.rejected)
+    gone = rows.filter(pa.array(known.verdicts == OUT_OF_RETENTION))
+    counters = dict(prepared.counters)
+    if gone.num_rows:
+        rejected.append(_ledger(plan, gone, watermark_us))
+        counters[FORGOTTEN] = gone.num_rows
+    if duplicates := int(np.count_nonzero(known.verdicts == DUPLICATE)):
+        counters["duplicates"] = duplicates
+    return Accepted(changes, accepted, prepared.partials[0], rejected, prepared.max_event_us, counters)
+
+
+def _identities(plan: OperatorPlan, rows: pa.Table, watermark_us: int | None) -> pa.Table:
+    """Who each row is, with a time by which it is forgotten: its own, or now where that is no real time."""
+    times, usable = _times(rows[plan.event_time])
+    now = max([int(times[usable].max())] if usable.any() else [0])
+    now = now if watermark_us is None else max(now, watermark_us)
+    stamped = pa.array(np.where(usable, times, now)).cast(TIME)
+    try:
+        offsets = rows[plan.offset].cast(pa.int64())
+    except (pa.ArrowException, ValueError) as error:
+        raise UsageError(f"offsets are whole numbers ({error})", code="batch-type", column=plan.offset) from None
+    return pa.table({ORIGIN: rows[plan.origin], OFFSET: offsets, MESSAGE_TIME: stamped})
+
+
+def _times(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    times = pc.fill_null(column.cast(TIME).cast(pa.int64()), 2**63 - 1).to_numpy()
+    return times, (times <= LIMIT_US) & (times >= -LIMIT_US)
+
+
+def _without(plan: OperatorPlan, rows: pa.Table, rejected: pa.Table | None) -> pa.Table:
+    if rejected is None:
+        return rows
+    names = [plan.origin, plan.offset]
+    numbered = rows.select(names).append_column("__row", pa.array(np.arange(rows.num_rows)))
+    left = numbered.join(rejected.select(names), keys=names, join_type="left anti", use_threads=False)
+    return rows.take(pa.array(np.sort(left["__row"].to_numpy())))
+
+
+def _ledger(plan: OperatorPlan, rows: pa.Table, watermark_us: int | None) -> pa.Table:
+    real = watermark_us is not None and abs(watermark_us) < 2**62
+    mark = pa.array(np.full(rows.num_rows, watermark_us)).cast(TIME) if real else pa.nulls(rows.num_rows, TIME)
+    reasons = pa.array([FORGOTTEN]).take(pa.array(np.zeros(rows.num_rows, np.int64)))
+    return rows.append_column("reason", reasons).append_column("watermark", mark).cast(plan.late_schema)

@@ -1,0 +1,179 @@
+"""The plan of a window operator: the general one, and beside its tables those of messages and of window metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pyarrow as pa
+
+from operators.aggregates import BoundAggregate
+from operators.aggregates.own import BoundRows
+from operators.binding import bind_plan
+from operators.description import Windowed
+from operators.general.arrive import FIRST_US, LAST_US
+from operators.general.plan import GeneralPlan
+from operators.window_metadata import WindowTables
+from operators.windows import Counted, Global, Sessions, Windows
+from statestore.changes import Ranges
+from statestore.errors import UsageError
+from statestore.lists import nested
+from statestore.messages.keys import Layout, choose_layout, parse_layout
+from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
+from statestore.tables import Column, TableSpec
+
+NUMBER = "_number"
+"""Of messages in counted windows: which of its key it is."""
+Read = Callable[[pa.Table], Ranges]
+"""The messages of each of some windows: rows with window bounds and key, as the groups table has them."""
+
+
+def _unread(windows: pa.Table) -> Ranges:
+    raise UsageError("messages are read within a step only", code="message-range", windows=windows.num_rows)
+
+
+@dataclass(frozen=True)
+class FromMessages(BoundAggregate):
+    """A function over the rows of a window, read from the message store when the window shows a pane."""
+
+    rows: BoundRows
+    columns: tuple[str, ...]
+    """Of the message store, one for each that the function reads."""
+    read: Read = _unread
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Nothing of its own: the messages are the state."""
+        return ()
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """As declared."""
+        return self.rows.result_type
+
+    def lift(self, events: pa.Table) -> list[pa.Array | pa.ChunkedArray]:
+        """Nothing."""
+        return []
+
+    def finish(self, partials: pa.Table) -> pa.Array | pa.ChunkedArray:
+        """By the function, over all messages of these windows in order of (time, offset, origin)."""
+        found = self.read(partials)
+        lengths = np.bincount(np.asarray(found.asker), minlength=partials.num_rows).astype(np.int64)
+        lists = [
+            nested(found.rows[name].combine_chunks(), lengths, kept.arrow)
+            for name, kept in zip(self.columns, self.rows.state, strict=True)
+        ]
+        return self.rows.finish(pa.table(lists, names=[column.name for column in self.rows.state]))
+
+
+@dataclass(frozen=True)
+class OperatorPlan(GeneralPlan):
+    """``messages`` is None where nothing needs the messages again: then only their identities are kept."""
+
+    origin: str
+    offset: str
+    identities: MessageTables
+    messages: MessageTables | None
+    metadata: WindowTables
+    retention: Retention | None
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """All state tables."""
+        kept = self.messages.specs if self.messages else (self.identities.seen, self.identities.marks)
+        return (*super().tables, *kept, *self.metadata.specs)
+
+    @property
+    def layout(self) -> Layout | None:
+        """The key layout of the messages."""
+        return self.messages.layout if self.messages else None
+
+    def reading(self, read: Read) -> OperatorPlan:
+        """The same plan with its functions over messages reading by ``read``."""
+        given = tuple(replace(a, read=read) if isinstance(a, FromMessages) else a for a in self.aggregates)
+        return replace(self, aggregates=given)
+
+    def message_column(self, name: str) -> str:
+        """What an input column is called in the message store."""
+        return {self.event_time: MESSAGE_TIME, self.origin: ORIGIN, self.offset: OFFSET}.get(name, name)
+
+
+def bind_operator(
+    description: Windowed,
+    schema: pa.Schema,
+    *,
+    origin: str,
+    offset: str,
+    retention: Retention | None,
+    layout: str | None,
+) -> OperatorPlan:
+    """Check everything against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
+    kept = tuple(dict.fromkeys((*description.lateness.keep, origin, offset)))
+    told = replace(description, lateness=replace(description.lateness, keep=kept))
+    plan = bind_plan(told, schema)
+    values = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    by_store = told.mode != "discarding" and any(isinstance(a, BoundRows) for a in plan.aggregates)
+    chosen = _layout(plan.kind, layout) if by_store or retention is not None or layout is not None else None
+    origin_type = str(plan.input_schema.field(origin).type)
+    position = ("offset",) if isinstance(plan.kind, Counted) else ("ts", "offset")
+    bare = OperatorPlan(
+        **values,
+        origin=origin,
+        offset=offset,
+        identities=MessageTables(Layout(position), (), origin=origin_type),
+        messages=None,
+        metadata=_metadata(plan.kind, GeneralPlan(**values), origin_type),
+        retention=retention,
+    )
+    said = {"origin": origin, "offset": offset, "layout": str(chosen), "retention": repr(retention)}
+    full = replace(bare, configuration=description.describe() | {"operator": said})
+    return replace(full, messages=_messages(full, chosen), aggregates=_aggregates(full)) if chosen else full
+
+
+def _layout(kind: Windows, asked: str | None) -> Layout:
+    by_number = isinstance(kind, Counted)
+    if asked is None:
+        return choose_layout("tuple" if by_number else "time", "aggregate", session=isinstance(kind, Sessions))
+    found = parse_layout(asked)
+    if found.by_time == by_number:
+        raise UsageError(
+            "messages of counted windows are ordered by offset, those of other windows by time",
+            code="message-layout",
+            layout=asked,
+        )
+    return found
+
+
+def _messages(plan: OperatorPlan, layout: Layout) -> MessageTables:
+    own = {plan.event_time, plan.origin, plan.offset, *plan.key_names}
+    payload = [Column(field.name, str(field.type)) for field in plan.input_schema if field.name not in own]
+    number = [Column(NUMBER, "int64")] if plan.by_number else []
+    return MessageTables(
+        layout,
+        tuple(payload + number),
+        equal=() if layout.by_session else plan.key_specs,
+        session=plan.key_columns if layout.by_session else (),
+        retention=plan.retention or Retention(),
+        origin=plan.identities.origin,
+    )
+
+
+def _aggregates(plan: OperatorPlan) -> tuple[BoundAggregate, ...]:
+    if plan.mode == "discarding":
+        return plan.aggregates  # a pane holds what is new: the rows since the last one are state of the window
+    return tuple(_from_messages(plan, a) if isinstance(a, BoundRows) else a for a in plan.aggregates)
+
+
+def _from_messages(plan: OperatorPlan, rows: BoundRows) -> FromMessages:
+    columns = tuple(plan.message_column(name) for name in rows.own.reads)
+    return FromMessages(rows.name, rows.aggregate, rows.input_type, rows, columns)
+
+
+def _metadata(kind: Windows, plan: GeneralPlan, origin: str) -> WindowTables:
+    if isinstance(kind, Sessions):
+        return WindowTables("time", None, plan.key_columns, origin=origin, name="metadata")
+    if isinstance(kind, Counted):
+        return WindowTables("tuple", kind.count, plan.key_specs, origin=origin, name="metadata")
+    size = LAST_US - FIRST_US if isinstance(kind, Global) else kind.size_us
+    return WindowTables("time", size, plan.key_specs, origin=origin, name="metadata")

@@ -1,0 +1,106 @@
+"""What is recorded of accepted messages: themselves, where something needs them again, and their windows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.general.arrive import assign, closed_to, int_bounds
+from operators.general.counting import count_windows, number
+from operators.general.names import ALONE, COUNTED, END, START
+from operators.general.sessions import merge_sessions
+from operators.window_metadata import extend, take
+from operators.window_operator.plan import NUMBER, OperatorPlan
+from operators.windows import Counted
+from statestore.changes import ChangeSet, TableChanges
+from statestore.messages.retention import tally
+from statestore.store import StateView
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Messages and metadata in one change set; ``newest`` is the latest start of a window that got a message."""
+
+    changes: ChangeSet
+    newest: int | None
+
+
+def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, watermark_us: int | None) -> Recorded:
+    """Store ``accepted`` messages, and their offsets in the metadata of their windows."""
+    if not accepted.num_rows:
+        return Recorded({}, None)
+    numbers = _numbers(plan, view, accepted) if isinstance(plan.kind, Counted) else None
+    index, starts, ends = _pairs(plan, accepted, numbers, watermark_us)
+    rows = accepted.take(pa.array(index))
+    columns = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(len(index), np.int8))]
+    names = [*(plan.key_names or [ALONE]), START, END, "origin", "offset"]
+    bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
+    batch = pa.table([*columns, *bounds, rows[plan.origin], rows[plan.offset]], names=names)
+    metadata = _sessions(plan, view, batch) if plan.sessions else take(plan.metadata, batch)
+    return Recorded({**_messages(plan, accepted, numbers), **metadata}, int(starts.max()) if len(starts) else None)
+
+
+def _pairs(
+    plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None, watermark_us: int | None
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Every (message, window) pair, without windows that take nothing any more."""
+    kind = plan.kind
+    if isinstance(kind, Counted):
+        assert numbers is not None
+        index, starts = count_windows(numbers, kind.count, kind.step)
+        return index, starts, starts + kind.count
+    index, starts, ends = assign(plan, accepted[plan.event_time].cast(pa.int64()).to_numpy(), accepted)
+    if plan.rule == "event" or watermark_us is None:
+        return index, starts, ends
+    open_ = ~closed_to(plan, ends, watermark_us)
+    return index[open_], starts[open_], ends[open_]
+
+
+def _numbers(plan: OperatorPlan, view: StateView, accepted: pa.Table) -> Numbers:
+    """Which of its key each message is, as the step will number it."""
+    keys = plan.group_keys
+    if not plan.key_names:
+        accepted = accepted.append_column(ALONE, pa.array(np.zeros(accepted.num_rows, np.int8)))
+    asked = accepted.select(keys).group_by(keys, use_threads=False).aggregate([])
+    before = view.lookup(COUNTED, asked).rows
+    before = before.set_column(before.num_columns - 1, "count", pc.fill_null(before["count"], 0))
+    return number(keys, accepted, before)
+
+
+def _messages(plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None) -> ChangeSet:
+    tables = plan.messages
+    if tables is None:
+        return {}
+    rows = accepted.rename_columns([plan.message_column(name) for name in accepted.column_names])
+    if tables.layout.by_session and not plan.key_names:
+        rows = rows.append_column(ALONE, pa.array(np.zeros(rows.num_rows, np.int8)))
+    if numbers is not None:
+        rows = rows.append_column(NUMBER, pa.array(numbers))
+    stored = tables.conform(rows)
+    changes = {tables.messages.name: TableChanges(put=tables.messages.conform(stored))}
+    if tables.counts_sizes:
+        changes[tables.sizes.name] = TableChanges(merge=tally(tables, stored))
+    return changes
+
+
+def _sessions(plan: OperatorPlan, view: StateView, batch: pa.Table) -> ChangeSet:
+    """The same merging as in the step, so that metadata and groups tell of the same sessions."""
+    keys, spec = plan.group_keys, plan.metadata.windows
+    asked = batch.select(keys).group_by(keys, use_threads=False).aggregate([])
+    stored = view.ranges(spec.name, asked).rows.select([*keys, START, END])
+    merged = merge_sessions(keys, int_bounds(pa.concat_tables([stored, batch.select(stored.column_names)])))
+    becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}
+    old, new = stored.num_rows, batch.num_rows
+    for name in (START, END):
+        batch = batch.set_column(batch.column_names.index(name), name, becomes[name].slice(old, new))
+    replaced = stored.select([*keys, START])
+    replaced = replaced.append_column("new_start", becomes[START].slice(0, old))
+    replaced = replaced.append_column("new_end", becomes[END].slice(0, old))
+    touched = np.isin(merged.owner[:old], merged.owner[old:])
+    return extend(plan.metadata, view, batch, replaced.filter(pa.array(touched)))

@@ -1,0 +1,43 @@
+"""The pictures of `docs/WINDOWS.md` show what the code does: they are drawn again and compared, byte for byte."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools.timelines import __main__ as timelines
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, str]:
+    return dict(timelines.pictures())
+
+
+def test_pictures_are_what_the_code_shows(drawn: dict[str, str]) -> None:
+    assert not timelines.differences(drawn), "run `python -m tools.timelines` and look at what has changed"
+
+
+def test_every_block_with_a_picture_is_drawn(drawn: dict[str, str]) -> None:
+    shown = re.findall(r"\(timelines/([\w-]+)\.svg\)", timelines.PAGE.read_text())
+    assert sorted(shown) == sorted(drawn)
+
+
+def test_check_tells_what_differs(
+    drawn: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, picture in drawn.items():
+        (tmp_path / f"{name}.svg").write_text(picture)
+    (tmp_path / "tumbling.svg").write_text(drawn["tumbling"].replace("on time 12", "on time 13"))
+    (tmp_path / "session.svg").unlink()
+    (tmp_path / "stray.svg").write_text("")
+    monkeypatch.setattr(timelines, "FOLDER", tmp_path)
+    monkeypatch.setattr(timelines, "pictures", lambda: iter(drawn.items()))
+    assert timelines.main(["--check"]) == 1
+    said = capsys.readouterr().out
+    assert "stray: not on the page" in said
+    assert "session: not drawn yet" in said
+    assert "tumbling: the code shows something else now" in said
+    assert timelines.main([]) == 0
+    assert timelines.main(["--check"]) == 0

@@ -1,0 +1,60 @@
+"""Draws the pictures of `docs/WINDOWS.md` anew: ``python -m tools.timelines``, or with ``--check`` compares them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from operators.description import Windowed
+from tools.timelines.drawing import draw
+from tools.timelines.record import record
+from tools.timelines.scenarios import SCENARIOS
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+PAGE, FOLDER = DOCS / "WINDOWS.md", DOCS / "timelines"
+_BLOCK = re.compile(r"^```python\n((?:(?!```).)*)^```\n(?:\n!\[([^\]]*)\]\(timelines/([\w-]+)\.svg\))?", re.S | re.M)
+
+
+def pictures() -> Iterator[tuple[str, str]]:
+    """Name and SVG of every picture: the code above it on the page, run with the scenario of its name."""
+    names: dict[str, object] = {}
+    for code, title, name in _BLOCK.findall(PAGE.read_text()):
+        if not name:
+            exec(code, names)
+            continue
+        description = eval(code.strip(), names)
+        assert isinstance(description, Windowed), f"{name}: the code above the picture is no description"
+        yield name, draw(title, SCENARIOS[name], record(description, SCENARIOS[name]))
+
+
+def differences(drawn: dict[str, str]) -> list[str]:
+    """How the files differ from what was drawn now; a line each."""
+    there = {path.stem: path.read_text() for path in FOLDER.glob("*.svg")}
+    changed = {name for name in there.keys() & drawn.keys() if there[name] != drawn[name]}
+    return [
+        *(f"{name}: not on the page any more" for name in sorted(there.keys() - drawn.keys())),
+        *(f"{name}: not drawn yet" for name in sorted(drawn.keys() - there.keys())),
+        *(f"{name}: the code shows something else now" for name in sorted(changed)),
+        *(f"{name}: a scenario without a picture on the page" for name in sorted(SCENARIOS.keys() - drawn.keys())),
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    drawn = dict(pictures())
+    if "--check" not in arguments:
+        FOLDER.mkdir(exist_ok=True)
+        for path in FOLDER.glob("*.svg"):
+            path.unlink()
+        for name, picture in drawn.items():
+            (FOLDER / f"{name}.svg").write_text(picture)
+    found = differences(drawn)
+    print("\n".join(found) or f"{len(drawn)} pictures agree with the code")
+    if found:
+        print("run `python -m tools.timelines`, look at them, and read docs/WINDOWS.md again")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
