@@ -24,6 +24,8 @@ from operators.aggregates import stddev as stddev
 from operators.aggregates import sum_ as sum_
 from operators.aggregates import top_n as top_n
 from operators.aggregates import variance as variance
+from operators.dedup.description import Deduplicated as Deduplicated
+from operators.dedup.description import deduplicated as deduplicated
 from operators.description import ACCUMULATING as ACCUMULATING
 from operators.description import DISCARDING as DISCARDING
 from operators.description import RETRACTING as RETRACTING

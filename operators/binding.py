@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from operators.aggregates import BoundAggregate, bind, inputs
-from operators.description import Windowed
+from operators.dedup.description import Deduplicated
+from operators.dedup.plan import UNTIL, DedupPlan
+from operators.description import Runnable, Windowed
 from operators.general.plan import GeneralPlan
 from operators.plan import RESERVED, Plan
 from operators.slices.plan import SlicePlan
 from operators.triggers import DEFAULT
-from operators.windows import Sessions, Sliding
+from operators.windows import Global, Sessions, Sliding
 from statestore.errors import UsageError
 from statestore.tables import TIME
 
 
-def input_columns(description: Windowed) -> list[str]:
-    """The input columns a description reads, each once."""
+def input_columns(description: Runnable, available: Sequence[str]) -> list[str]:
+    """The input columns a description reads, each once, of those that are there."""
+    if isinstance(description, Deduplicated):
+        return list(dict.fromkeys([*available, description.event_time, *description.on]))
+    assert isinstance(description, Windowed)
     kind = description.windows
     wanted = [
         description.event_time,
@@ -28,29 +35,18 @@ def input_columns(description: Windowed) -> list[str]:
     return list(dict.fromkeys(wanted))
 
 
-def bind_plan(description: Windowed, schema: pa.Schema) -> Plan:
+def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
     """Check ``description`` against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
+    if isinstance(description, Deduplicated):
+        return _bind_dedup(description, schema)
+    assert isinstance(description, Windowed)
     if description.windows is None:
         raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
     if not description.aggregates:
         raise UsageError("say what to compute: .aggregate(n=count())", code="no-aggregate")
-    columns = input_columns(description)
-    missing = [name for name in columns if name not in schema.names]
-    if missing:
-        raise UsageError(
-            "the input lacks columns that the description names",
-            code="column-missing",
-            missing=missing,
-            input=schema.names,
-        )
-    event_type = schema.field(description.event_time).type
-    if not pa.types.is_timestamp(event_type) or event_type.tz is None:
-        raise UsageError(
-            "the event time is a timestamp with a time zone: cast it first",
-            code="event-time-type",
-            column=description.event_time,
-            type=str(event_type),
-        )
+    columns = input_columns(description, schema.names)
+    _present(columns, schema)
+    _check_event_time(description.event_time, schema)
     keys = tuple(_key_field(schema.field(name)) for name in description.key)
     fields = [pa.field(name, TIME if name == description.event_time else schema.field(name).type) for name in columns]
     types = pa.schema(fields)
@@ -74,10 +70,57 @@ def bind_plan(description: Windowed, schema: pa.Schema) -> Plan:
     )
 
 
+def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:
+    columns = _present(input_columns(description, schema.names), schema)
+    _check_event_time(description.event_time, schema)
+    if clash := sorted({"reason", "watermark", UNTIL} & set(columns)):
+        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+    fields = [pa.field(name, TIME if name == description.event_time else schema.field(name).type) for name in columns]
+    return DedupPlan(
+        name=description.name,
+        kind=Global(),
+        event_time=description.event_time,
+        input_schema=pa.schema(fields),
+        key_fields=tuple(_key_field(pa.schema(fields).field(name)) for name in description.on),
+        aggregates=(),
+        watermark_delay_us=description.watermark_delay_us,
+        allowed_us=0,
+        future_us=60_000_000,
+        mode="discarding",
+        configuration=description.describe(),
+        triggers=DEFAULT,
+        rule="event",
+        within_us=description.within_us,
+    )
+
+
 def _is_simple(description: Windowed) -> bool:
     """Whether windows need no look at what is stored: partials are merged blindly, and fire when they are due."""
     simple = isinstance(description.windows, Sliding) and description.triggers == DEFAULT
     return simple and description.lateness.rule == "event"
+
+
+def _present(columns: list[str], schema: pa.Schema) -> list[str]:
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise UsageError(
+            "the input lacks columns that the description names",
+            code="column-missing",
+            missing=missing,
+            input=schema.names,
+        )
+    return columns
+
+
+def _check_event_time(column: str, schema: pa.Schema) -> None:
+    event_type = schema.field(column).type
+    if not pa.types.is_timestamp(event_type) or event_type.tz is None:
+        raise UsageError(
+            "the event time is a timestamp with a time zone: cast it first",
+            code="event-time-type",
+            column=column,
+            type=str(event_type),
+        )
 
 
 def _key_field(field: pa.Field) -> pa.Field:
@@ -108,6 +151,6 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
         clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
         if clash:
             raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
-    clash = sorted(set(input_columns(description)) & {"reason", "watermark"})
+    clash = sorted(set(input_columns(description, ())) & {"reason", "watermark"})
     if clash:
         raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)

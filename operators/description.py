@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from operators.aggregates import Aggregate
+from operators.aggregates import Aggregate, max_, min_
+from operators.aggregates.stamps import EndOfWindow
 from operators.durations import Span, span_us, text_of
 from operators.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
 from operators.windows import Windows
@@ -44,8 +46,51 @@ class Lateness:
     future_us: int = 60_000_000
 
 
+class Runnable(ABC):
+    """A description that can run: on Spark, or alone."""
+
+    name: str
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The configuration as a manifest holds it; a change of any of it is a change of the job."""
+
+    def on_spark(
+        self,
+        stream: DataFrame,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        sink: SparkSink | None = None,
+        partitions: int | None = None,
+    ) -> SparkJob:
+        """This computation over a streaming DataFrame; nothing runs until ``start()``.
+
+        ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
+        DataFrame of panes and their checkpoint id, in ascending id, at least once each; without one, panes
+        are in the checkpoint's pane files, exactly once. ``partitions`` of state are fixed by the first start
+        (default: Spark's default parallelism).
+        """
+        from operators.spark.query import SparkJob
+
+        return SparkJob(self, stream, str(checkpoint), store or Parquet(), sink, partitions)
+
+    def standalone(
+        self,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        sink: ArrowSink | None = None,
+        partitions: int = 1,
+    ) -> Standalone:
+        """The same computation in this process, over batches of Arrow data, with the same checkpoint format."""
+        from operators.standalone import Standalone
+
+        return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions)
+
+
 @dataclass(frozen=True)
-class Windowed:
+class Windowed(Runnable):
     """A windowed computation over a stream of events. Every method returns a new description."""
 
     event_time: str
@@ -113,15 +158,26 @@ class Windowed:
     ) -> Windowed:
         """When a window shows a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
         (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it is
-        forgotten (``never``, ``if_new``, ``always``; by default ``if_new`` where late events may stay unseen).
+        forgotten (``never``, ``if_new``, ``always``; by default ``if_new`` where an event might stay unseen).
         ``only_updated`` shows no pane that equals the last one. ``when`` is a composite trigger instead of all that.
         """
         if when is not None and (early is not None or on_time != "always" or late != Trigger("each_batch")):
             raise UsageError("a composite trigger stands alone", code="trigger-when")
         _check_triggers(early, late, when, on_time, closing)
-        unseen = late != Trigger("each_batch") and when is None
+        unseen = late != Trigger("each_batch") or on_time == "never" or when is not None
         chosen: Closing = closing if closing is not None else "if_new" if unseen else "never"
         return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when))
+
+    def timestamps(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Windowed:
+        """Give panes a column ``timestamp``, for whoever reads them as events: the last moment of the window, or the
+        earliest or latest event in the pane.
+        """
+        chosen = {"end_of_window": EndOfWindow(), "earliest": min_(self.event_time), "latest": max_(self.event_time)}
+        if choice not in chosen:
+            raise UsageError(
+                "a pane's timestamp is end_of_window, earliest or latest", code="pane-timestamp", found=repr(choice)
+            )
+        return self.aggregate(timestamp=chosen[choice])
 
     def accumulation(self, mode: Accumulation) -> Windowed:
         """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""
@@ -147,39 +203,6 @@ class Windowed:
             "future_tolerance": text_of(self.lateness.future_us),
             "accumulation": self.mode,
         }
-
-    def on_spark(
-        self,
-        stream: DataFrame,
-        *,
-        checkpoint: str | PathLike[str],
-        store: StoreConfig | None = None,
-        sink: SparkSink | None = None,
-        partitions: int | None = None,
-    ) -> SparkJob:
-        """This computation over a streaming DataFrame; nothing runs until ``start()``.
-
-        ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
-        DataFrame of panes and their checkpoint id, in ascending id, at least once each; without one, panes
-        are in the checkpoint's pane files, exactly once. ``partitions`` of state are fixed by the first start
-        (default: Spark's default parallelism).
-        """
-        from operators.spark.query import SparkJob
-
-        return SparkJob(self, stream, str(checkpoint), store or Parquet(), sink, partitions)
-
-    def standalone(
-        self,
-        *,
-        checkpoint: str | PathLike[str],
-        store: StoreConfig | None = None,
-        sink: ArrowSink | None = None,
-        partitions: int = 1,
-    ) -> Standalone:
-        """The same computation in this process, over batches of Arrow data, with the same checkpoint format."""
-        from operators.standalone import Standalone
-
-        return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions)
 
 
 def _check_triggers(

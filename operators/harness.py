@@ -14,14 +14,18 @@ import pyarrow as pa
 
 from operators.binding import bind_plan
 from operators.delivery import read_rows
-from operators.description import Windowed
+from operators.description import Runnable
 from operators.general.names import GROUPS
 from operators.general.plan import GeneralPlan
 from operators.general.step import results_of
 from operators.job import Job, Position
 from operators.partition import Round, advance, no_arrivals, run_partition
+from operators.plan import Plan
 from operators.prepare import prepare
+from operators.slices.plan import SlicePlan
+from operators.slices.step import whole_windows
 from operators.standalone import arrivals_of
+from operators.transition import BEGINNING_US
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Manifest
 from statestore.errors import UsageError
@@ -41,7 +45,7 @@ class Harness:
 
     def __init__(
         self,
-        description: Windowed,
+        description: Runnable,
         schema: pa.Schema,
         *,
         store: StoreConfig | None = None,
@@ -93,11 +97,15 @@ class Harness:
         return pa.concat_tables([schema.empty_table(), *found])
 
     def windows(self) -> pa.Table:
-        """Windows that are kept, by key, with their values as they stand."""
+        """Windows that are kept, by key, with their values as they stand; none after `finish`.
+
+        Raises `UsageError` for a description without windows.
+        """
         plan = self._job.plan
-        if not isinstance(plan, GeneralPlan):
-            raise UsageError("this description keeps slices, not windows: read its panes", code="harness-windows")
-        parts = [results_of(plan, rows) for view in self._views() for rows in view]
+        if not isinstance(plan, GeneralPlan | SlicePlan):
+            raise UsageError("this description has no windows", code="harness-windows")
+        kept = [] if self._job.head.drained else self._kept()
+        parts = [results_of(plan, rows) for rows in kept]
         names = ["window_start", "window_end", *plan.key_names, *(a.name for a in plan.aggregates)]
         schema = pa.schema([plan.pane_schema.field(name) for name in names])
         return pa.concat_tables([schema.empty_table(), *parts])
@@ -106,13 +114,13 @@ class Harness:
         """Events and panes by class, since the beginning."""
         return dict(self._job.head.totals)
 
-    def _views(self) -> list[list[pa.Table]]:
+    def _kept(self) -> list[pa.Table]:
         round_ = self._job.round(self._now)
         found = []
         for number, base in enumerate(round_.base):
             identity = f"{self._folder}/harness/{number}"
             with open_store(self._store, Objects(round_.root), identity, round_.plan.tables, base) as store:
-                found.append(_all_of(store))
+                found += _windows_in(self._job.plan, store, self._job.head.watermark_us)
         return found
 
     def _begin(self) -> Job:
@@ -135,5 +143,8 @@ class Harness:
         return read_rows(self._job.checkpoint, manifest.panes, self._job.plan.pane_schema)
 
 
-def _all_of(store: StateView) -> list[pa.Table]:
+def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[pa.Table]:
+    if isinstance(plan, SlicePlan):
+        bound = BEGINNING_US if watermark_us is None else watermark_us - plan.allowed_us
+        return [whole_windows(plan, store, bound)]
     return list(store.scan(GROUPS))

@@ -87,6 +87,10 @@ class Plan(ABC):
     def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
         """Which events of these times are taken no more. Shape ``(events,)``."""
 
+    def refused(self, accepted: pa.Table, times: Times, watermark_us: int) -> pa.Table | None:
+        """Ledger rows of accepted events that some of their windows take no more; None where there are none."""
+        return None
+
     @abstractmethod
     def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
         """What accepted events bring to the state: rows of ``exchanged``."""

@@ -47,6 +47,9 @@ def prepare(plan: Plan, events: pa.Table, watermark_us: int | None, partitions: 
     if not accepted.num_rows:
         return Prepared([plan.exchanged.schema.empty_table()] * partitions, rejected, None, counters)
     times = _int_times(accepted[plan.event_time])
+    if watermark_us is not None and (partly := plan.refused(accepted, times, watermark_us)) is not None:
+        rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
+        counters["refused_windows"] = partly.num_rows
     partials = plan.arrive(accepted, times, watermark_us)
     return Prepared(_split(plan, partials, partitions), rejected, int(times.max()), counters)
 
@@ -97,7 +100,15 @@ def _classify(plan: Plan, events: pa.Table, watermark_us: int | None) -> tuple[p
     mark = pa.array([watermark_us], pa.int64()).cast(TIME) if _real(watermark_us) else pa.nulls(1, TIME)
     marks = pc.take(mark, pa.array(np.zeros(len(why), np.int64)))
     rejected = rejected.append_column("reason", pa.array(why, pa.string())).append_column("watermark", marks)
-    return accepted, rejected.cast(plan.late_schema), counters
+    return accepted, _ledger(plan, rejected), counters
+
+
+def _ledger(plan: Plan, rejected: pa.Table) -> pa.Table:
+    """With all columns of the ledger: no window is named where all of them refused."""
+    for field in plan.late_schema:
+        if field.name not in rejected.column_names:
+            rejected = rejected.append_column(field, pa.nulls(rejected.num_rows, field.type))
+    return rejected.cast(plan.late_schema)
 
 
 def _reasons(

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from operators.binding import bind_plan
 from operators.delivery import ArrowSink, Delivery, read_rows
-from operators.description import Windowed
+from operators.description import Runnable
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import Arrivals, advance, no_arrivals, run_partition
 from operators.plan import Plan
@@ -30,7 +30,7 @@ class Standalone:
 
     def __init__(
         self,
-        description: Windowed,
+        description: Runnable,
         checkpoint: str,
         store: StoreConfig,
         sink: ArrowSink | None,

@@ -106,7 +106,9 @@ def after_processing_time(span: Span) -> Trigger:
 
 
 def every_event_time(span: Span) -> Trigger:
-    """A pane each time the watermark passes another ``span`` of the window, counted from its start."""
+    """A pane each time the watermark passes another ``span`` of the window, counted from its start, also of what has
+    not changed (see only_updated).
+    """
     return Trigger("every_event_time", span_us=_positive(span))
 
 

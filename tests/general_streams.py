@@ -89,7 +89,7 @@ def settings(draw: st.DrawFn) -> Setting:
         closing=draw(st.sampled_from(["never", "if_new", "if_new", "always"])),
         only_updated=draw(st.sampled_from([False, False, True])),
         mode=draw(st.sampled_from(["accumulating", "discarding", "retracting", "retracting"])),
-        key=draw(st.sampled_from(KEYS)),
+        key=draw(st.sampled_from([*KEYS, ("k",)])),
     )
 
 
@@ -100,8 +100,8 @@ def events(base: int) -> st.SearchStrategy[Event]:
         time=st.sampled_from([*range(-14, 7), *range(-5, 4), *range(-3, 2), None]).map(
             lambda ahead: None if ahead is None else base + ahead
         ),
-        k=st.sampled_from(["a"] * 9 + ["b", "b", "é", "", None]),
-        j=st.sampled_from([0] * 9 + [1, 2**40, None]),
+        k=st.sampled_from(["a"] * 12 + ["b", "b", "é", "", None]),
+        j=st.sampled_from([0] * 15 + [1, 2**40, None]),
         v=st.none() | st.integers(-3, 3),
         x=st.none() | st.integers(-9, 9).map(lambda n: n / 4),
     )
@@ -111,9 +111,11 @@ def events(base: int) -> st.SearchStrategy[Event]:
 def histories(draw: st.DrawFn, *, generated: bool = True) -> History:
     """Feeds, watermarks and clocks that drift forward in time, from before 1970 on."""
     base, clock, steps = -12, 0, []
-    for kind in draw(st.lists(st.sampled_from(["feed"] * 5 + ["watermark"] * 3 + ["clock"] * 2), max_size=12)):
+    kinds = st.sampled_from(["feed"] * 5 + ["watermark"] * 3 + ["clock"] * 2)
+    for kind in draw(st.lists(kinds, min_size=draw(st.sampled_from([0, 6, 10])), max_size=14)):
         if kind == "feed":
-            steps.append(Step(kind, tuple(draw(st.lists(events(base), max_size=draw(st.sampled_from([1, 3, 7])))))))
+            batch = st.lists(events(base), min_size=draw(st.sampled_from([0, 1, 2, 4])), max_size=6)
+            steps.append(Step(kind, tuple(draw(batch))))
             base += draw(st.sampled_from([0, 1, 2, 5]))
         elif kind == "watermark":
             steps.append(Step(kind, time=base + draw(st.integers(-4, 3))))
@@ -235,6 +237,11 @@ def plain(table: pa.Table) -> list[tuple]:
 
 def ledger_row(row: Rejected) -> tuple:
     return (*row.event, row.reason, row.watermark)
+
+
+def ledger_rows(row: Rejected) -> list[tuple]:
+    """As the project's ledger has it: a row per window that refused, where others did not."""
+    return [ledger_row(row)] * (len(row.windows) if row.taken else 1)
 
 
 def description(setting: Setting, history: History, few: bool) -> Windowed:

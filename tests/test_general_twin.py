@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statestore.store import StoreName
 from tests import general_streams as streams
 from tests.general_scenarios import SCENARIOS, played
-from tests.general_streams import HarnessPlayer, History, TwinPlayer, ledger_row
+from tests.general_streams import HarnessPlayer, History, TwinPlayer, ledger_row, ledger_rows
 from tests.general_twin import EACH_BATCH, Row, Setting, Twin
 from tests.naive_twin import Setting as OldSetting
 from tests.naive_twin import Twin as OldTwin
@@ -99,7 +99,7 @@ def check_run(setting: Setting, history: History, few: bool, real: HarnessPlayer
         if number in restarts or number == len(history.steps) - 1:
             check_windows(real, twin.twin)
     check_panes(setting, real.finish(), twin.finish(), "finish")
-    assert Counter(real.ledger()) == Counter(map(ledger_row, twin.twin.ledger))
+    assert Counter(real.ledger()) == Counter(row for entry in twin.twin.ledger for row in ledger_rows(entry))
     check_windows(real, twin.twin)
 
 

@@ -14,6 +14,7 @@ from operators.transition import BEGINNING_US
 from operators.windows import Counted, Global, Sessions, Sliding
 from statestore.errors import UsageError
 from statestore.fold import combine
+from statestore.tables import TIME
 
 if TYPE_CHECKING:
     from operators.general.plan import GeneralPlan
@@ -106,6 +107,20 @@ def too_late(plan: GeneralPlan, events: pa.Table, times: Times, watermark_us: in
         return _all_closed(plan, events, times, watermark_us)
     late: Flags = times < max(BEGINNING_US, watermark_us - plan.allowed_us)
     return late
+
+
+def refused(plan: GeneralPlan, accepted: pa.Table, times: Times, watermark_us: int) -> pa.Table | None:
+    """Ledger rows of the windows that are closed to accepted events: the event, why, and which window."""
+    index, starts, ends = assign(plan, times, accepted)
+    closed = closed_to(plan, ends, watermark_us)
+    if not closed.any():
+        return None
+    count = int(closed.sum())
+    rows = accepted.take(pa.array(index[closed]))
+    marks = pa.array(np.full(count, watermark_us)).cast(TIME)
+    facts = [pa.array(["very_late"] * count, pa.string()), marks]
+    bounds = [pa.array(values[closed]).cast(TIME) for values in (starts, ends)]
+    return pa.table([*rows.columns, *facts, *bounds], schema=plan.late_schema)
 
 
 def _all_closed(plan: GeneralPlan, events: pa.Table, times: Times, watermark_us: int) -> Flags:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from operators.general.firing import NEVER, Phases, numbers
-from operators.general.names import CLOSED
+from operators.general.names import CLOSED, PENDING
 from operators.transition import Moments
 from operators.triggers import Trigger
 
@@ -29,7 +29,8 @@ class Tree:
 
     def __init__(self, plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> None:
         self._groups, self._at = groups, at
-        self._passed = phase.behind | phase.passing
+        self._passed, self._passing = phase.behind | phase.passing, phase.passing
+        self._pending = numbers(groups, PENDING) > 0
         self._nodes = plan.nodes
         self._closed = numbers(groups, CLOSED) > 0
         many = range(len(plan.nodes))
@@ -39,7 +40,8 @@ class Tree:
 
     def fire(self) -> Flags:
         """Which groups show a pane; the parts move on."""
-        firing = self._holds(0) & ~self._closed
+        # Once the watermark has passed it has passed for ever: after that only what is new makes a pane.
+        firing = self._holds(0) & ~self._closed & (self._pending | self._passing)
         self._fire(0, firing)
         self._closed = self._closed | self._done[0]
         return firing

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from operators.general.arrive import arrivals, too_late
+from operators.general.arrive import arrivals, refused, too_late
 from operators.general.names import (
     ALONE,
     CLOCK,
@@ -40,7 +40,7 @@ from operators.general.step import general_step
 from operators.plan import Flags, Plan
 from operators.transition import Moments, Transition
 from operators.triggers import Trigger
-from operators.windows import Counted, Sessions, Times
+from operators.windows import Counted, Sessions, Sliding, Times
 from statestore.store import StateView
 from statestore.tables import TIME, Column, Group, TableSpec
 
@@ -189,6 +189,21 @@ class GeneralPlan(Plan):
     def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
         """By the event's time or by the ends of its windows; counted windows take everything."""
         return too_late(self, events, times, watermark_us)
+
+    @cached_property
+    def late_schema(self) -> pa.Schema:
+        """With the window, where it is only some of an event's windows that took it no more."""
+        bounds = [pa.field(name, TIME) for name in (START, END)] if self.refuses_in_part else []
+        return pa.schema([*super().late_schema, *bounds])
+
+    @property
+    def refuses_in_part(self) -> bool:
+        """Whether an event may be too late for some of its windows, and not for others."""
+        return self.rule == "window" and isinstance(self.kind, Sliding) and self.kind.size_us > self.kind.slide_us
+
+    def refused(self, accepted: pa.Table, times: Times, watermark_us: int) -> pa.Table | None:
+        """A row per event and window that takes it no more."""
+        return refused(self, accepted, times, watermark_us) if self.refuses_in_part else None
 
     def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
         """Windows of the events, and what they bring to each."""

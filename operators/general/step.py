@@ -39,6 +39,7 @@ from statestore.tables import TableSpec
 
 if TYPE_CHECKING:
     from operators.general.plan import GeneralPlan
+    from operators.plan import Plan
 
 Flags = npt.NDArray[np.bool_]
 
@@ -48,7 +49,9 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
     gathered = gather(plan, view, arriving, at)
     groups, phase = gathered.groups, phases(plan, gathered, at)
     fired = fire(plan, gathered, phase, at)
+    refused = 0
     if plan.triggers.when is not None:
+        refused = int(np.count_nonzero(gathered.touched & closed(groups)))
         tree = Tree(plan, groups, phase, at)
         showing = tree.fire()
         fired = _closing(
@@ -60,6 +63,8 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
     fired = _unlike_the_last(plan, groups, values, fired) if plan.triggers.only_updated else fired
     panes = _panes(plan, gathered, groups, values, phase, fired, at)
     counters = {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired) if mask.any()}
+    if refused:
+        counters["closed_windows"] = refused
     if retracted := sum(table.num_rows for table in panes[0]):
         counters["retractions"] = retracted
     after = _shown(plan, groups, values, due, fired)
@@ -78,9 +83,9 @@ def _closing(plan: GeneralPlan, groups: pa.Table, phase: Phases, fired: Fired) -
     return Fired(fired.early, fired.on_time | (closing & phase.passing), fired.late | (closing & ~phase.passing))
 
 
-def _values(plan: GeneralPlan, groups: pa.Table) -> pa.Table:
+def _values(plan: Plan, groups: pa.Table) -> pa.Table:
     """The result of each group, one column per aggregate; a count of nothing is 0."""
-    for column in plan.state:
+    for column in (column for aggregate in plan.aggregates for column in aggregate.state):
         if column.role == "count" and groups[column.name].null_count:
             filled = pc.fill_null(groups[column.name], 0)
             groups = groups.set_column(groups.column_names.index(column.name), column.name, filled)
@@ -88,7 +93,7 @@ def _values(plan: GeneralPlan, groups: pa.Table) -> pa.Table:
     return pa.table(results, schema=pa.schema([pa.field(a.name, a.result_type) for a in plan.aggregates]))
 
 
-def results_of(plan: GeneralPlan, groups: pa.Table) -> pa.Table:
+def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
     """Window, key and values of stored ``groups``, for people."""
     values = _values(plan, groups)
     columns = [groups[START], groups[END], *(groups[name] for name in plan.key_names), *values.columns]

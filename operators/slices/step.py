@@ -50,6 +50,14 @@ def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments
     return Transition(changes, pa.concat_tables([plan.pane_schema.empty_table(), *panes]), counters)
 
 
+def whole_windows(plan: SlicePlan, view: StateView, after_us: int) -> pa.Table:
+    """Windows that end after ``after_us``, whether they have fired or not, with ``window_start``; for people."""
+    stored = view.scan(plan.slices.name, folded=False)
+    rows = _by_window(plan, pa.concat_tables([plan.slices.schema.empty_table(), *stored]), after_us, END_US)
+    starts = pa.array(_times(rows["window_end"]) - plan.windows.size_us).cast(TIME)
+    return rows.add_column(0, "window_start", starts)
+
+
 def _fire_on_time(plan: SlicePlan, view: StateView, partials: pa.Table, low: int, high: int) -> pa.Table | None:
     """Value of each key and window with ``low < end <= high``: state and batch folded together."""
     first = None if low == BEGINNING_US else plan.windows.oldest_slice_after(low) + 1

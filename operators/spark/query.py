@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from operators.binding import bind_plan, input_columns
 from operators.delivery import Delivery, SparkSink
-from operators.description import Windowed
+from operators.description import Runnable
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, Round
 from operators.spark.tasks import EXCHANGE, RESULTS, decode_answer, map_side, state_side, tick_side
@@ -63,7 +63,7 @@ class StoppingError(TidemarkError):
 class SparkJob:
     """A description on a streaming DataFrame. ``start`` runs it; ``schedule`` says how often."""
 
-    description: Windowed
+    description: Runnable
     stream: DataFrame
     checkpoint: str
     store: StoreConfig
@@ -89,7 +89,9 @@ class SparkJob:
         """
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
-        plan = bind_plan(self.description, arrow_schema(self.stream.schema, input_columns(self.description)))
+        plan = bind_plan(
+            self.description, arrow_schema(self.stream.schema, input_columns(self.description, self.stream.columns))
+        )
         session = self.stream.sparkSession
         spark_log = SparkLog(Objects(self.checkpoint))
         if not spark_log.has_marker():

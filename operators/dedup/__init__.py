@@ -1,0 +1,1 @@
+"""Rows of a stream that were not seen before."""

@@ -1,0 +1,56 @@
+"""What the user writes: a stream without its repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from operators.description import Runnable
+from operators.durations import Span, span_us, text_of
+from statestore.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Deduplicated(Runnable):
+    """Rows whose ``on`` columns were not seen before, for as long as that is remembered."""
+
+    event_time: str
+    on: tuple[str, ...]
+    within_us: int | None
+    watermark_delay_us: int
+    name: str
+
+    def describe(self) -> dict[str, Any]:
+        """The configuration as a manifest holds it."""
+        return {
+            "name": self.name,
+            "event_time": self.event_time,
+            "on": list(self.on),
+            "within": None if self.within_us is None else text_of(self.within_us),
+            "watermark_delay": text_of(self.watermark_delay_us),
+        }
+
+
+def deduplicated(
+    *,
+    event_time: str,
+    on: str | Sequence[str],
+    within: Span | None = None,
+    watermark_delay: Span = "0 seconds",
+    name: str = "deduplicated",
+) -> Deduplicated:
+    """Pass each row on once: the first with these values in the columns ``on``. Rows behind the watermark are late.
+
+    An id is forgotten once the watermark has passed its row's time by ``within``; without it, once the watermark has
+    passed its row's time: give ``on`` the event time too then, or repetitions of a later time pass.
+    """
+    columns = (on,) if isinstance(on, str) else tuple(on)
+    if not columns or len(set(columns)) != len(columns):
+        raise UsageError("rows are told apart by columns, each named once", code="key-columns", found=list(columns))
+    within_us, delay_us = None if within is None else span_us(within), span_us(watermark_delay)
+    if delay_us < 0 or (within_us is not None and within_us < 0):
+        raise UsageError("a watermark delay or a time to remember cannot be negative", code="watermark-delay")
+    if not name or not all(c.isalnum() or c in "-_" for c in name):
+        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
+    return Deduplicated(event_time, columns, within_us, delay_us, name)

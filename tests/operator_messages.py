@@ -1,0 +1,111 @@
+"""Messages for the window operator: origin, offset, time, key, value; and the same computation in the harness."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators import Windowed, WindowOperator, apply_rows, count, sum_, windowed
+from operators.harness import Harness
+from operators.windows import Windows
+from statestore.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [("part", pa.string()), ("at", pa.int64()), ("t", TIME), ("k", pa.string()), ("v", pa.int64())],
+)
+STORES: tuple[StoreName, ...] = ("memory", "parquet", "rocksdb")
+
+
+class Message(NamedTuple):
+    part: str
+    at: int
+    t: int | None
+    k: str | None
+    v: int
+
+
+def table(messages: Sequence[Message]) -> pa.Table:
+    rows = [m._replace(t=None if m.t is None else m.t * SECOND) for m in messages]
+    return pa.table([pa.array([row[i] for row in rows], f.type) for i, f in enumerate(SCHEMA)], schema=SCHEMA)
+
+
+def store_config(name: StoreName, cache: Path) -> StoreConfig:
+    """Small limits, so that files are folded."""
+    if name == "rocksdb":
+        return RocksDB(cache_dir=str(cache), max_levels=3, snapshot_bytes=1)
+    return {"memory": Memory, "parquet": Parquet}[name](max_levels=3, snapshot_bytes=1)
+
+
+def exact_median(rows: pa.Table) -> float:
+    return float(median(rows["v"].to_pylist()))
+
+
+def description(window: Windows, mode: str = "accumulating", key: str | None = "k", allowed: int = 20) -> Windowed:
+    """A count, a sum, and a median by a function of the user's over whole rows."""
+    middle = apply_rows(exact_median, columns=["v"], result_type=pa.float64(), per_group=True)
+    job = windowed(event_time="t", key=key, watermark_delay="2 seconds").window(window)
+    job = job.aggregate(n=count(), total=sum_("v"), middle=middle).late(f"{allowed} seconds", keep=("part", "at"))
+    return job.accumulation(mode)  # type: ignore[arg-type]
+
+
+def operator(job: Windowed, root: Path, store: StoreConfig, **more: Any) -> WindowOperator:
+    return WindowOperator(job, SCHEMA, checkpoint=root, origin="part", offset="at", store=store, **more)
+
+
+def plain(panes: pa.Table) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in panes.to_pylist()]
+
+
+def expected(job: Windowed, batches: Sequence[Sequence[Message]], root: Path) -> tuple[list[Any], set[Any]]:
+    """Panes in order and identities in the ledger, by the harness, which keeps lists and no messages."""
+    harness, panes = Harness(job, SCHEMA, folder=root), []
+    for batch in batches:
+        panes += plain(harness.feed(table(sorted(batch))))
+    panes += plain(harness.finish())
+    return panes, {(row["part"], row["at"]) for row in harness.ledger().to_pylist()}
+
+
+def stream(seed: int, batches: int = 12, size: int = 12) -> list[list[Message]]:
+    """The same in every process: time goes on, many are late, some very."""
+    chance = random.Random(seed)
+    offsets = {"x": 0, "y": 0}
+    made = []
+    for base in range(0, batches * 4, 4):
+        batch = []
+        for _ in range(size):
+            part = chance.choice("xy")
+            offsets[part] += 1
+            behind = chance.choice([*range(12), *range(40)])
+            batch.append(Message(part, offsets[part], base - behind, chance.choice("abc"), chance.randint(-9, 9)))
+        made.append(batch)
+    return made
+
+
+class Receiver:
+    """Takes panes by checkpoint id, each id once; the same id always brings the same rows."""
+
+    def __init__(self) -> None:
+        self.taken: dict[int, list[Any]] = {}
+
+    def __call__(self, panes: pa.Table, checkpoint_id: int) -> None:
+        rows = plain(panes)
+        assert self.taken.setdefault(checkpoint_id, rows) == rows
+
+    @property
+    def panes(self) -> list[Any]:
+        return [row for _, rows in sorted(self.taken.items()) for row in rows]
+
+
+Sink = Callable[[pa.Table, int], Any]
+
+
+def take(job: WindowOperator, receiver: Receiver) -> None:
+    for result in job.get_result():
+        receiver(result.panes, result.id)
