@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -90,7 +91,7 @@ def ledger(root: Path, schema: pa.Schema) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", STORES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=int(os.environ.get("OPERATOR_EXAMPLES", "20")), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data(), made=batches(), kind=st.sampled_from(sorted(WINDOWS)))
 def test_each_message_once_under_replay_duplicates_and_crashes(
     name: StoreName, data: st.DataObject, made: list[list[Message]], kind: str

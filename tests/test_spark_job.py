@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import Memory, Parquet, RocksDB, Windowed, count, sliding, sum_, windowed
+from operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
+from operators.description import Runnable
 from recovery.checkpoint import Checkpoint
 from statestore.errors import FencedError, UsageError
 from statestore.store import StoreConfig
@@ -41,7 +42,7 @@ def output(root: Path, kind: str) -> dict[int, list[tuple[object, ...]]]:
     return dict(enumerate(found))
 
 
-def finish(description: Windowed, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
+def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
     query = description.on_spark(stream(spark, tmp / "input"), checkpoint=root, store=store, partitions=3).start()
     query.process_all_available()
     query.stop(drain=True)

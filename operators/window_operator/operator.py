@@ -185,6 +185,11 @@ class WindowOperator:
         return self._watermark
 
     @property
+    def drained(self) -> bool:
+        """Whether the input has ended: no message is taken any more."""
+        return self._job.head.drained
+
+    @property
     def counters(self) -> dict[str, int]:
         """Messages and panes by class, since the beginning."""
         return total([dict(self._job.head.totals), self._since.counters])

@@ -86,9 +86,9 @@ def messages_of(plan: OperatorPlan, state: Overlay, windows: pa.Table) -> Ranges
     offsets = pa.table({"asker": known.asker, "first": known.rows["start_offset"], "last": known.rows["last_offset"]})
     spans = offsets.group_by(["asker"], use_threads=False).aggregate([("first", "min"), ("last", "max")])
     spans = spans.sort_by("asker")
-    askers = pa.table({name: column.take(spans["asker"]) for name, column in asked.items()})
-    askers = askers.append_column("start_offset", spans["first_min"]).append_column("end_offset", spans["last_max"])
-    found = messages_for(tables, state, askers)
+    asked = {name: column.take(spans["asker"]) for name, column in asked.items()}
+    asked |= {"start_offset": spans["first_min"], "end_offset": spans["last_max"]}
+    found = messages_for(tables, state, pa.table(asked))
     place = spans["asker"].take(found.asker)
     number = found.rows[NUMBER]
     inside = pc.and_(pc.greater_equal(number, windows[START].take(place)), pc.less(number, windows[END].take(place)))

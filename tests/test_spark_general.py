@@ -1,0 +1,93 @@
+"""Every kind of window and trigger on real Spark: the panes and ledger of the standalone runner, row for row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from operators import (
+    DISCARDING,
+    RETRACTING,
+    Memory,
+    Parquet,
+    RocksDB,
+    Windowed,
+    after_count,
+    after_watermark,
+    any_of,
+    count,
+    count_window,
+    deduplicated,
+    every_event_time,
+    global_window,
+    list_,
+    max_,
+    median,
+    or_finally,
+    repeatedly,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from operators.description import Runnable
+from statestore.store import StoreConfig
+from tests.spark_inputs import sample, write
+from tests.test_spark_job import finish, output
+
+pytestmark = pytest.mark.spark
+
+
+def job() -> Windowed:
+    return windowed(event_time="t", key="k", watermark_delay="5 seconds").aggregate(n=count(), s=sum_("v"))
+
+
+DESCRIPTIONS: dict[str, tuple[Runnable, StoreConfig]] = {
+    "sessions, retracting": (
+        job().window(session("3 seconds")).late("20 seconds").accumulation(RETRACTING).trigger(early=after_count(2)),
+        Parquet(),
+    ),
+    "sliding by window, early by event time": (
+        job()
+        .window(sliding("20 seconds", "10 seconds"))
+        .late("10 seconds", rule="window")
+        .trigger(early=every_event_time("5 seconds"), late=after_count(2), only_updated=True),
+        RocksDB(),
+    ),
+    "counted, discarding": (job().window(count_window(7, 5)).accumulation(DISCARDING), Memory()),
+    "global, composite": (
+        windowed(event_time="t")
+        .window(global_window())
+        .aggregate(n=count(), most=max_("v"), middle=median("v"))
+        .trigger(when=repeatedly(after_count(100))),
+        Parquet(max_levels=2, snapshot_bytes=1),
+    ),
+    "composite that finishes": (
+        job()
+        .window(tumbling("10 seconds"))
+        .aggregate(all=list_("id"))
+        .trigger(when=or_finally(repeatedly(after_count(9)), any_of(after_watermark(), after_count(30)))),
+        Parquet(),
+    ),
+    "deduplicated": (
+        deduplicated(event_time="t", on=["k", "v"], within="10 seconds", watermark_delay="30 seconds"),
+        Parquet(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    description, store = DESCRIPTIONS[name]
+    tables = sample(4, 150)
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+    finish(description, spark, tmp_path, store, tmp_path / "spark")
+    description.standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    panes = output(tmp_path / "spark", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert len(panes) > 1
+    assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
