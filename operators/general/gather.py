@@ -180,7 +180,7 @@ def _joined(
             filled = pc.fill_null(rows[column.name], 0)
             rows = rows.set_column(rows.column_names.index(column.name), column.name, filled)
     identity = rows.select(plan.keeping.key_names)
-    touched = align(plan.arriving, identity, combine(plan.arriving, new)).found
+    touched = align(plan.bare, identity, _distinct(new.select(plan.bare.key_names))).found
     keeping = align(plan.keeping, identity, plan.keeping.conform(same)).rows
     for column in plan.remembered:
         rows = rows.append_column(column.name, keeping[column.name])

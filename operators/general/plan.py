@@ -145,6 +145,11 @@ class GeneralPlan(Plan):
         return TableSpec("whole", (*self.key_columns, start, end), values, None, self.state_groups)
 
     @cached_property
+    def bare(self) -> TableSpec:
+        """Which window and key: not stored."""
+        return TableSpec("bare", self.keeping.key, ())
+
+    @cached_property
     def keeping(self) -> TableSpec:
         """What the very same window keeps, by key and bounds: not stored."""
         start, end = self._bounds

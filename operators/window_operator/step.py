@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from operators.general.gather import forgotten
 from operators.general.names import END, GROUPS, START
-from operators.general.plan import GeneralPlan
 from operators.partition import advance
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.window_metadata import ending
@@ -62,7 +61,7 @@ def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, before: i
 def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
     """Watermark and clock go on: what is due shows, what is over is forgotten."""
     reading = plan.reading(lambda windows: messages_of(plan, state, windows))
-    moved = GeneralPlan.step(reading, state, arriving, at)
+    moved = reading.step(state, arriving, at)
     state.apply(moved.changes)
     purged = (
         _forget_full(plan, state, moved.changes.get(GROUPS)) if plan.by_number else _forget(plan, state, at.after)
