@@ -225,8 +225,14 @@ class HarnessPlayer:
         return [(*self.bounds(row), tuple(row[2 : 2 + keys]), tuple(row[2 + keys :])) for row in found]
 
     def ledger(self) -> list[tuple]:
+        """Events, reasons, watermarks, and the bounds of a window that alone refused the event (else None)."""
         table = self.harness.ledger()
-        return plain(table.select([*SCHEMA.names, "reason", "watermark"]))
+        found = plain(table.select([*SCHEMA.names, "reason", "watermark"]))
+        bounds = [name for name in ("window_start", "window_end") if name in table.schema.names]
+        return [
+            (*row, *of)
+            for row, of in zip(found, plain(table.select(bounds)) or [(None, None)] * len(found), strict=True)
+        ]
 
 
 def plain(table: pa.Table) -> list[tuple]:
@@ -235,13 +241,9 @@ def plain(table: pa.Table) -> list[tuple]:
     return list(zip(*[column.to_pylist() for column in columns], strict=True)) if columns else []
 
 
-def ledger_row(row: Rejected) -> tuple:
-    return (*row.event, row.reason, row.watermark)
-
-
 def ledger_rows(row: Rejected) -> list[tuple]:
     """As the project's ledger has it: a row per window that refused, where others did not."""
-    return [ledger_row(row)] * (len(row.windows) if row.taken else 1)
+    return [(*row.event, row.reason, row.watermark, *of) for of in (row.windows if row.taken else [(None, None)])]
 
 
 def description(setting: Setting, history: History, few: bool) -> Windowed:

@@ -347,17 +347,17 @@ class Twin:
         return self.passes_a_span(window, before, amount)
 
     def passes_a_span(self, window: Window, before: int | None, span: int) -> bool:
-        """Whether the watermark passes start + n span, n > 0, in the window or at its end, in this batch."""
+        """Whether the watermark passes start + n span, n > 0, before the end of the window, in this batch."""
         if self.watermark is None:
             return False
         # Choice: the global window has no start; spans count from 0.
         start = window.start if window.start > -FOREVER else 0
-        # Choice: with spans that fill the window, its end is one of them (seen only if there is no on-time pane).
-        upto = min(self.watermark, window.end)
+        # Choice: the end of the window is none of them, also if the span divides the window.
+        upto = min(self.watermark, window.end - 1)
         reached = (upto - start) // span
         was = (before - start) // span if before is not None else reached - 1
         least = 1 if window.start > -FOREVER else -FOREVER
-        return reached > was and reached >= least and upto < FOREVER
+        return reached > was and reached >= least and upto < FOREVER - 1
 
     def take_back(self, window: Window, timing: str) -> list[Row]:
         """In retracting mode, at the merge, what the replaced sessions had fired (even if no pane follows yet)."""

@@ -43,8 +43,8 @@ def store_config(name: StoreName, cache: Path) -> StoreConfig:
     return {"memory": Memory, "parquet": Parquet}[name](max_levels=3, snapshot_bytes=1)
 
 
-def exact_median(rows: pa.Table) -> float:
-    return float(median(rows["v"].to_pylist()))
+def exact_median(rows: pa.Table) -> float | None:
+    return float(median(rows["v"].to_pylist())) if rows.num_rows else None
 
 
 def description(window: Windows, mode: str = "accumulating", key: str | None = "k", allowed: int = 20) -> Windowed:

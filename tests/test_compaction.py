@@ -133,23 +133,30 @@ def test_small_files_are_folded_into_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoints", "size", "times"), [(1000, MB, 5), (10_000, MB, 8), (50_000, MB, 10), (1000, 64 * MB, 10)]
+    ("checkpoints", "size", "times", "budget"),
+    [
+        (1000, MB, 5, 256 * MB),
+        (10_000, MB, 8, 256 * MB),
+        (50_000, MB, 10, 256 * MB),
+        (1000, 64 * MB, 7, 256 * MB),
+        (1000, 8 * MB, 7, 16 * MB),
+    ],
 )
 def test_a_byte_is_folded_a_few_times_and_a_checkpoint_folds_little_however_large_the_table_grows(
-    checkpoints: int, size: int, times: int
+    checkpoints: int, size: int, times: int, budget: int
 ) -> None:
-    table = Simulated(Parquet(snapshot_bytes=1 << 50))
+    table = Simulated(Parquet(snapshot_bytes=1 << 50, budget_bytes=budget))
     for number in range(checkpoints):
         table.write(number, size)
     assert sum(table.folded) / (checkpoints * size) < times
     assert max(table.folded) <= 2 * max(WORK_BYTES, checkpoints * size // 64) + 5 * size
-    assert max(table.depths) <= 16
+    assert max(table.depths) <= 20
 
 
 def test_what_is_too_much_for_one_checkpoint_is_folded_in_pieces() -> None:
     old = alone(ref(0, 1000 * MB, "snapshot"), ref(1, 900 * MB, "run"))
     young = alone(*(ref(i, 100 * MB) for i in range(2, 8)))
-    assert plan([*old, *young], PLAIN, 0)[-1] == Fold(0, 2, WORK_BYTES + 400 * MB)
+    assert plan([*old, *young], PLAIN, 0) == [Fold(6, 8), Fold(0, 6, WORK_BYTES + 400 * MB)]
     # The first piece is done: the oldest level reaches up to the second level's end.
     done = (ref(0, 400 * MB, "snapshot", until=1), ref(0, 900 * MB, "snapshot"))
     half = [done, (ref(1, 600 * MB, "run"),), (ref(2, MB),)]

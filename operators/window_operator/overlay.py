@@ -37,7 +37,10 @@ class Overlay:
         """Lay ``changes`` over what is there."""
         for name, new in admit(self._specs, changes).items():
             layers, bound = [*self._layers[name], *new], changes[name].expire
-            self._layers[name] = layers if len(layers) <= MAX_LAYERS else fold_run(self._specs[name], layers)
+            if len(layers) > MAX_LAYERS:
+                folded = fold_run(self._specs[name], layers)
+                layers = [Layer(layer.op, reading.clustered(layer.rows)) for layer in folded]
+            self._layers[name] = layers
             if bound is not None:
                 self._bounds[name] = max(bound, self._bounds.get(name, bound))
 

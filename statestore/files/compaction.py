@@ -80,7 +80,7 @@ def plan(levels: Sequence[Level], config: StoreConfig, partition: int) -> list[F
     work = max(WORK_BYTES, sum(sizes) // WORK_SHARE)
     begun = under_way(levels)
     folds = _young_folds(levels, sizes, begun[1] if begun else 0, work, config)
-    if begun is None and folds:
+    if begun is None and folds and count >= config.max_levels:
         # Whatever else would be folded now, if one checkpoint could do it all.
         begun = _young(sizes, 0), folds[0].first
     if begun is not None and begun[1] - begun[0] > 1:
@@ -104,12 +104,11 @@ def _young_folds(
     levels: Sequence[Level], sizes: Sequence[int], begin: int, work: int, config: StoreConfig
 ) -> list[Fold]:
     count, level_0 = len(levels), _level_0(levels)
-    if sum(sizes[level_0:]) > config.budget_bytes // 4 and level_0 + 1 < config.max_levels:
-        return [Fold(level_0, count)]
-    if count < config.max_levels:
-        return []
-    first = _young(sizes, begin, work)
-    return [Fold(first, count)] if count - first > 1 else []
+    full, large = count >= config.max_levels, sum(sizes[level_0:]) > config.budget_bytes // 4
+    first = _young(sizes, begin, work) if full else count
+    if count - first > 1:
+        return [Fold(first, count)]
+    return [Fold(level_0, count)] if large and level_0 < count else []
 
 
 def _snapshot_due(levels: Sequence[Level], config: StoreConfig, partition: int) -> bool:
