@@ -114,8 +114,8 @@ def _attempt(
             objects, round_.plan.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
         )
         state = log.append(base, moved.changes, round_.sequence)
-        panes = _write_output(objects, f"panes/{round_.plan.name}", moved.panes, round_.sequence, attempt)
-    late = _write_output(objects, f"late/{round_.plan.name}", arrivals.rejected, round_.sequence, attempt)
+        panes = write_output(objects, f"panes/{round_.plan.name}", moved.panes, round_.sequence, attempt)
+    late = write_output(objects, f"late/{round_.plan.name}", arrivals.rejected, round_.sequence, attempt)
     return PartitionResult(
         partition=partition,
         base_lineage=base.lineage,
@@ -135,10 +135,10 @@ def _moments(round_: Round, after_us: int | None) -> Moments:
     return Moments(before, after, round_.was_us, round_.now_us)
 
 
-def _write_output(
+def write_output(
     objects: Objects, folder: str, rows: pa.Table | None, sequence: int, attempt: str
 ) -> tuple[FileRef, ...]:
-    """Panes or ledger rows as one Parquet file."""
+    """Panes or ledger rows as one Parquet file under a fresh name; nothing where there are no rows."""
     if rows is None or not rows.num_rows:
         return ()
     sink = pa.BufferOutputStream()

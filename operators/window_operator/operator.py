@@ -20,7 +20,7 @@ from operators.description import Windowed
 from operators.general.names import GROUPS
 from operators.general.step import results_of
 from operators.job import Hook, Job, Position, no_hook
-from operators.partition import PartitionResult, _write_output, total
+from operators.partition import PartitionResult, total, write_output
 from operators.transition import BEGINNING_US, Moments
 from operators.window_metadata import replay_from
 from operators.window_operator.overlay import Overlay
@@ -352,4 +352,4 @@ class WindowOperator:
 def _file(
     objects: Objects, folder: str, tables: tuple[pa.Table, ...], sequence: int, attempt: str
 ) -> tuple[FileRef, ...]:
-    return _write_output(objects, folder, pa.concat_tables(tables) if tables else None, sequence, attempt)
+    return write_output(objects, folder, pa.concat_tables(tables) if tables else None, sequence, attempt)
