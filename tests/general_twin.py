@@ -357,7 +357,7 @@ class Twin:
         reached = (upto - start) // span
         was = (before - start) // span if before is not None else reached - 1
         least = 1 if window.start > -FOREVER else -FOREVER
-        return reached > was and reached >= least and upto < FOREVER - 1
+        return reached > was and reached >= least
 
     def take_back(self, window: Window, timing: str) -> list[Row]:
         """In retracting mode, at the merge, what the replaced sessions had fired (even if no pane follows yet)."""
