@@ -10,11 +10,14 @@ from operators.aggregates import BoundAggregate, bind, inputs
 from operators.dedup.description import Deduplicated
 from operators.dedup.plan import UNTIL, DedupPlan
 from operators.description import Runnable, Windowed
+from operators.general.names import END, START
 from operators.general.plan import GeneralPlan
-from operators.plan import RESERVED, Plan
+from operators.plan import ONLY, PANE_KIND, PANE_TIME, PROCESSING_TIME, RESERVED, Plan
+from operators.sense import check_sense
 from operators.slices.plan import SlicePlan
+from operators.transition import LIMIT_US
 from operators.triggers import DEFAULT
-from operators.windows import Global, Sessions, Sliding
+from operators.windows import Given, Global, Sessions, Sliding
 from statestore.errors import UsageError
 from statestore.tables import TIME
 
@@ -25,14 +28,18 @@ def input_columns(description: Runnable, available: Sequence[str]) -> list[str]:
         return list(dict.fromkeys([*available, description.event_time, *description.on]))
     assert isinstance(description, Windowed)
     kind = description.windows
+    added = _added(description)
     wanted = [
-        description.event_time,
+        *([description.event_time] if description.event_time else []),
         *description.key,
         *inputs(description.aggregates),
         *([kind.gap_column] if isinstance(kind, Sessions) and kind.gap_column else []),
+        *(name for name in (description.origin, description.offset) if name),
+        *((START, END) if kind is None else ()),
+        *([PANE_KIND] if kind is None and PANE_KIND in available else []),
         *description.lateness.keep,
     ]
-    return list(dict.fromkeys(wanted))
+    return [name for name in dict.fromkeys(wanted) if name not in added]
 
 
 def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
@@ -40,34 +47,81 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
     if isinstance(description, Deduplicated):
         return _bind_dedup(description, schema)
     assert isinstance(description, Windowed)
-    if description.windows is None:
-        raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
     if not description.aggregates:
         raise UsageError("say what to compute: .aggregate(n=count())", code="no-aggregate")
+    check_sense(description)
+    if description.windows is None and not {START, END} <= set(schema.names):
+        raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
     columns = input_columns(description, schema.names)
     _present(columns, schema)
-    _check_event_time(description.event_time, schema)
+    added = _added(description)
+    if clash := sorted(set(added) & set(schema.names)):
+        raise UsageError("this name is ours: rename the input column", code="name-taken", names=clash)
+    times = [
+        name for name in (description.event_time, *((START, END) if description.windows is None else ())) if name
+    ]
+    for name in times:
+        _check_event_time(name, schema)
     keys = tuple(_key_field(schema.field(name)) for name in description.key)
-    fields = [pa.field(name, TIME if name == description.event_time else schema.field(name).type) for name in columns]
-    types = pa.schema(fields)
-    aggregates = tuple(bind(name, one, types, description.event_time) for name, one in description.aggregates)
+    _check_order(description, schema)
+    types = pa.schema(
+        [pa.field(name, _input_type(name, times, description, schema)) for name in columns]
+        + [pa.field(name, TIME) for name in added]
+    )
+    place = next(iter(added), description.event_time or description.offset or "")
+    aggregates = tuple(
+        bind(name, one, types, description.event_time or place) for name, one in description.aggregates
+    )
     _check_names(description, aggregates)
+    kind, lateness = description.windows or Given(), description.lateness
+    late = kind.late if isinstance(kind, Sliding | Sessions) else None
+    retained = description.retained
     operator = SlicePlan if _is_simple(description) else GeneralPlan
     return operator(
         name=description.name,
-        kind=description.windows,
-        event_time=description.event_time,
+        kind=kind,
+        event_time=place if late is None else description.offset or "",
         input_schema=types,
         key_fields=keys,
         aggregates=aggregates,
-        watermark_delay_us=description.watermark_delay_us,
-        allowed_us=description.lateness.allowed_us,
-        future_us=description.lateness.future_us,
+        # Everything before the watermark has been seen: the offset after the largest is the first that was not.
+        watermark_delay_us=description.watermark_delay_us if late is None else -1,
+        allowed_us=lateness.allowed_us if late is None else late,
+        future_us=lateness.future_us if late is None else LIMIT_US,
         mode=description.mode,
         configuration=description.describe(),
         triggers=description.triggers,
-        rule=description.lateness.rule,
+        rule=lateness.rule if late is None else "window",
+        order=tuple(name for name in (description.origin, description.offset) if name),
+        added=added,
+        retain_us=retained.span_us if retained else 0,
+        retain_windows=retained.windows if retained else None,
     )
+
+
+def _added(description: Windowed) -> tuple[str, ...]:
+    """The column of times that the input lacks, if it lacks one that is needed."""
+    if description.processing_time:
+        return (PROCESSING_TIME,)
+    return (PANE_TIME,) if description.windows is None and description.event_time is None else ()
+
+
+def _input_type(name: str, times: Sequence[str], description: Windowed, schema: pa.Schema) -> pa.DataType:
+    if name in times:
+        return TIME
+    return pa.int64() if name == description.offset else schema.field(name).type
+
+
+def _check_order(description: Windowed, schema: pa.Schema) -> None:
+    if description.offset is not None and not pa.types.is_integer(schema.field(description.offset).type):
+        raise UsageError(
+            "offsets are whole numbers",
+            code="offset",
+            column=description.offset,
+            type=str(schema.field(description.offset).type),
+        )
+    if description.origin is not None:
+        _key_field(schema.field(description.origin))
 
 
 def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:
@@ -96,7 +150,8 @@ def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:
 
 def _is_simple(description: Windowed) -> bool:
     """Whether windows need no look at what is stored: partials are merged blindly, and fire when they are due."""
-    simple = isinstance(description.windows, Sliding) and description.triggers == DEFAULT
+    kind = description.windows
+    simple = isinstance(kind, Sliding) and not kind.by_offset and description.triggers == DEFAULT
     return simple and description.lateness.rule == "event"
 
 
@@ -151,6 +206,7 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
         clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
         if clash:
             raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
-    clash = sorted(set(input_columns(description, ())) & {"reason", "watermark"})
+    given = {START, END} if description.windows is not None else set()
+    clash = sorted(set(input_columns(description, ())) & ({"reason", "watermark", ONLY} | given))
     if clash:
         raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)

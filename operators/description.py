@@ -46,6 +46,20 @@ class Lateness:
     future_us: int = 60_000_000
 
 
+@dataclass(frozen=True)
+class Retained:
+    """How long a window is kept after its end: for a span, and among so many windows of the grid; at least as long as
+    it takes events.
+    """
+
+    span_us: int | None = None
+    windows: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"span": text_of(self.span_us) if self.span_us is not None else None, "windows": self.windows}
+
+
 class Runnable(ABC):
     """A description that can run: on Spark, or alone."""
 
@@ -93,18 +107,26 @@ class Runnable(ABC):
 class Windowed(Runnable):
     """A windowed computation over a stream of events. Every method returns a new description."""
 
-    event_time: str
+    event_time: str | None
     key: tuple[str, ...]
     watermark_delay_us: int
     name: str
+    offset: str | None = None
+    origin: str | None = None
+    processing_time: bool = False
     windows: Windows | None = None
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
     lateness: Lateness = Lateness()
     triggers: Triggers = DEFAULT
     mode: Accumulation = ACCUMULATING
+    retained: Retained | None = None
 
     def window(self, windows: Windows) -> Windowed:
-        """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`."""
+        """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`.
+
+        Without any, rows belong to the windows they name themselves, in ``window_start`` and ``window_end``: those of
+        the panes of another operator.
+        """
         if not isinstance(windows, Windows):
             raise UsageError("give a window, as tumbling(...) or session(...)", code="window", found=repr(windows))
         return replace(self, windows=windows)
@@ -146,6 +168,21 @@ class Windowed(Runnable):
             raise UsageError("the rule of lateness is event or window", code="late-rule", found=repr(rule))
         return replace(self, lateness=Lateness(allowed_us, rule, kept, future_us))
 
+    def retain(self, span: Span | None = None, *, windows: int | None = None) -> Windowed:
+        """Keep a window for ``span`` after its end, to be read and to take what `feed_back` brings; with ``windows``
+        only that many of the grid behind the watermark. By default, and at least, it is kept while it takes events.
+        """
+        span_of = span_us(span) if span is not None else None
+        whole = windows is None or (isinstance(windows, int) and not isinstance(windows, bool) and windows > 0)
+        if (span is None and windows is None) or (span_of is not None and span_of < 0) or not whole:
+            raise UsageError(
+                "retention is a span of time, or a number of windows, or both",
+                code="retention",
+                span=span,
+                windows=windows,
+            )
+        return replace(self, retained=Retained(span_of, windows))
+
     def trigger(
         self,
         *,
@@ -155,29 +192,40 @@ class Windowed(Runnable):
         closing: Closing | None = None,
         only_updated: bool = False,
         when: Trigger | None = None,
+        per_element: bool = False,
     ) -> Windowed:
         """When a window shows a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
-        (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it is
-        forgotten (``never``, ``if_new``, ``always``; by default ``if_new`` where an event might stay unseen).
+        (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it
+        takes no more (``never``, ``if_new``, ``always``; by default ``if_new`` where an event might stay unseen).
         ``only_updated`` shows no pane that equals the last one. ``when`` is a composite trigger instead of all that.
+        With ``per_element`` a count of N shows a pane at each N-th element, not at the end of the batch that has it.
         """
         if when is not None and (early is not None or on_time != "always" or late != Trigger("each_batch")):
             raise UsageError("a composite trigger stands alone", code="trigger-when")
         _check_triggers(early, late, when, on_time, closing)
+        counts = [trigger for trigger in (early, late) if trigger is not None]
+        if per_element and (when is not None or not _all_count(counts)):
+            raise UsageError(
+                "a pane at each N-th element goes with every_element() and after_count(...) alone",
+                code="trigger-element",
+            )
         unseen = late != Trigger("each_batch") or on_time == "never" or when is not None
         chosen: Closing = closing if closing is not None else "if_new" if unseen else "never"
-        return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when))
+        return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when, per_element))
 
     def timestamps(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Windowed:
         """Give panes a column ``timestamp``, for whoever reads them as events: the last moment of the window, or the
         earliest or latest event in the pane.
         """
-        chosen = {"end_of_window": EndOfWindow(), "earliest": min_(self.event_time), "latest": max_(self.event_time)}
-        if choice not in chosen:
+        if choice not in ("end_of_window", "earliest", "latest"):
             raise UsageError(
                 "a pane's timestamp is end_of_window, earliest or latest", code="pane-timestamp", found=repr(choice)
             )
-        return self.aggregate(timestamp=chosen[choice])
+        if choice == "end_of_window":
+            return self.aggregate(timestamp=EndOfWindow())
+        if self.event_time is None:
+            raise UsageError("say which column is the event time", code="pane-timestamp", found=choice)
+        return self.aggregate(timestamp=min_(self.event_time) if choice == "earliest" else max_(self.event_time))
 
     def accumulation(self, mode: Accumulation) -> Windowed:
         """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""
@@ -192,7 +240,9 @@ class Windowed(Runnable):
         return {
             "name": self.name,
             "event_time": self.event_time,
+            "processing_time": self.processing_time,
             "key": list(self.key),
+            "order": {"origin": self.origin, "offset": self.offset},
             "watermark_delay": text_of(self.watermark_delay_us),
             "window": self.windows.describe() if self.windows else None,
             "aggregates": {name: aggregate.describe() for name, aggregate in self.aggregates},
@@ -202,7 +252,12 @@ class Windowed(Runnable):
             "ledger_columns": list(self.lateness.keep),
             "future_tolerance": text_of(self.lateness.future_us),
             "accumulation": self.mode,
+            "retained": self.retained.describe() if self.retained else None,
         }
+
+
+def _all_count(triggers: list[Trigger]) -> bool:
+    return bool(triggers) and all(trigger.kind in ("each_batch", "after_count") for trigger in triggers)
 
 
 def _check_triggers(
@@ -226,13 +281,20 @@ def _check_triggers(
 
 def windowed(
     *,
-    event_time: str,
+    event_time: str | None = None,
     key: str | Sequence[str] | None = None,
     watermark_delay: Span = "0 seconds",
     name: str = "windows",
+    processing_time: bool = False,
+    offset: str | None = None,
+    origin: str | None = None,
 ) -> Windowed:
     """Begin a description: the column of event times, the key columns (none: one group for all), and by how much
     the watermark stays behind the largest event time seen. ``name`` is the operator's identity in a checkpoint.
+
+    With ``processing_time`` every event has the time at which its batch is processed, and that is the watermark.
+    ``offset`` and ``origin`` are columns that give the input its order: where it matters, messages of a batch count
+    by (origin, offset). Windows of offsets, and those that the input names itself, need no event time.
     """
     columns = (key,) if isinstance(key, str) else tuple(key or ())
     if len(set(columns)) != len(columns) or event_time in columns:
@@ -242,4 +304,8 @@ def windowed(
         raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=watermark_delay)
     if not name or not all(c.isalnum() or c in "-_" for c in name):
         raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
-    return Windowed(event_time, columns, delay_us, name)
+    if processing_time and (event_time is not None or delay_us):
+        raise UsageError("processing time has no event time and no delay", code="processing-time")
+    if origin is not None and offset is None:
+        raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
+    return Windowed(event_time, columns, delay_us, name, offset, origin, processing_time)

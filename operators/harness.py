@@ -15,16 +15,16 @@ import pyarrow as pa
 from operators.binding import bind_plan
 from operators.delivery import read_rows
 from operators.description import Runnable
+from operators.feeding import to_feed
 from operators.general.names import GROUPS
+from operators.general.panes import results_of
 from operators.general.plan import GeneralPlan
-from operators.general.step import results_of
 from operators.job import Job, Position
-from operators.partition import Round, advance, no_arrivals, run_partition
-from operators.plan import Plan
-from operators.prepare import prepare
+from operators.partition import Round, no_arrivals, run_partition
+from operators.plan import Plan, advance
 from operators.slices.plan import SlicePlan
 from operators.slices.step import whole_windows
-from operators.standalone import arrivals_of
+from operators.standalone import take
 from operators.transition import BEGINNING_US
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Manifest
@@ -61,14 +61,23 @@ class Harness:
 
     def feed(self, rows: Rows) -> pa.Table:
         """One batch of events; the panes it shows, in order."""
-        plan, round_ = self._job.plan, self._job.round(self._now)
-        batch = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), self._schema)
-        prepared = prepare(plan, batch, round_.before_us, round_.partitions)
-        after = advance(plan, round_.before_us, prepared.max_event_us) if self._generate else round_.before_us
-        results = [
-            run_partition(round_, number, arrivals_of(prepared, number), after) for number in range(round_.partitions)
-        ]
+        round_ = self._job.round(self._now)
+        batch = rows if isinstance(rows, pa.Table) else self._table(rows)
+        results = take(round_, batch, generate=self._generate)
         return self._panes(self._job.commit(results, "batch", self._position(round_), delivered=0))
+
+    def feed_back(self, rows: Rows | None = None) -> pa.Table:
+        """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
+        given = rows if rows is None or isinstance(rows, pa.Table) else self._table(rows)
+        back = to_feed(self._job, given)
+        if not back.num_rows:
+            return self._job.plan.pane_schema.empty_table()
+        round_ = self._job.round(self._now, feeding=True)
+        manifest = self._job.commit(take(round_, back), "feed", self._position(round_), delivered=0, fed=rows is None)
+        return self._panes(manifest)
+
+    def _table(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        return pa.Table.from_pylist(list(rows), self._schema)
 
     def advance_watermark(self, time_us: int) -> pa.Table:
         """Every event before ``time_us`` has been seen. A step back is ignored, as everywhere."""
@@ -80,7 +89,8 @@ class Harness:
         if time_us < self._now:
             raise UsageError("processing time does not go back", code="clock", now=self._now, asked=time_us)
         self._now = time_us
-        return self._tick(self._job.head.watermark_us)
+        head = self._job.head
+        return self._tick(advance(self._job.plan, head.watermark_us, None, time_us))
 
     def finish(self) -> pa.Table:
         """The input has ended: every window shows what is due, and nothing is taken any more."""
@@ -145,6 +155,6 @@ class Harness:
 
 def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[pa.Table]:
     if isinstance(plan, SlicePlan):
-        bound = BEGINNING_US if watermark_us is None else watermark_us - plan.allowed_us
+        bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
         return [whole_windows(plan, store, bound)]
     return list(store.scan(GROUPS))

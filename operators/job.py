@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from operators.partition import PartitionResult, Round, total
+from operators.partition import PartitionResult, Round
 from operators.plan import Plan
+from operators.transition import total
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.manifest import (
     FORMAT,
@@ -101,8 +102,9 @@ class Job:
         """The newest checkpoint of this job."""
         return self._head.manifest
 
-    def round(self, now_us: int | None = None) -> Round:
+    def round(self, now_us: int | None = None, *, feeding: bool = False) -> Round:
         """What every partition is told about the next checkpoint, at this processing time (default: the last one's).
+        ``feeding``: its input comes back from the late ledger.
 
         Raises `UsageError` once drained.
         """
@@ -125,6 +127,8 @@ class Job:
             before_us=self.head.watermark_us,
             was_us=now if was is None else was,
             now_us=now,
+            origins=self.head.origins,
+            feeding=feeding,
         )
 
     def commit(
@@ -135,8 +139,12 @@ class Job:
         *,
         delivered: int,
         drained: bool = False,
+        fed: bool = False,
     ) -> Manifest:
-        """Publish the next checkpoint. Raises `FencedError` or `ConflictError`; nothing was published then."""
+        """Publish the next checkpoint; with ``fed``, as one that took the whole ledger so far.
+
+        Raises `FencedError` or `ConflictError`; nothing was published then.
+        """
         head, operator = self.head, self._operator
         results = sorted(results, key=lambda result: result.partition)
         self._check_results(results)
@@ -167,6 +175,8 @@ class Job:
             delivered=delivered,
             counters=counters,
             totals=total([head.totals, counters]),
+            origins=results[0].origins or head.origins,
+            fed=head.id if fed else head.fed,
         )
         self._head = self.checkpoint.publish(manifest)
         self._hook("after-manifest", manifest.id)
@@ -181,7 +191,7 @@ class Job:
         expected = [(i, state.lineage) for i, state in enumerate(self._operator.partitions)]
         found = [(result.partition, result.base_lineage) for result in results]
         invariant(found == expected, "each partition answers once, from the base it was told", found=found)
-        for part in ("after_us", "max_event_us", "inputs"):
+        for part in ("after_us", "max_event_us", "inputs", "origins"):
             values = {getattr(result, part) for result in results}
             invariant(len(values) == 1, "all partitions saw the same input", part=part, values=values)
 

@@ -7,14 +7,13 @@ that nobody refers to until a manifest does. It is safe to run it twice, or in a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.plan import Plan
+from operators.plan import Intake, Plan
 from operators.transition import BEGINNING_US, Moments
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError
@@ -38,6 +37,13 @@ class Round:
     before_us: int | None
     was_us: int = 0
     now_us: int = 0
+    origins: tuple[str, ...] = ()
+    feeding: bool = False
+
+    @property
+    def intake(self) -> Intake:
+        """How the batch is taken in."""
+        return Intake(self.before_us, self.now_us, self.feeding, self.origins)
 
     @property
     def partitions(self) -> int:
@@ -57,6 +63,7 @@ class PartitionResult(msgspec.Struct, frozen=True):
     panes: tuple[FileRef, ...] = ()
     late: tuple[FileRef, ...] = ()
     counters: dict[str, int] = {}
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,25 +75,12 @@ class Arrivals:
     max_event_us: int | None
     inputs: int
     counters: dict[str, int]
-
-
-def total(many: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Counters added up by name."""
-    names = dict.fromkeys(name for counters in many for name in counters)
-    return {name: sum(counters.get(name, 0) for counters in many) for name in names}
+    origins: tuple[str, ...] = ()
 
 
 def no_arrivals(plan: Plan) -> Arrivals:
     """What arrives in a tick."""
     return Arrivals(plan.exchanged.schema.empty_table(), None, None, 0, {})
-
-
-def advance(plan: Plan, before_us: int | None, max_event_us: int | None) -> int | None:
-    """The watermark after events up to ``max_event_us``: it never goes back."""
-    if max_event_us is None:
-        return before_us
-    generated = max(-(2**63) + 1, max_event_us - plan.watermark_delay_us)
-    return generated if before_us is None else max(before_us, generated)
 
 
 def run_partition(round_: Round, partition: int, arrivals: Arrivals, after_us: int | None) -> PartitionResult:
@@ -115,7 +109,9 @@ def _attempt(
         )
         state = log.append(base, moved.changes, round_.sequence)
         panes = write_output(objects, f"panes/{round_.plan.name}", moved.panes, round_.sequence, attempt)
-    late = write_output(objects, f"late/{round_.plan.name}", arrivals.rejected, round_.sequence, attempt)
+        rejected = [rows for rows in (arrivals.rejected, moved.rejected) if rows is not None]
+    ledger = pa.concat_tables(rejected) if rejected else None
+    late = write_output(objects, f"late/{round_.plan.name}", ledger, round_.sequence, attempt)
     return PartitionResult(
         partition=partition,
         base_lineage=base.lineage,
@@ -126,6 +122,7 @@ def _attempt(
         panes=panes,
         late=late,
         counters=arrivals.counters | moved.counters,
+        origins=arrivals.origins,
     )
 
 

@@ -13,14 +13,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from operators.aggregates import BoundAggregate
-from operators.transition import Moments, Transition
+from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.triggers import Triggers
-from operators.windows import Times, Windows
+from operators.windows import Sliding, Times, Windows, by_offset
 from statestore.checksums import checksum
 from statestore.store import StateView
 from statestore.tables import TIME, Column, Group, TableSpec
 
 Flags = npt.NDArray[np.bool_]
+PROCESSING_TIME, PANE_TIME = "processing_time", "pane_time"
+"""Columns that are added to the input where it has no event time of its own."""
+PANE_KIND = "kind"
+"""The column by which a pane says whether it takes back what was shown."""
+ONLY = "__only"
+"""Beside events that come back from the ledger: the start of the one window that refused them, null for all."""
 RESERVED = {
     "window_start",
     "window_end",
@@ -35,8 +41,25 @@ RESERVED = {
 
 
 @dataclass(frozen=True)
+class Intake:
+    """How a batch is taken in: at this watermark (None: none yet) and clock, from these ``origins`` so far.
+
+    ``feeding``: the events come back from the late ledger.
+    """
+
+    watermark_us: int | None
+    now_us: int = 0
+    feeding: bool = False
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plan(ABC):
-    """What an operator needs to know. Built by `bind_plan`; picklable, so it travels to Spark's tasks."""
+    """What an operator needs to know. Built by `bind_plan`; picklable, so it travels to Spark's tasks.
+
+    ``event_time`` is the column that places events: by time, or by offset (``by_offset``); then watermark, lateness
+    and retention are offsets too. ``order`` names the columns by which messages count, (origin, offset) or (offset,).
+    """
 
     name: str
     kind: Windows
@@ -51,11 +74,56 @@ class Plan(ABC):
     configuration: dict[str, Any]
     triggers: Triggers
     rule: str
+    order: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    retain_us: int | None = 0
+    retain_windows: int | None = None
 
     @property
     def key_names(self) -> list[str]:
         """Names of the key columns."""
         return [field.name for field in self.key_fields]
+
+    @property
+    def read_names(self) -> list[str]:
+        """The input columns that are read."""
+        return [name for name in self.input_schema.names if name not in self.added]
+
+    @property
+    def by_offset(self) -> bool:
+        """Whether offsets stand for times."""
+        return by_offset(self.kind)
+
+    @property
+    def clocked(self) -> bool:
+        """Whether processing time is the time of events, and the watermark."""
+        return self.added == (PROCESSING_TIME,)
+
+    @property
+    def one_origin(self) -> str | None:
+        """The column of which only one value is taken, ever: offsets of two origins do not make one line."""
+        return self.order[0] if self.by_offset and len(self.order) == 2 else None
+
+    @property
+    def mark_type(self) -> pa.DataType:
+        """The type of watermarks."""
+        return pa.int64() if self.by_offset else TIME
+
+    def closed_at(self, watermark: int) -> int:
+        """Windows that end at or before this take no ordinary event any more."""
+        return watermark if watermark in (BEGINNING_US, END_US) else max(BEGINNING_US, watermark - self.allowed_us)
+
+    def forgotten(self, watermark: int) -> int:
+        """Windows that end at or before this are kept no longer."""
+        closed = self.closed_at(watermark)
+        if closed in (BEGINNING_US, END_US):
+            return closed
+        by_time = by_size = BEGINNING_US
+        if self.retain_us is not None:
+            by_time = max(by_time, watermark - self.retain_us)
+        if self.retain_windows is not None and isinstance(self.kind, Sliding):
+            by_size = self.kind.last_end_at_or_before(watermark) - self.retain_windows * self.kind.slide
+        return min(closed, max(by_time, by_size))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -84,15 +152,18 @@ class Plan(ABC):
         """Rows that travel from the input to the state."""
 
     @abstractmethod
-    def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
         """Which events of these times are taken no more. Shape ``(events,)``."""
 
-    def refused(self, accepted: pa.Table, times: Times, watermark_us: int) -> pa.Table | None:
-        """Ledger rows of accepted events that some of their windows take no more; None where there are none."""
+    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+        """Accepted events that some of their windows take no more, with the bounds of those; None if there are none.
+
+        A row per event and window.
+        """
         return None
 
     @abstractmethod
-    def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
         """What accepted events bring to the state: rows of ``exchanged``."""
 
     @abstractmethod
@@ -122,10 +193,34 @@ class Plan(ABC):
 
     @cached_property
     def late_schema(self) -> pa.Schema:
-        """Columns of a late-ledger row: the input's, then why it was rejected and at which watermark."""
-        return pa.schema([*self.input_schema, pa.field("reason", pa.string()), pa.field("watermark", TIME)])
+        """Columns of a late-ledger row: the input's, why it was rejected, at which watermark, and by which window
+        where it is only some of an event's windows that refused it.
+        """
+        facts = [pa.field("reason", pa.string()), pa.field("watermark", self.mark_type)]
+        bounds = [pa.field(name, self.bound_type) for name in ("window_start", "window_end")]
+        return pa.schema([*self.input_schema, *facts, *(bounds if self.names_windows else [])])
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether an event may be too late for some of its windows, and not for others."""
+        return isinstance(self.kind, Sliding) and self.kind.size > self.kind.slide
+
+    @property
+    def names_windows(self) -> bool:
+        """Whether ledger rows may be about one window of an event."""
+        return self.overlapping or self.triggers.finishes
 
     @property
     def key_specs(self) -> tuple[Column, ...]:
         """Key columns as tables have them."""
         return tuple(Column(field.name, str(field.type), "key") for field in self.key_fields)
+
+
+def advance(plan: Plan, before_us: int | None, max_event_us: int | None, now_us: int) -> int | None:
+    """The watermark after events up to ``max_event_us``, at the processing time ``now_us``: it never goes back."""
+    if plan.clocked:
+        return now_us if before_us is None else max(before_us, now_us)
+    if max_event_us is None:
+        return before_us
+    generated = max(-(2**63) + 1, max_event_us - plan.watermark_delay_us)
+    return generated if before_us is None else max(before_us, generated)

@@ -6,7 +6,7 @@ is sent on is already small. Pure and vectorised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,15 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.plan import Plan
+from operators.plan import ONLY, PANE_KIND, PANE_TIME, Intake, Plan
+from operators.transition import LIMIT_US
+from operators.windows import Given
 from statestore.errors import UsageError
 from statestore.keyhash import partition_of
 from statestore.tables import TIME
 
 VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
-REASONS = (VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE)
-LIMIT_US = 2**61
-"""Event times lie within 73,000 years of 1970, so that no sum of a time and a span leaves int64."""
+BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
+REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
 Counters = dict[str, int]
 
 
@@ -30,35 +31,72 @@ Counters = dict[str, int]
 class Prepared:
     """What one piece of input came to.
 
-    ``partials`` has, per state partition, rows of the slices table (a key may repeat); ``rejected`` rows of the
-    late ledger; ``max_event_us`` the largest accepted event time, None when there was none.
+    ``partials`` has, per state partition, rows of the plan's ``exchanged`` (a key may repeat); ``rejected`` rows of
+    the late ledger; ``max_event_us`` the largest accepted event time, None when there was none; ``origins`` where the
+    input comes from, of a plan that takes one origin.
     """
 
     partials: list[pa.Table]
     rejected: pa.Table | None
     max_event_us: int | None
     counters: Counters
+    origins: tuple[str, ...] = ()
 
 
-def prepare(plan: Plan, events: pa.Table, watermark_us: int | None, partitions: int) -> Prepared:
-    """Prepare ``events`` (columns of ``plan.input_schema``, more are ignored) for ``partitions`` state partitions."""
-    events = _conform(plan, events)
-    accepted, rejected, counters = _classify(plan, events, watermark_us)
+def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Prepared:
+    """Prepare ``events`` (columns of ``plan.input_schema``, more are ignored) for ``partitions`` state partitions.
+
+    Events that are fed back may have a column ``window_start``: the window that each is meant for, or null.
+    """
+    named = events["window_start"] if intake.feeding and "window_start" in events.column_names else None
+    events = _conform(plan, events, intake.now_us)
+    if named is not None and plan.names_windows:
+        events = events.append_column(ONLY, named.cast(plan.bound_type).cast(pa.int64()))
+    accepted, rejected, counters = _classify(plan, events, intake)
+    origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
-        return Prepared([plan.exchanged.schema.empty_table()] * partitions, rejected, None, counters)
+        return Prepared([plan.exchanged.schema.empty_table()] * partitions, rejected, None, counters, origins)
     times = _int_times(accepted[plan.event_time])
-    if watermark_us is not None and (partly := plan.refused(accepted, times, watermark_us)) is not None:
-        rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
-        counters["refused_windows"] = partly.num_rows
-    partials = plan.arrive(accepted, times, watermark_us)
-    return Prepared(_split(plan, partials, partitions), rejected, int(times.max()), counters)
+    if intake.watermark_us is not None:
+        partly = plan.refused(accepted, times, intake.watermark_us, feeding=intake.feeding)
+        if partly is not None:
+            partly = ledger(plan, partly, PURGED if intake.feeding else VERY_LATE, intake.watermark_us)
+            rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
+            counters["purged_windows" if intake.feeding else "refused_windows"] = partly.num_rows
+    partials = _split(plan, plan.arrive(accepted, times, intake), partitions)
+    newest = None if intake.feeding else int(times.max())
+    return Prepared(partials, rejected, newest, counters, origins)
 
 
-def _conform(plan: Plan, events: pa.Table) -> pa.Table:
-    missing = [name for name in plan.input_schema.names if name not in events.column_names]
+def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[str, ...]:
+    """Where input came from so far, of a plan that takes one origin. Raises `UsageError` when there are two."""
+    origins = tuple(sorted({*known, *seen}))
+    if plan.one_origin is not None and len(origins) > 1:
+        raise UsageError(
+            "windows of offsets take one origin, as offsets of two do not make one line: give each its own job, "
+            "or count messages instead (count_window without by)",
+            code="several-origins",
+            column=plan.one_origin,
+            found=origins[:2],
+        )
+    return origins
+
+
+def _origins(plan: Plan, accepted: pa.Table) -> list[str]:
+    if plan.one_origin is None:
+        return []
+    return [str(origin) for origin in pc.unique(accepted[plan.one_origin]).slice(0, 2).to_pylist()]
+
+
+def _conform(plan: Plan, events: pa.Table, now_us: int) -> pa.Table:
+    missing = [name for name in plan.read_names if name not in events.column_names]
     if missing:
         raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
-    chosen = events.select(plan.input_schema.names)
+    chosen = events.select(plan.read_names)
+    fed_back = all(name in events.column_names for name in plan.added)
+    for name in plan.added:
+        times = events[name] if fed_back else _added(name, chosen, now_us)
+        chosen = chosen.append_column(name, times.cast(TIME))
     if chosen.schema.equals(plan.input_schema):
         return chosen
     try:
@@ -69,56 +107,105 @@ def _conform(plan: Plan, events: pa.Table) -> pa.Table:
         ) from None
 
 
-def _classify(plan: Plan, events: pa.Table, watermark_us: int | None) -> tuple[pa.Table, pa.Table | None, Counters]:
+def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArray:
+    """The times of events that bring none: when they are processed, or the last moment of their windows."""
+    if name == PANE_TIME:
+        return pc.subtract(events["window_end"].cast(TIME).cast(pa.int64()), 1)
+    return pa.array(np.full(events.num_rows, now_us))
+
+
+def _classify(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Table | None, Counters]:
     """Split events into accepted and rejected ones, and count the classes of lateness."""
+    watermark_us = intake.watermark_us
     null_time = _nulls(events, [plan.event_time])
     null_key = _nulls(events, plan.key_names)
     times = _int_times(events[plan.event_time])
-    counters = {"events": events.num_rows}
     early = np.zeros(0, bool)
     if watermark_us is not None:
-        early = plan.too_late(events, times, watermark_us)
-        late = times < watermark_us
-        future = times > _clip(watermark_us + plan.future_us)
-    reasons = _reasons(null_time, null_key, early, _out_of_range(times))
+        early = plan.too_late(events, times, watermark_us, feeding=intake.feeding)
+    reasons = _reasons(
+        (early, PURGED if intake.feeding else VERY_LATE),
+        (_out_of_range(times), OUT_OF_RANGE),
+        (null_key, NULL_KEY),
+        (null_time, NULL_TIME),
+        (_bad_order(plan, events), BAD_OFFSET),
+        (_bad_windows(plan, events), BAD_WINDOW),
+    )
     accepted = events
     if reasons is None:
         keep = np.ones(events.num_rows, bool)
     else:
         keep = reasons == ""
         accepted = events.filter(pa.array(keep))
-    if watermark_us is not None:
-        counters["mildly_late"] = int(np.count_nonzero(late & keep))
-        counters["future"] = int(np.count_nonzero(future & keep))
-    counters["accepted"] = accepted.num_rows
-    counters["on_time"] = accepted.num_rows - counters.get("mildly_late", 0) - counters.get("future", 0)
+    counters = _counted(plan, times, keep, intake)
     if reasons is None:
         return accepted, None, counters
-    rejected = events.filter(pa.array(~keep))
     why = reasons[~keep]
     counters |= {reason: found for reason in REASONS if (found := int(np.count_nonzero(why == reason)))}
-    mark = pa.array([watermark_us], pa.int64()).cast(TIME) if _real(watermark_us) else pa.nulls(1, TIME)
-    marks = pc.take(mark, pa.array(np.zeros(len(why), np.int64)))
-    rejected = rejected.append_column("reason", pa.array(why, pa.string())).append_column("watermark", marks)
-    return accepted, _ledger(plan, rejected), counters
+    return accepted, ledger(plan, events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
 
 
-def _ledger(plan: Plan, rejected: pa.Table) -> pa.Table:
-    """With all columns of the ledger: no window is named where all of them refused."""
-    for field in plan.late_schema:
-        if field.name not in rejected.column_names:
-            rejected = rejected.append_column(field, pa.nulls(rejected.num_rows, field.type))
-    return rejected.cast(plan.late_schema)
+def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], intake: Intake) -> Counters:
+    """How many events there were, by class."""
+    accepted = int(np.count_nonzero(keep))
+    if intake.feeding:
+        return {"fed": len(keep), "fed_accepted": accepted}
+    counters = {"events": len(keep)}
+    if intake.watermark_us is not None:
+        future = times > _clip(intake.watermark_us + plan.future_us)
+        counters["mildly_late"] = int(np.count_nonzero((times < intake.watermark_us) & keep))
+        counters["future"] = int(np.count_nonzero(future & keep))
+    counters["accepted"] = accepted
+    counters["on_time"] = accepted - counters.get("mildly_late", 0) - counters.get("future", 0)
+    return counters
 
 
-def _reasons(
-    null_time: npt.NDArray[np.bool_],
-    null_key: npt.NDArray[np.bool_],
-    early: npt.NDArray[np.bool_],
-    beyond: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.str_] | None:
-    """Why each row is rejected ("" where it is not); None when no row is."""
-    masks = ((early, VERY_LATE), (beyond, OUT_OF_RANGE), (null_key, NULL_KEY), (null_time, NULL_TIME))
+def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us: int | None) -> pa.Table:
+    """Rows of the late ledger: no window is named where all of them refused."""
+    count = rejected.num_rows
+    nowhere = np.zeros(count, np.int64)
+    why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
+    mark = pa.array([watermark_us], pa.int64()).cast(plan.mark_type) if _real(watermark_us) else None
+    marks = pc.take(mark, pa.array(nowhere)) if mark is not None else pa.nulls(count, plan.mark_type)
+    given = {"reason": why, "watermark": marks}
+    columns = [
+        given[field.name]
+        if field.name in given
+        else rejected[field.name]
+        if field.name in rejected.column_names
+        else pa.nulls(count, field.type)
+        for field in plan.late_schema
+    ]
+    return pa.table(columns, names=plan.late_schema.names).cast(plan.late_schema)
+
+
+def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows that say nothing of their place among the others; of length 0 when there is none."""
+    if not plan.order:
+        return np.zeros(0, bool)
+    offsets = events[plan.order[-1]]
+    negative = np.asarray(pc.fill_null(pc.less(offsets, 0), True))
+    nulls = _nulls(events, plan.order)
+    bad = negative | nulls if len(nulls) else negative
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows whose own windows are none; of length 0 when there is none. Raises `UsageError` for retractions."""
+    if not isinstance(plan.kind, Given):
+        return np.zeros(0, bool)
+    if PANE_KIND in events.column_names and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():
+        raise UsageError(
+            "these panes take back others, which an aggregate of panes cannot follow: give panes of an operator that "
+            "accumulates and shows each window once",
+            code="retractions",
+        )
+    bad = np.asarray(pc.invert(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False)))
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def _reasons(*masks: tuple[npt.NDArray[np.bool_], str]) -> npt.NDArray[np.str_] | None:
+    """Why each row is rejected ("" where it is not), the last named reason first; None when no row is."""
     if not any(mask.any() for mask, _ in masks):
         return None
     rows = max(len(mask) for mask, _ in masks)

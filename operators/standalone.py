@@ -10,9 +10,10 @@ import pyarrow as pa
 from operators.binding import bind_plan
 from operators.delivery import ArrowSink, Delivery, read_rows
 from operators.description import Runnable
+from operators.feeding import to_feed
 from operators.job import Hook, Job, Position, no_hook
-from operators.partition import Arrivals, advance, no_arrivals, run_partition
-from operators.plan import Plan
+from operators.partition import Arrivals, PartitionResult, Round, no_arrivals, run_partition
+from operators.plan import Plan, advance
 from operators.prepare import Prepared, prepare
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import END_OF_TIME_US, InputPosition, Manifest
@@ -100,6 +101,22 @@ class Standalone:
         ]
         return self._commit(job, job.commit(results, "tick", Position(), delivered=self._sent, drained=True))
 
+    def feed_back(self, rows: pa.Table | None = None) -> pa.Table:
+        """Take back what the late ledger holds of events that came too late, each once; the panes that changes.
+
+        Or ``rows`` that you bring, each time you bring them. Windows that are still kept take them, whatever the
+        watermark; for windows that are gone there is a ledger row, reason ``purged``. One checkpoint of its own.
+        """
+        if self._job is None:
+            raise UsageError("feed a batch first, or run over those that there were", code="no-input")
+        job = self._job
+        self._deliver(job.head)
+        back = to_feed(job, rows)
+        if not back.num_rows:
+            return job.plan.pane_schema.empty_table()
+        results = take(job.round(feeding=True), back)
+        return self._commit(job, job.commit(results, "feed", Position(), delivered=self._sent, fed=rows is None))
+
     @property
     def head(self) -> Manifest:
         """The newest checkpoint. Raises `UsageError` before the first batch."""
@@ -120,12 +137,7 @@ class Standalone:
 
     def _take(self, job: Job, batch: pa.Table, position: InputPosition) -> pa.Table:
         round_ = job.round(now_us())
-        prepared = prepare(job.plan, batch, round_.before_us, round_.partitions)
-        after = advance(job.plan, round_.before_us, prepared.max_event_us)
-        results = [
-            run_partition(round_, partition, arrivals_of(prepared, partition), after)
-            for partition in range(round_.partitions)
-        ]
+        results = take(round_, batch)
         return self._commit(
             job,
             job.commit(results, "batch", Position(input=position, processing_us=round_.now_us), delivered=self._sent),
@@ -160,6 +172,15 @@ def _check_runner(head: Manifest | None) -> None:
         )
 
 
+def take(round_: Round, batch: pa.Table, *, generate: bool = True) -> list[PartitionResult]:
+    """One batch through all state partitions, in this process; without ``generate`` the watermark stays."""
+    prepared = prepare(round_.plan, batch, round_.intake, round_.partitions)
+    before = round_.before_us
+    after = advance(round_.plan, before, prepared.max_event_us, round_.now_us) if generate else before
+    numbers = range(round_.partitions)
+    return [run_partition(round_, number, arrivals_of(prepared, number), after) for number in numbers]
+
+
 def arrivals_of(prepared: Prepared, partition: int) -> Arrivals:
     """Partition 0 writes the ledger and carries the counters of the one piece of input."""
     first = partition == 0
@@ -169,13 +190,14 @@ def arrivals_of(prepared: Prepared, partition: int) -> Arrivals:
         max_event_us=prepared.max_event_us,
         inputs=1,
         counters=prepared.counters if first else {},
+        origins=prepared.origins,
     )
 
 
 def _mark(plan: Plan, batch: pa.Table) -> str:
     """A checksum of what the job reads of a batch."""
     sink = pa.BufferOutputStream()
-    rows = batch.select([n for n in plan.input_schema.names if n in batch.column_names])
+    rows = batch.select([n for n in plan.read_names if n in batch.column_names])
     # Taken anew, equal rows have equal buffers, whatever they were a slice of.
     rows = rows.take(pa.array(np.arange(rows.num_rows))).combine_chunks()
     with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,8 @@ import pyarrow as pa
 from statestore.changes import ChangeSet
 
 BEGINNING_US, END_US = -(2**63), 2**63 - 1
+LIMIT_US = 2**61
+"""Event times lie within 73,000 years of 1970, so that no sum of a time and a span leaves int64."""
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 
 
@@ -25,14 +28,24 @@ class Moments:
 
 @dataclass(frozen=True)
 class Transition:
-    """Everything a step wants done. ``panes`` are in order: retractions before what replaces them."""
+    """Everything a step wants done. ``panes`` are in order: retractions before what replaces them.
+
+    ``rejected``: ledger rows of what windows did not take, beside those that never came so far.
+    """
 
     changes: ChangeSet
     panes: pa.Table
     counters: dict[str, int] = field(default_factory=dict)
+    rejected: pa.Table | None = None
 
 
 def constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArray:
     """``value``, one of ``values``, in every row."""
     codes = np.full(rows, values.index(value), np.int8)
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values))
+
+
+def total(many: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Counters added up by name."""
+    names = dict.fromkeys(name for counters in many for name in counters)
+    return {name: sum(counters.get(name, 0) for counters in many) for name in names}

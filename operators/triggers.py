@@ -61,6 +61,12 @@ class Triggers:
     closing: Closing = "never"
     only_updated: bool = False
     when: Trigger | None = None
+    per_element: bool = False
+
+    @property
+    def finishes(self) -> bool:
+        """Whether a window may close for good before it is over."""
+        return self.when is not None and self.when.kind != "repeatedly"
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
@@ -71,6 +77,7 @@ class Triggers:
             "closing": self.closing,
             "only_updated": self.only_updated,
             "when": self.when.describe() if self.when else None,
+            "per_element": self.per_element,
         }
 
 

@@ -1,15 +1,16 @@
-"""Time windows of a fixed size, and the slices their state is kept in.
+"""Which windows there are: of time, of offsets, of counted messages; and the slices of those of a fixed size.
 
-Windows are half-open, ``[start, end)``; their starts are ``offset`` plus multiples of ``slide``. Neighbouring
-windows share events, so state is kept once per **slice** of gcd(size, slide), and slices are combined when a
-window fires. A tumbling window is one slice. Everything here is integer arithmetic in microseconds, vectorised,
-and right before 1970 (floor division).
+Windows are half-open, ``[start, end)``. Those of a fixed size start at ``shift`` plus multiples of ``slide``.
+Neighbouring ones share events, so their state is kept once per **slice** of gcd(size, slide), and slices are combined
+when a window fires. A tumbling window is one slice. Everything here is integer arithmetic, in microseconds or in
+offsets, vectorised, and right before 1970 (floor division).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,39 +23,59 @@ Times = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of ``size_us``, one starting every ``slide_us``."""
+    """Windows of ``size``, one starting every ``slide``.
 
-    size_us: int
-    slide_us: int
-    offset_us: int = 0
+    In microseconds; or in offsets, where ``late`` says how many of them a window stays open after its end.
+    """
+
+    size: int
+    slide: int
+    shift: int = 0
+    late: int | None = None
 
     @property
-    def slice_us(self) -> int:
+    def slice(self) -> int:
         """Width of a slice."""
-        return gcd(self.size_us, self.slide_us)
+        return gcd(self.size, self.slide)
 
     @property
     def tumbles(self) -> bool:
         """Whether every event lies in exactly one window."""
-        return self.size_us == self.slide_us
+        return self.size == self.slide
+
+    @property
+    def by_offset(self) -> bool:
+        """Whether windows are of offsets, not of time."""
+        return self.late is not None
+
+    def assign(self, times: Times) -> tuple[npt.NDArray[np.int64], Times, Times]:
+        """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``."""
+        newest = (times - self.shift) // self.slide * self.slide + self.shift
+        most = -(-self.size // self.slide)
+        starts = (newest[:, None] - np.arange(most, dtype=np.int64)[::-1] * self.slide).ravel()
+        index = np.repeat(np.arange(len(times)), most)
+        holds = starts + self.size > times[index]
+        if self.by_offset:
+            holds &= starts >= 0
+        return index[holds], starts[holds], starts[holds] + self.size
 
     def slice_ends(self, times: Times) -> Times:
         """The end of the slice each event time lies in. Shape as given."""
-        width = self.slice_us
-        ends: Times = (times - self.offset_us) // width * width + (width + self.offset_us)
+        width = self.slice
+        ends: Times = (times - self.shift) // width * width + (width + self.shift)
         return ends
 
     def first_end_at_or_after(self, time_us: int) -> int:
         """The earliest window end >= ``time_us``."""
-        phase = self.offset_us + self.size_us
-        return -((phase - time_us) // self.slide_us) * self.slide_us + phase
+        phase = self.shift + self.size
+        return -((phase - time_us) // self.slide) * self.slide + phase
 
     def first_ends(self, slice_ends: Times) -> Times:
         """The end of the earliest window that can hold each slice (slides longer than windows leave gaps)."""
         if self.tumbles:
             return slice_ends
-        phase = self.offset_us + self.size_us
-        ends: Times = -((phase - slice_ends) // self.slide_us) * self.slide_us + phase
+        phase = self.shift + self.size
+        ends: Times = -((phase - slice_ends) // self.slide) * self.slide + phase
         return ends
 
     def explode(self, slice_ends: Times) -> tuple[npt.NDArray[np.int64], Times]:
@@ -62,43 +83,60 @@ class Sliding:
         if self.tumbles:
             return np.arange(len(slice_ends)), slice_ends
         first = self.first_ends(slice_ends)
-        most = -(-self.size_us // self.slide_us)
-        ends = first[:, None] + np.arange(most, dtype=np.int64) * self.slide_us
-        holds = ends - self.size_us <= slice_ends[:, None] - self.slice_us
+        most = -(-self.size // self.slide)
+        ends = first[:, None] + np.arange(most, dtype=np.int64) * self.slide
+        holds = ends - self.size <= slice_ends[:, None] - self.slice
         return np.repeat(np.arange(len(slice_ends)), most)[holds.ravel()], ends.ravel()[holds.ravel()]
 
     def slices_of(self, window_ends: Times) -> tuple[npt.NDArray[np.int64], Times]:
         """Every (window, slice) pair: indices into ``window_ends``, and the slice ends."""
-        count = self.size_us // self.slice_us
-        back = np.arange(count, dtype=np.int64) * self.slice_us
+        count = self.size // self.slice
+        back = np.arange(count, dtype=np.int64) * self.slice
         ends = (window_ends[:, None] - back).ravel()
         return np.repeat(np.arange(len(window_ends)), count), ends
 
+    def last_end_at_or_before(self, time_us: int) -> int:
+        """The latest window end <= ``time_us``."""
+        return self.first_end_at_or_after(time_us + 1) - self.slide
+
     def oldest_slice_after(self, time_us: int) -> int:
         """Slices ending at or before this are in no window that ends after ``time_us``."""
-        return self.first_end_at_or_after(time_us + 1) - self.size_us
+        return self.first_end_at_or_after(time_us + 1) - self.size
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Any]:
         """For the manifest."""
+        if self.by_offset:
+            return {"kind": "offsets", "count": self.size, "step": self.slide, "late": self.late}
         return {
             "kind": "tumbling" if self.tumbles else "sliding",
-            "size": text_of(self.size_us),
-            "slide": text_of(self.slide_us),
-            "offset": text_of(self.offset_us),
+            "size": text_of(self.size),
+            "slide": text_of(self.slide),
+            "offset": text_of(self.shift),
         }
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """Windows of one key's events that are less than ``gap_us`` apart; or as each event's ``gap_column`` says."""
+    """Windows of one key's events that are less than ``gap`` apart; or as each event's ``gap_column`` says.
 
-    gap_us: int = 0
+    Of times, or of offsets where ``late`` says how many of them a window stays open after its end.
+    """
+
+    gap: int = 0
     gap_column: str | None = None
+    late: int | None = None
 
-    def describe(self) -> dict[str, str]:
+    @property
+    def by_offset(self) -> bool:
+        """Whether windows are of offsets, not of time."""
+        return self.late is not None
+
+    def describe(self) -> dict[str, Any]:
         """For the manifest."""
+        if self.by_offset:
+            return {"kind": "session", "offsets": self.gap, "late": self.late}
         return {"kind": "session"} | (
-            {"gap_column": self.gap_column} if self.gap_column else {"gap": text_of(self.gap_us)}
+            {"gap_column": self.gap_column} if self.gap_column else {"gap": text_of(self.gap)}
         )
 
 
@@ -106,7 +144,7 @@ class Sessions:
 class Global:
     """One window that holds all of time."""
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Any]:
         """For the manifest."""
         return {"kind": "global"}
 
@@ -118,21 +156,43 @@ class Counted:
     count: int
     step: int
 
-    def describe(self) -> dict[str, str | int]:
+    def describe(self) -> dict[str, Any]:
         """For the manifest."""
         return {"kind": "count", "count": self.count, "step": self.step}
 
 
-Windows = Sliding | Sessions | Global | Counted
+@dataclass(frozen=True)
+class Given:
+    """The window that each row of the input names, as panes do."""
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"kind": "of the input"}
 
 
-def session(gap: Span | None = None, *, gap_column: str | None = None) -> Sessions:
+Windows = Sliding | Sessions | Global | Counted | Given
+
+
+def by_offset(kind: Windows) -> bool:
+    """Whether windows are of offsets."""
+    return isinstance(kind, Sliding | Sessions) and kind.by_offset
+
+
+def session(
+    gap: Span | None = None, *, gap_column: str | None = None, offsets: int | None = None, late: int | None = None
+) -> Sessions:
     """Windows of activity: events of one key belong together when they are less than ``gap`` apart.
 
-    With ``gap_column`` each event brings its own gap, in microseconds or as a duration.
+    With ``gap_column`` each event brings its own gap, in microseconds or as a duration. With ``offsets`` messages
+    belong together when their offsets are less than so many apart; such a window stays open until the input is
+    ``late`` offsets (default: as many) past its end.
     """
-    if (gap is None) == (gap_column is None):
-        raise UsageError("give a session a gap, or the column that holds it", code="session-gap")
+    if sum(given is not None for given in (gap, gap_column, offsets)) != 1:
+        raise UsageError("give a session a gap, or the column that holds it, or offsets", code="session-gap")
+    if offsets is not None:
+        return Sessions(_positive(offsets, "session-gap"), late=_late(late, offsets))
+    if late is not None:
+        raise UsageError("sessions of time have .late(...)", code="window-late", late=late)
     if gap is None:
         return Sessions(gap_column=gap_column)
     gap_us = span_us(gap)
@@ -146,13 +206,24 @@ def global_window() -> Global:
     return Global()
 
 
-def count_window(count: int, step: int | None = None) -> Counted:
-    """Windows of the n-th to the m-th accepted message of a key, whatever their times; full ones fire."""
+def count_window(
+    count: int, step: int | None = None, *, by: Literal["count", "offset"] = "count", late: int | None = None
+) -> Counted | Sliding:
+    """Windows of the n-th to the m-th accepted message of a key, whatever their times; full ones fire.
+
+    With ``by="offset"`` windows are of the offsets of the input, ``[k*step, k*step + count)``, whoever has them: one
+    is full when the input has passed its end, and takes offsets that come late until the input is ``late`` offsets
+    (default: ``count``) past it.
+    """
     step = count if step is None else step
-    if count < 1 or step < 1:
-        raise UsageError(
-            "a count window counts and steps by one at least", code="window-count", count=count, step=step
-        )
+    _positive(count, "window-count")
+    _positive(step, "window-count")
+    if by not in ("count", "offset"):
+        raise UsageError("a count window goes by count or by offset", code="window-by", found=repr(by))
+    if by == "offset":
+        return Sliding(count, step, late=_late(late, count))
+    if late is not None:
+        raise UsageError("what is counted as it comes is never late", code="window-late", late=late)
     return Counted(count, step)
 
 
@@ -183,3 +254,17 @@ def _checked(size: Span, slide: Span, offset: Span, *, strict: bool) -> Sliding:
             slide=text_of(slide_us),
         )
     return Sliding(size_us, slide_us, offset_us % slide_us)
+
+
+def _positive(count: int, code: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**60:
+        raise UsageError("messages and offsets are counted from one, in whole numbers", code=code, found=repr(count))
+    return count
+
+
+def _late(late: int | None, default: int) -> int:
+    if late is None:
+        return default
+    if isinstance(late, bool) or not isinstance(late, int) or not 0 <= late < 2**60:
+        raise UsageError("late is a number of offsets", code="window-late", found=repr(late))
+    return late

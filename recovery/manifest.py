@@ -19,7 +19,7 @@ FORMAT = 1
 END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
-Kind = Literal["fence", "batch", "tick"]
+Kind = Literal["fence", "batch", "tick", "feed"]
 
 
 class SparkPosition(msgspec.Struct, frozen=True):
@@ -54,7 +54,11 @@ class OperatorState(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A checkpoint. Times are microseconds since 1970 UTC; ``watermark_us`` is exclusive, None while undefined."""
+    """A checkpoint. Times are microseconds since 1970 UTC; ``watermark_us`` is exclusive, None while undefined.
+
+    Where windows are of offsets it is an offset. ``origins`` are then those the input had; ``fed`` is the checkpoint up
+    to which the late ledger has been fed back.
+    """
 
     format: int
     id: int
@@ -77,6 +81,8 @@ class Manifest(msgspec.Struct, frozen=True):
     delivered: int = 0
     counters: dict[str, int] = {}
     totals: dict[str, int] = {}
+    origins: tuple[str, ...] = ()
+    fed: int = 0
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:

@@ -283,7 +283,7 @@ def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, s
         forget()
     check_retractions(panes)
     final = {(p["window_start"], p["k"]): p for p in panes if p["kind"] == "emit"}
-    expected = windows_of(events, window.size_us, window.slide_us)
+    expected = windows_of(events, window.size, window.slide)
     assert set(final) == set(expected)
     for where, own in expected.items():
         for name, (_, compute) in aggregates.items():

@@ -177,7 +177,9 @@ def test_every_step_makes_a_new_description() -> None:
     assert second.describe() == {
         "name": "windows",
         "event_time": "t",
+        "processing_time": False,
         "key": ["k"],
+        "order": {"origin": None, "offset": None},
         "watermark_delay": "0 seconds",
         "window": {"kind": "tumbling", "size": "1 minute", "slide": "1 minute", "offset": "0 seconds"},
         "aggregates": {"n": {"function": "count"}},
@@ -190,10 +192,12 @@ def test_every_step_makes_a_new_description() -> None:
             "closing": "never",
             "only_updated": False,
             "when": None,
+            "per_element": False,
         },
         "ledger_columns": [],
         "future_tolerance": "1 minute",
         "accumulation": "accumulating",
+        "retained": None,
     }
 
 

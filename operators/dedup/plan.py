@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from operators.plan import Flags, Plan
+from operators.plan import Flags, Intake, Plan
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.windows import Times
 from statestore.changes import TableChanges
@@ -45,12 +45,12 @@ class DedupPlan(Plan):
         """Rows as they came."""
         return self.input_schema
 
-    def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
         """What is behind the watermark: its id may have been forgotten."""
-        late: Flags = times < watermark_us
+        late: Flags = times < watermark
         return late
 
-    def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
         """Rows as they are, in order."""
         return self.exchanged.conform(accepted)
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.general.names import END, START
 from operators.general.sessions import merge_sessions
-from operators.transition import BEGINNING_US
-from operators.windows import Counted, Global, Sessions, Sliding
+from operators.plan import ONLY, Intake, Plan
+from operators.transition import END_US
+from operators.windows import Counted, Given, Global, Sessions, Windows
 from statestore.errors import UsageError
 from statestore.fold import combine
-from statestore.tables import TIME
 
 if TYPE_CHECKING:
     from operators.general.plan import GeneralPlan
@@ -25,9 +26,20 @@ FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """Where the global window begins and ends: the years 1 to 9999, which every tool can show."""
 
 
-def assign(plan: GeneralPlan, times: Times, events: pa.Table) -> tuple[Times, Times, Times]:
-    """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``."""
-    kind = plan.kind
+def assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times, Times]:
+    """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``.
+
+    An event that comes back for one window only (`ONLY`) is in no other.
+    """
+    index, starts, ends = _assign(kind, times, events)
+    if ONLY not in events.column_names:
+        return index, starts, ends
+    only = pc.fill_null(events[ONLY], END_US).to_numpy()[index]
+    meant = (only == END_US) | (only == starts)
+    return index[meant], starts[meant], ends[meant]
+
+
+def _assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times, Times]:
     each = np.arange(len(times))
     if isinstance(kind, Global):
         return each, np.full(len(times), FIRST_US), np.full(len(times), LAST_US)
@@ -35,21 +47,15 @@ def assign(plan: GeneralPlan, times: Times, events: pa.Table) -> tuple[Times, Ti
         return each, times, times + _gaps(kind, events)
     if isinstance(kind, Counted):
         return each, np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
-    return _sliding(kind, times)
-
-
-def _sliding(kind: Sliding, times: Times) -> tuple[Times, Times, Times]:
-    newest = (times - kind.offset_us) // kind.slide_us * kind.slide_us + kind.offset_us
-    most = -(-kind.size_us // kind.slide_us)
-    starts = (newest[:, None] - np.arange(most, dtype=np.int64)[::-1] * kind.slide_us).ravel()
-    index = np.repeat(np.arange(len(times)), most)
-    holds = starts + kind.size_us > times[index]
-    return index[holds], starts[holds], starts[holds] + kind.size_us
+    if isinstance(kind, Given):
+        starts, ends = (pc.fill_null(events[name].cast(pa.int64()), 0).to_numpy() for name in (START, END))
+        return each, starts, ends
+    return kind.assign(times)
 
 
 def _gaps(kind: Sessions, events: pa.Table) -> Times | int:
     if kind.gap_column is None:
-        return kind.gap_us
+        return kind.gap
     column = events[kind.gap_column]
     gaps: Times = column.cast(pa.duration("us")).cast(pa.int64()).to_numpy()
     if len(gaps) and (column.null_count or int(gaps.min()) <= 0):
@@ -57,26 +63,35 @@ def _gaps(kind: Sessions, events: pa.Table) -> Times | int:
     return gaps
 
 
-def closed_to(plan: GeneralPlan, ends: Times, watermark_us: int) -> Flags:
-    """Of windows with these ends, which take no event any more, by the rule ``window``."""
-    return ends <= max(-(2**63), watermark_us - plan.allowed_us)
+def refusing(plan: Plan, ends: Times, watermark: int, *, feeding: bool) -> Flags:
+    """Of windows with these ends, which take no event any more; ``feeding``: none that comes back either."""
+    return ends <= (plan.forgotten(watermark) if feeding else plan.closed_at(watermark))
 
 
-def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
-    """What accepted events bring: rows of `GeneralPlan.arriving`, one per window and key; counted ones per event."""
-    index, starts, ends = assign(plan, times, events)
-    if plan.rule == "window" and watermark_us is not None and not plan.by_number:
-        open_ = ~closed_to(plan, ends, watermark_us)
+def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    """What accepted events bring: rows of `GeneralPlan.exchanged`; one per window and key, or one per event."""
+    index, starts, ends = assign(plan.kind, times, events)
+    if (plan.rule == "window" or intake.feeding) and intake.watermark_us is not None and not plan.by_number:
+        open_ = ~refusing(plan, ends, intake.watermark_us, feeding=intake.feeding)
         index, starts, ends = index[open_], starts[open_], ends[open_]
     places = pa.array(index)
     keys = [events[name].take(places) for name in plan.key_names] or [_alone(len(index))]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     columns = [column.take(places) for column in plan.lifted(events)]
     ones = pa.array(np.ones(len(index), np.int64))
+    if plan.per_event:
+        beside = [events[name].take(places) for name in plan.order]
+        if plan.triggers.finishes:
+            beside.append(_whole(plan, events).take(places))
+        return pa.table([*keys, *bounds, ones, *columns, *beside], schema=plan.exchanged.schema)
     rows = pa.table([*keys, *bounds, ones, *columns], schema=plan.arriving.schema)
-    if plan.by_number:
-        return rows
     return combine(plan.arriving, with_owners(plan, rows) if plan.sessions else rows)
+
+
+def _whole(plan: GeneralPlan, events: pa.Table) -> pa.Array:
+    """Each event as one value, for the ledger."""
+    columns = [events[name].combine_chunks() for name in plan.input_schema.names]
+    return pa.StructArray.from_arrays(columns, fields=list(plan.input_schema))
 
 
 def with_owners(plan: GeneralPlan, rows: pa.Table) -> pa.Table:
@@ -99,34 +114,22 @@ def _alone(count: int) -> pa.Array:
     return pa.array(np.zeros(count, np.int8))
 
 
-def too_late(plan: GeneralPlan, events: pa.Table, times: Times, watermark_us: int) -> Flags:
-    """Events that are taken no more."""
-    if plan.rule == "window":
-        if plan.by_number:
-            return np.zeros(len(times), bool)
-        return _all_closed(plan, events, times, watermark_us)
-    late: Flags = times < max(BEGINNING_US, watermark_us - plan.allowed_us)
-    return late
-
-
-def refused(plan: GeneralPlan, accepted: pa.Table, times: Times, watermark_us: int) -> pa.Table | None:
-    """Ledger rows of the windows that are closed to accepted events: the event, why, and which window."""
-    index, starts, ends = assign(plan, times, accepted)
-    closed = closed_to(plan, ends, watermark_us)
-    if not closed.any():
-        return None
-    count = int(closed.sum())
-    rows = accepted.take(pa.array(index[closed]))
-    marks = pa.array(np.full(count, watermark_us)).cast(TIME)
-    facts = [pa.array(["very_late"] * count, pa.string()), marks]
-    bounds = [pa.array(values[closed]).cast(TIME) for values in (starts, ends)]
-    return pa.table([*rows.columns, *facts, *bounds], schema=plan.late_schema)
-
-
-def _all_closed(plan: GeneralPlan, events: pa.Table, times: Times, watermark_us: int) -> Flags:
+def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
     """Events that no window takes any more, by the rule ``window``; one that lies in none at all is not late."""
-    index, _, ends = assign(plan, times, events)
+    index, _, ends = assign(plan.kind, times, events)
     held = np.bincount(index, minlength=len(times))
-    open_ = np.bincount(index[~closed_to(plan, ends, watermark_us)], minlength=len(times))
+    open_ = np.bincount(index[~refusing(plan, ends, watermark, feeding=feeding)], minlength=len(times))
     closed: Flags = (held > 0) & (open_ == 0)
     return closed
+
+
+def refused(plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+    """Accepted events with each window that takes them no more; None where there are none."""
+    index, starts, ends = assign(plan.kind, times, accepted)
+    closed = refusing(plan, ends, watermark, feeding=feeding)
+    if not closed.any():
+        return None
+    rows = accepted.take(pa.array(index[closed]))
+    for name, values in ((START, starts), (END, ends)):
+        rows = rows.append_column(name, pa.array(values[closed]).cast(plan.bound_type))
+    return rows

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.gather import Gathered, forgotten
+from operators.general.gather import Gathered
 from operators.general.names import CLOSED, END, PENDING, SHOWN, SINCE, START
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.triggers import Trigger
@@ -25,11 +25,15 @@ NEVER = END_US
 
 @dataclass(frozen=True)
 class Phases:
-    """Where each group's end lies: behind both watermarks, between them, and whether it is forgotten now."""
+    """Where each group's end lies: behind both watermarks, or between them; whether it takes no event any more
+    (``over``), since this step (``closing``); and whether it is not kept any longer (``gone``).
+    """
 
     behind: Flags
     passing: Flags
-    expiring: Flags
+    over: Flags
+    closing: Flags
+    gone: Flags
 
     @property
     def open(self) -> Flags:
@@ -56,11 +60,13 @@ def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
     ends = numbers(gathered.groups, END)
     if plan.by_number:
         full = np.full(len(ends), True) if at.after == END_US else ends <= gathered.reached
-        return Phases(np.zeros(len(ends), bool), full, full)
-    behind = ends <= at.before if at.before != BEGINNING_US else np.zeros(len(ends), bool)
-    after = at.after != BEGINNING_US
+        return Phases(np.zeros(len(ends), bool), full, full, full, full)
+    before, after = at.before != BEGINNING_US, at.after != BEGINNING_US
+    behind = (ends <= at.before) & before
     passing = ~behind & (ends <= at.after) & after
-    return Phases(behind, passing, (ends <= forgotten(plan, at.after)) & after)
+    over = (ends <= plan.closed_at(at.after)) & after
+    closing = over & ~((ends <= plan.closed_at(at.before)) & before)
+    return Phases(behind, passing, over, closing, (ends <= plan.forgotten(at.after)) & after)
 
 
 def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments) -> Fired:
@@ -73,9 +79,15 @@ def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments) -> F
     before_end = phase.open | (phase.passing if triggers.on_time == "never" else np.zeros_like(pending))
     early = before_end & _holds(plan, triggers.early, gathered, at)
     late = phase.behind & _holds(plan, triggers.late, gathered, at)
-    closing = phase.expiring & ~(early | on_time | late)
-    closing &= {"if_new": pending, "always": ~np.zeros_like(pending)}.get(triggers.closing, np.zeros_like(pending))
+    closing = closes(plan, phase, pending) & ~(early | on_time | late)
     return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
+
+
+def closes(plan: GeneralPlan, phase: Phases, pending: Flags) -> Flags:
+    """Which groups may show a closing pane: as they close, or where something comes back when they have."""
+    if plan.triggers.closing == "never":
+        return np.zeros_like(pending)
+    return phase.over & (pending | phase.closing if plan.triggers.closing == "always" else pending)
 
 
 def _holds(plan: GeneralPlan, trigger: Trigger | None, gathered: Gathered, at: Moments) -> Flags:
@@ -112,7 +124,7 @@ def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
     return passed
 
 
-def due(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> tuple[Numbers, Numbers]:
+def due_next(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> tuple[Numbers, Numbers]:
     """When each group is due next, by processing time and by event time before its end; `NEVER` where it is not."""
     triggers = plan.triggers
     clock = np.full(groups.num_rows, NEVER)

@@ -31,6 +31,7 @@ from operators.transition import BEGINNING_US, END_US, Moments
 from operators.windows import Counted
 from statestore.fold import combine
 from statestore.layers import align
+from statestore.sorting import order
 from statestore.store import StateView
 
 if TYPE_CHECKING:
@@ -45,12 +46,16 @@ NONE = np.empty(0, np.int64)
 class Gathered:
     """``groups``: rows of `GeneralPlan.whole`; ``touched``: to which of them the batch brings something.
 
+    ``stored``: those there were; ``new``: what it brings, with the windows that became of it; in order, where
+    each event travels by itself.
     ``replaced``: stored sessions that became part of others, as stored; ``became``: the end of what they are now.
     ``reached``: of counted windows how many messages their key has now; ``counts``: rows of the counted table to put.
     """
 
     groups: pa.Table
     touched: Flags
+    stored: pa.Table
+    new: pa.Table
     replaced: pa.Table
     became: Numbers
     reached: Numbers
@@ -60,18 +65,15 @@ class Gathered:
 def gather(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) -> Gathered:
     """Everything this step may show or change."""
     timed = _timed(plan, view, at)
+    if plan.per_event and plan.order:
+        arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     if plan.by_number:
         return _counted(plan, view, arriving, timed, at)
     if plan.sessions:
         return _sessions(plan, view, arriving, timed, at)
     stored = _fixed(plan, view, arriving, timed, at)
     groups, touched = _joined(plan, stored, arriving, stored, at)
-    return Gathered(groups, touched, _nothing(plan), NONE, NONE)
-
-
-def forgotten(plan: GeneralPlan, watermark: int) -> int:
-    """Windows that end at or before this are not needed any more."""
-    return watermark if watermark in (BEGINNING_US, END_US) else max(BEGINNING_US, watermark - plan.allowed_us)
+    return Gathered(groups, touched, stored, arriving, _nothing(plan), NONE, NONE)
 
 
 def _timed(plan: GeneralPlan, view: StateView, at: Moments) -> pa.Table:
@@ -86,9 +88,9 @@ def _timed(plan: GeneralPlan, view: StateView, at: Moments) -> pa.Table:
 
 
 def _spans(plan: GeneralPlan, at: Moments) -> list[tuple[int, int]]:
-    """Ranges of window ends, as (after, up to), that this step passes: on time, and being forgotten."""
+    """Ranges of window ends, as (after, up to), that this step passes: on time, and closing."""
     spans = [(at.before, at.after)] if at.after > at.before else []
-    low, high = forgotten(plan, at.before), forgotten(plan, at.after)
+    low, high = plan.closed_at(at.before), plan.closed_at(at.after)
     late = (low, min(high, at.before))
     return [*spans, late] if late[1] > late[0] else spans
 
@@ -135,7 +137,7 @@ def _sessions(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.
     kept = stored.filter(pa.array(ours & same))
     groups, touched = _joined(plan, moved.filter(pa.array(ours)), new, kept, at)
     became = moved[END].cast(pa.int64()).to_numpy()[~same]
-    return Gathered(groups, touched, plan.groups.conform(replaced), became, NONE)
+    return Gathered(groups, touched, stored, new, plan.groups.conform(replaced), became, NONE)
 
 
 def _counted(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
@@ -150,7 +152,8 @@ def _counted(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.T
     new = arriving.take(pa.array(rows))
     for name, values in ((START, starts), (END, starts + kind.count)):
         new = new.set_column(new.column_names.index(name), name, pa.array(values))
-    new = combine(plan.arriving, new)
+    if not (plan.triggers.per_element or plan.triggers.finishes):
+        new = combine(plan.arriving, new)
     counts = combine(plan.counted_up, _counts(plan, arriving, before))
     if at.after == END_US:
         found = pa.concat_tables([plan.groups.schema.empty_table(), *view.scan(GROUPS)])
@@ -161,7 +164,7 @@ def _counted(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.T
     stored = plan.whole.conform(found)
     groups, touched = _joined(plan, stored, new, stored, at)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
-    return Gathered(groups, touched, _nothing(plan), NONE, pc.fill_null(reached, 0).to_numpy(), counts)
+    return Gathered(groups, touched, stored, new, _nothing(plan), NONE, pc.fill_null(reached, 0).to_numpy(), counts)
 
 
 def _counts(plan: GeneralPlan, arriving: pa.Table, before: pa.Table) -> pa.Table:

@@ -4,5 +4,7 @@ GROUPS, ENDS, COUNTED, CLOCK, MARKS = "groups", "ends", "counted", "clock", "mar
 START, END = "window_start", "window_end"
 ELEMENTS, PENDING, PANES, SHOWN, SINCE = "_elements", "_pending", "_panes", "_shown", "_since"
 DUE_CLOCK, DUE_MARK, CLOSED = "_clock", "_mark", "_closed"
+EVENT = "_event"
+"""A whole event, beside what it brings: for the ledger."""
 ALONE = "_key"
 """The key column where the stream has none."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
 from operators.general.arrive import arrivals, refused, too_late
@@ -28,6 +29,7 @@ from operators.general.names import (
     ELEMENTS,
     END,
     ENDS,
+    EVENT,
     GROUPS,
     MARKS,
     PANES,
@@ -37,10 +39,10 @@ from operators.general.names import (
     START,
 )
 from operators.general.step import general_step
-from operators.plan import Flags, Plan
+from operators.plan import Flags, Intake, Plan
 from operators.transition import Moments, Transition
 from operators.triggers import Trigger
-from operators.windows import Counted, Sessions, Sliding, Times
+from operators.windows import Counted, Sessions, Times
 from statestore.store import StateView
 from statestore.tables import TIME, Column, Group, TableSpec
 
@@ -62,7 +64,7 @@ class GeneralPlan(Plan):
     @cached_property
     def bound_type(self) -> pa.DataType:
         """The type of window starts and ends."""
-        return pa.int64() if self.by_number else TIME
+        return pa.int64() if self.by_number or self.by_offset else TIME
 
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:
@@ -186,33 +188,45 @@ class GeneralPlan(Plan):
         beside = (self.ends,) if self.sessions else (self.counted,) if self.by_number else ()
         return (self.groups, *beside, self.clock, self.marks)
 
+    @property
+    def per_event(self) -> bool:
+        """Whether each event travels by itself: to be numbered, to show a pane of its own, to be refused."""
+        return self.by_number or self.triggers.per_element or self.triggers.finishes
+
     @cached_property
     def exchanged(self) -> TableSpec:
         """Rows that travel from the input to the state."""
-        return self.arriving
-
-    def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
-        """By the event's time or by the ends of its windows; counted windows take everything."""
-        return too_late(self, events, times, watermark_us)
-
-    @cached_property
-    def late_schema(self) -> pa.Schema:
-        """With the window, where it is only some of an event's windows that took it no more."""
-        bounds = [pa.field(name, TIME) for name in (START, END)] if self.refuses_in_part else []
-        return pa.schema([*super().late_schema, *bounds])
+        if not self.per_event:
+            return self.arriving
+        types = [str(self.input_schema.field(name).type) for name in self.order]
+        beside = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
+        if self.triggers.finishes:
+            beside.append(Column(EVENT, str(pa.struct(list(self.input_schema)))))
+        return TableSpec("arriving", self.arriving.key, (*self.arriving.values, *beside))
 
     @property
-    def refuses_in_part(self) -> bool:
-        """Whether an event may be too late for some of its windows, and not for others."""
-        return self.rule == "window" and isinstance(self.kind, Sliding) and self.kind.size_us > self.kind.slide_us
+    def order_names(self) -> list[str]:
+        """What the columns of the order are called where each event travels by itself."""
+        return [f"_order_{number}" for number in range(len(self.order))]
 
-    def refused(self, accepted: pa.Table, times: Times, watermark_us: int) -> pa.Table | None:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+        """By the event's time or by the ends of its windows; counted windows take everything that comes back."""
+        if self.rule == "window" or feeding:
+            if self.by_number:
+                return np.zeros(len(times), bool)
+            return too_late(self, events, times, watermark, feeding=feeding)
+        late: Flags = times < self.closed_at(watermark)
+        return late
+
+    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
         """A row per event and window that takes it no more."""
-        return refused(self, accepted, times, watermark_us) if self.refuses_in_part else None
+        if not self.overlapping or not (self.rule == "window" or feeding):
+            return None
+        return refused(self, accepted, times, watermark, feeding=feeding)
 
-    def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
         """Windows of the events, and what they bring to each."""
-        return arrivals(self, accepted, times, watermark_us)
+        return arrivals(self, accepted, times, intake)
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Groups with what is new; panes by their triggers."""

@@ -6,8 +6,8 @@ A step: groups with what the batch brings; panes of windows passed before (late)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.general.composite import Tree
-from operators.general.firing import NEVER, Fired, Phases, closed, due, fire, numbers, phases
-from operators.general.gather import Gathered, forgotten, gather
+from operators.general.elements import one_by_one
+from operators.general.firing import NEVER, Fired, Phases, closed, closes, due_next, fire, numbers, phases
+from operators.general.gather import Gathered, gather
 from operators.general.names import (
     CLOCK,
     COUNTED,
@@ -24,6 +25,7 @@ from operators.general.names import (
     DUE_MARK,
     END,
     ENDS,
+    EVENT,
     GROUPS,
     MARKS,
     PANES,
@@ -32,81 +34,68 @@ from operators.general.names import (
     SINCE,
     START,
 )
-from operators.transition import BEGINNING_US, END_US, KINDS, TIMINGS, Moments, Transition, constant
+from operators.general.panes import chosen, equal, pane_rows, taken_back, values_where, with_columns
+from operators.prepare import WINDOW_CLOSED, ledger
+from operators.transition import BEGINNING_US, END_US, Moments, Transition, total
 from statestore.changes import ChangeSet, TableChanges
+from statestore.layers import align
 from statestore.store import StateView
 from statestore.tables import TableSpec
 
 if TYPE_CHECKING:
     from operators.general.plan import GeneralPlan
-    from operators.plan import Plan
 
 Flags = npt.NDArray[np.bool_]
 
 
 def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
-    """Take ``arriving`` (rows of `GeneralPlan.arriving`) into the state that ``view`` shows."""
+    """Take ``arriving`` (rows of `GeneralPlan.exchanged`) into the state that ``view`` shows."""
     gathered = gather(plan, view, arriving, at)
-    groups, phase = gathered.groups, phases(plan, gathered, at)
-    fired = fire(plan, gathered, phase, at)
-    refused = 0
-    if plan.triggers.when is not None:
-        refused = int(np.count_nonzero(gathered.touched & closed(groups)))
+    phase = phases(plan, gathered, at)
+    first, rejected = None, None
+    if plan.triggers.per_element and (first := one_by_one(plan, gathered, phase, at)) is not None:
+        gathered = replace(gathered, groups=first.groups)
+    groups = gathered.groups
+    if plan.triggers.when is None:
+        due = fire(plan, gathered, phase, at)
+    else:
+        rejected = _rejected(plan, gathered, at)
         tree = Tree(plan, groups, phase, at)
-        showing = tree.fire()
-        fired = _closing(
-            plan, groups, phase, Fired(showing & phase.open, showing & phase.passing, showing & phase.behind)
-        )
-        groups = _with_columns(groups, tree.progress())
-    due = fired
-    values = _values_where(plan, groups, due.any)
-    fired = _unlike_the_last(plan, groups, values, fired) if plan.triggers.only_updated else fired
-    panes = _panes(plan, gathered, groups, values, phase, fired, at)
-    counters = {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired) if mask.any()}
-    if refused:
-        counters["closed_windows"] = refused
-    if retracted := sum(table.num_rows for table in panes[0]):
-        counters["retractions"] = retracted
-    after = _shown(plan, groups, values, due, fired)
-    changes = _changes(plan, gathered, after, phase, at)
-    rows = pa.concat_tables([plan.pane_schema.empty_table(), *panes[0], *panes[1]])
-    return Transition(changes, rows, counters)
+        due = _closing(plan, groups, phase, tree.fire())
+        groups = with_columns(groups, tree.progress())
+    values = values_where(plan, groups, due.any)
+    fired = _unlike_the_last(plan, groups, values, due) if plan.triggers.only_updated else due
+    gone, shown = _panes(plan, gathered, groups, values, phase, fired, at)
+    counters = first.counters if first is not None else {}
+    counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired)}])
+    counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in gone)}
+    if rejected is not None:
+        counters["window_closed"] = rejected.num_rows
+    changes = _changes(plan, gathered, _shown(plan, groups, values, due, fired), phase, at)
+    rows = pa.concat_tables([plan.pane_schema.empty_table(), *([first.panes] if first else []), *gone, *shown])
+    return Transition(changes, rows, {name: count for name, count in counters.items() if count}, rejected)
 
 
-def _closing(plan: GeneralPlan, groups: pa.Table, phase: Phases, fired: Fired) -> Fired:
-    """With closing panes of windows that are forgotten now, beside a composite trigger."""
-    pending = numbers(groups, PENDING) > 0
-    wanted = {"if_new": pending, "always": ~np.zeros_like(pending)}.get(plan.triggers.closing)
-    if wanted is None:
-        return fired
-    closing = phase.expiring & wanted & ~fired.any & ~closed(groups)
+def _rejected(plan: GeneralPlan, gathered: Gathered, at: Moments) -> pa.Table | None:
+    """Ledger rows of elements whose window has closed for good, by its composite trigger."""
+    shut = closed(gathered.groups) & gathered.touched
+    if not shut.any():
+        return None
+    names = plan.bare.key_names
+    closed_ones = gathered.groups.filter(pa.array(shut)).select(names)
+    found = align(plan.bare, gathered.new.select(names), closed_ones).found
+    rows = gathered.new.filter(found)
+    events = rows[EVENT].combine_chunks()
+    named = dict(zip(plan.input_schema.names, events.flatten(), strict=True)) | {START: rows[START], END: rows[END]}
+    watermark = None if at.before == BEGINNING_US else at.before
+    return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)
+
+
+def _closing(plan: GeneralPlan, groups: pa.Table, phase: Phases, showing: Flags) -> Fired:
+    """By phase; with closing panes of windows that take no more, beside a composite trigger."""
+    fired = Fired(showing & phase.open, showing & phase.passing, showing & phase.behind)
+    closing = closes(plan, phase, numbers(groups, PENDING) > 0) & ~fired.any & ~closed(groups)
     return Fired(fired.early, fired.on_time | (closing & phase.passing), fired.late | (closing & ~phase.passing))
-
-
-def _values(plan: Plan, groups: pa.Table) -> pa.Table:
-    """The result of each group, one column per aggregate; a count of nothing is 0."""
-    for column in (column for aggregate in plan.aggregates for column in aggregate.state):
-        if column.role == "count" and groups[column.name].null_count:
-            filled = pc.fill_null(groups[column.name], 0)
-            groups = groups.set_column(groups.column_names.index(column.name), column.name, filled)
-    results = {a.name: a.finish(groups) for a in plan.aggregates}
-    return pa.table(results, schema=pa.schema([pa.field(a.name, a.result_type) for a in plan.aggregates]))
-
-
-def _values_where(plan: GeneralPlan, groups: pa.Table, where: Flags) -> pa.Table:
-    """Results of the groups asked for, nulls in the others: a function of yours may read a lot for them."""
-    if where.all():
-        return _values(plan, groups)
-    values = _values(plan, groups.filter(pa.array(where)))
-    places = np.cumsum(where) - 1
-    return values.take(pa.array(places, mask=~where))
-
-
-def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
-    """Window, key and values of stored ``groups``, for people."""
-    values = _values(plan, groups)
-    columns = [groups[START], groups[END], *(groups[name] for name in plan.key_names), *values.columns]
-    return pa.table(columns, names=[START, END, *plan.key_names, *values.column_names])
 
 
 def _unlike_the_last(plan: GeneralPlan, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
@@ -116,16 +105,8 @@ def _unlike_the_last(plan: GeneralPlan, groups: pa.Table, values: pa.Table, fire
         return Fired(fired.early & new, fired.on_time & new, fired.late & new)
     same = numbers(groups, SHOWN) > 0
     for aggregate in plan.aggregates:
-        same &= _equal(values[aggregate.name], groups[f"_last_{aggregate.name}"])
+        same &= equal(values[aggregate.name], groups[f"_last_{aggregate.name}"])
     return Fired(fired.early & ~same, fired.on_time & ~same, fired.late & ~same)
-
-
-def _equal(now: pa.ChunkedArray, then: pa.ChunkedArray) -> Flags:
-    if pa.types.is_nested(now.type):
-        return np.array([a == b for a, b in zip(now.to_pylist(), then.to_pylist(), strict=True)], bool)
-    alike = pc.fill_null(pc.equal(now, then), False)
-    nulls = pc.and_(pc.is_null(now), pc.is_null(then))
-    return np.asarray(pc.or_(alike, nulls))
 
 
 def _masks(fired: Fired) -> list[tuple[str, Flags]]:
@@ -142,20 +123,20 @@ def _panes(
     at: Moments,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
     """Retractions, then what is shown: late, on time, early."""
-    retractions, emissions = [], []
+    gone, shown = [], []
     if plan.mode == "retracting" and gathered.replaced.num_rows:
-        retractions += _replaced(plan, gathered, at)
+        gone += _replaced(plan, gathered, at)
     for timing, mask in _masks(fired):
         if not mask.any():
             continue
         where = pa.array(mask)
         if plan.mode == "retracting":
             again = mask & (numbers(groups, SHOWN) > 0)
-            retractions.append(_retractions(plan, groups.filter(pa.array(again)), timing))
+            gone.append(taken_back(plan, groups.filter(pa.array(again)), timing))
         rows = groups.filter(where)
-        last = phase.expiring[mask]
-        emissions.append(_rows(plan, rows, values.filter(where), rows[PANES], timing, "emit", last))
-    return retractions, emissions
+        last = phase.over[mask]
+        shown.append(pane_rows(plan, rows, values.filter(where), rows[PANES], timing, "emit", last))
+    return gone, shown
 
 
 def _replaced(plan: GeneralPlan, gathered: Gathered, at: Moments) -> list[pa.Table]:
@@ -163,38 +144,7 @@ def _replaced(plan: GeneralPlan, gathered: Gathered, at: Moments) -> list[pa.Tab
     rows, shown = plan.whole.conform(gathered.replaced), numbers(gathered.replaced, SHOWN) > 0
     behind, passed = gathered.became <= at.before, gathered.became <= at.after
     timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
-    return [_retractions(plan, rows.filter(pa.array(mask & shown)), timing) for timing, mask in timings]
-
-
-def _retractions(plan: GeneralPlan, groups: pa.Table, timing: str) -> pa.Table:
-    """The last panes once more."""
-    results = [groups[f"_last_{a.name}"] for a in plan.aggregates]
-    values = pa.table(results, names=[a.name for a in plan.aggregates])
-    number = pc.subtract(groups[PANES], 1)
-    return _rows(plan, groups, values, number, timing, "retract", np.zeros(groups.num_rows, bool))
-
-
-def _rows(
-    plan: GeneralPlan,
-    groups: pa.Table,
-    values: pa.Table,
-    number: pa.ChunkedArray,
-    timing: str,
-    kind: str,
-    last: Flags,
-) -> pa.Table:
-    count = groups.num_rows
-    columns = [
-        groups[START],
-        groups[END],
-        *(groups[name] for name in plan.key_names),
-        *values.columns,
-        number,
-        constant(count, timing, TIMINGS),
-        constant(count, kind, KINDS),
-        pa.array(last),
-    ]
-    return pa.table(columns, schema=plan.pane_schema)
+    return [taken_back(plan, rows.filter(pa.array(mask & shown)), timing) for timing, mask in timings]
 
 
 def _shown(plan: GeneralPlan, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired) -> pa.Table:
@@ -210,49 +160,32 @@ def _shown(plan: GeneralPlan, groups: pa.Table, values: pa.Table, due: Fired, fi
     }
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"
-        changed[name] = _chosen(where, values[aggregate.name], groups[name])
+        changed[name] = chosen(where, values[aggregate.name], groups[name])
     if plan.mode == "discarding":
         for column in plan.state:
             empty = pa.nulls(groups.num_rows, column.arrow)
-            changed[column.name] = _chosen(where, empty, groups[column.name])
-    return _with_columns(groups, changed)
-
-
-def _chosen(where: pa.Array, new: pa.Array | pa.ChunkedArray, old: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Rows of ``new`` where asked, else of ``old``; for any type."""
-    both = pa.chunked_array([*(new.chunks if isinstance(new, pa.ChunkedArray) else [new]), *old.chunks], old.type)
-    places = np.arange(len(old))
-    return both.take(pa.array(np.where(np.asarray(where), places, places + len(old))))
-
-
-def _with_columns(groups: pa.Table, changed: Mapping[str, Any]) -> pa.Table:
-    for name, values in changed.items():
-        if name.startswith("_since_"):
-            values = pa.array(values, mask=values == NEVER)
-        column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-        place = groups.column_names.index(name)
-        groups = groups.set_column(place, groups.schema.field(name), column)
-    return groups
+            changed[column.name] = chosen(where, empty, groups[column.name])
+    return with_columns(groups, changed)
 
 
 def _changes(plan: GeneralPlan, gathered: Gathered, groups: pa.Table, phase: Phases, at: Moments) -> ChangeSet:
     """What is kept: groups, their ends, their timers; and what is forgotten."""
-    clock, marks = due(plan, groups, phase, at)
+    clock, marks = due_next(plan, groups, phase, at)
     fresh_clock = (clock != NEVER) & (clock != numbers(groups, DUE_CLOCK, NEVER))
     fresh_marks = (marks != NEVER) & (marks != numbers(groups, DUE_MARK, NEVER))
-    stays = ~phase.expiring
-    groups = _with_columns(
+    stays = ~phase.gone
+    groups = with_columns(
         groups, {DUE_CLOCK: pa.array(clock, mask=clock == NEVER), DUE_MARK: pa.array(marks, mask=marks == NEVER)}
     )
     kept = groups.filter(pa.array(stays))
-    bound = None if at.after == BEGINNING_US else min(forgotten(plan, at.after), END_US - 1)
+    bound = None if at.after == BEGINNING_US else min(plan.forgotten(at.after), END_US - 1)
     changes = {
         CLOCK: TableChanges(put=_timers(plan.clock, groups, clock, fresh_clock & stays), expire=_moment(at.now)),
         MARKS: TableChanges(put=_timers(plan.marks, groups, marks, fresh_marks & stays), expire=_moment(at.after)),
     }
     put = _some(plan.groups.conform(kept))
     if plan.by_number:
-        gone = _some(plan.groups.conform_keys(groups.filter(pa.array(phase.expiring))))
+        gone = _some(plan.groups.conform_keys(groups.filter(pa.array(phase.gone))))
         counts = _some(gathered.counts) if gathered.counts is not None else None
         return changes | {GROUPS: TableChanges(delete=gone, put=put), COUNTED: TableChanges(put=counts)}
     if not plan.sessions:

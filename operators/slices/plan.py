@@ -7,11 +7,13 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from operators.plan import Flags, Plan
+from operators.general.arrive import refused, too_late
+from operators.plan import ONLY, Flags, Intake, Plan
 from operators.slices.arrive import partials_of
 from operators.slices.step import slice_step
-from operators.transition import BEGINNING_US, Moments, Transition
+from operators.transition import Moments, Transition
 from operators.windows import Sliding, Times
+from statestore.errors import UsageError
 from statestore.store import StateView
 from statestore.tables import TIME, Column, TableSpec
 
@@ -64,13 +66,26 @@ class SlicePlan(Plan):
         """Whether a window's value depends on the order of its slices: lists, and the first or last of equals."""
         return bool(self.state_groups) or any(column.combiner == "append" for column in self.slices.values)
 
-    def too_late(self, events: pa.Table, times: Times, watermark_us: int) -> Flags:
-        """By its own time, whatever its windows."""
-        late: Flags = times < max(BEGINNING_US, watermark_us - self.allowed_us)
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+        """By its own time, whatever its windows; what comes back, by its windows."""
+        if feeding:
+            return too_late(self, events, times, watermark, feeding=True)
+        late: Flags = times < self.closed_at(watermark)
         return late
 
-    def arrive(self, accepted: pa.Table, times: Times, watermark_us: int | None) -> pa.Table:
+    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+        """Of events that come back, a row per window that is gone."""
+        if not (feeding and self.overlapping):
+            return None
+        return refused(self, accepted, times, watermark, feeding=True)
+
+    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
         """Partials of slices and keys; keys may repeat."""
+        if ONLY in accepted.column_names and accepted[ONLY].null_count < accepted.num_rows:
+            raise UsageError(
+                "windows of this job share their state, so an event cannot be fed to one of them alone",
+                code="feed-window",
+            )
         return partials_of(self, accepted, times)
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:

@@ -28,8 +28,8 @@ def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments
     """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
     low, high = at.before, max(at.before, at.after)
     on_time = _fire_on_time(plan, view, partials, low, high) if high > low else None
-    fired_bound, slice_bound = _expiry_bounds(plan, high)
-    late = _fire_late(plan, view, partials, low, fired_bound)
+    closed_bound, fired_bound, slice_bound = _bounds(plan, high)
+    late = _fire_late(plan, view, partials, low, closed_bound)
     panes: list[pa.Table] = []
     counters: dict[str, int] = {}
     remembered = []
@@ -40,7 +40,7 @@ def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments
         counters |= {"panes_late": emissions.num_rows, "retractions": retractions.num_rows}
     if on_time is not None and on_time.num_rows:
         on_time = _finished(plan, on_time)
-        panes.append(_panes(plan, on_time, "on_time", "emit", None, fired_bound))
+        panes.append(_panes(plan, on_time, "on_time", "emit", None, closed_bound))
         counters["panes_on_time"] = on_time.num_rows
         remembered.append(_remember(plan, on_time, None))
     changes = {
@@ -54,7 +54,7 @@ def whole_windows(plan: SlicePlan, view: StateView, after_us: int) -> pa.Table:
     """Windows that end after ``after_us``, whether they have fired or not, with ``window_start``; for people."""
     stored = view.scan(plan.slices.name, folded=False)
     rows = _by_window(plan, pa.concat_tables([plan.slices.schema.empty_table(), *stored]), after_us, END_US)
-    starts = pa.array(_times(rows["window_end"]) - plan.windows.size_us).cast(TIME)
+    starts = pa.array(_times(rows["window_end"]) - plan.windows.size).cast(TIME)
     return rows.add_column(0, "window_start", starts)
 
 
@@ -83,7 +83,7 @@ def _by_window(plan: SlicePlan, rows: pa.Table, low: int, high: int) -> pa.Table
 
 
 def _fire_late(
-    plan: SlicePlan, view: StateView, partials: pa.Table, low: int, fired_bound: int | None
+    plan: SlicePlan, view: StateView, partials: pa.Table, low: int, closed_bound: int | None
 ) -> tuple[pa.Table, pa.Table, pa.Table] | None:
     """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
     if low == BEGINNING_US or not partials.num_rows:
@@ -92,7 +92,7 @@ def _fire_late(
     touching = partials.filter(pa.array(first_ends <= low)) if bool((first_ends <= low).any()) else None
     if touching is None:
         return None
-    news = _by_window(plan, _fold_up(plan, touching), BEGINNING_US, low)
+    news = _by_window(plan, _fold_up(plan, touching), plan.forgotten(low), low)
     if not news.num_rows:
         return None
     keys = news.select(plan.fired.key_names)
@@ -101,7 +101,7 @@ def _fire_late(
     # Numbered after the last ones; 0 where the window never fired.
     number = pc.fill_null(pc.add(fired.rows["pane"], 1), 0)
     values = _finished(plan, values)
-    emissions = _panes(plan, values, "late", "emit", number, fired_bound)
+    emissions = _panes(plan, values, "late", "emit", number, closed_bound)
     retractions = plan.pane_schema.empty_table()
     if plan.mode == "retracting":
         retractions = _retractions(plan, fired)
@@ -112,7 +112,7 @@ def _retractions(plan: SlicePlan, fired: Lookup) -> pa.Table:
     """The last panes once more, as retractions, of the windows that had fired."""
     rows = fired.rows.filter(fired.found)
     columns = [
-        pc.subtract(rows["window_end"].cast(pa.int64()), plan.windows.size_us).cast(TIME),
+        pc.subtract(rows["window_end"].cast(pa.int64()), plan.windows.size).cast(TIME),
         rows["window_end"],
         *(rows[name] for name in plan.key_names),
         *(rows[a.name] for a in plan.aggregates),
@@ -157,14 +157,14 @@ def _panes(
     timing: str,
     kind: str,
     number: pa.Array | pa.ChunkedArray | None,
-    fired_bound: int | None,
+    closed_bound: int | None,
 ) -> pa.Table:
-    """Pane rows of windows with finished ``values``. A pane is the last one when its window expires in this step."""
+    """Pane rows of windows with finished ``values``. A pane is the last one when its window takes no more events."""
     rows = values.num_rows
     ends = _times(values["window_end"])
-    final = np.zeros(rows, bool) if fired_bound is None else ends <= fired_bound
+    final = np.zeros(rows, bool) if closed_bound is None else ends <= closed_bound
     columns = [
-        pa.array(ends - plan.windows.size_us).cast(TIME),
+        pa.array(ends - plan.windows.size).cast(TIME),
         values["window_end"],
         *(values[name] for name in plan.key_names),
         *(values[aggregate.name] for aggregate in plan.aggregates),
@@ -186,7 +186,7 @@ def _remember(plan: SlicePlan, values: pa.Table, number: pa.Array | pa.ChunkedAr
 
 def _still_open(plan: SlicePlan, remembered: list[pa.Table], fired_bound: int | None) -> pa.Table | None:
     """Of the panes fired, those whose window may fire again."""
-    if not plan.allowed_us or not remembered:
+    if not remembered:
         return None
     return _after(plan.fired.expiry, pa.concat_tables(remembered), fired_bound)
 
@@ -201,14 +201,14 @@ def _after(column: str | None, rows: pa.Table, bound: int | None) -> pa.Table | 
     return rows.filter(pa.array(keep)) if keep.any() else None
 
 
-def _expiry_bounds(plan: SlicePlan, watermark: int) -> tuple[int | None, int | None]:
-    """Up to which window end panes, and up to which slice end partials, are not needed any more."""
+def _bounds(plan: SlicePlan, watermark: int) -> tuple[int | None, int | None, int | None]:
+    """Up to which window end windows take no more events, and are not kept; up to which slice end slices are not."""
     if watermark == BEGINNING_US:
-        return None, None
+        return None, None, None
     if watermark == END_US:
-        return END_US - 1, END_US - 1
-    bound = max(BEGINNING_US, watermark - plan.allowed_us)
-    return bound, plan.windows.oldest_slice_after(bound)
+        return END_US - 1, END_US - 1, END_US - 1
+    forgotten = plan.forgotten(watermark)
+    return plan.closed_at(watermark), forgotten, plan.windows.oldest_slice_after(forgotten)
 
 
 def _between(rows: pa.Table, first: int | None, last: int | None) -> pa.Table:

@@ -29,9 +29,19 @@ from pyspark.sql.types import (
 from operators.binding import bind_plan, input_columns
 from operators.delivery import Delivery, SparkSink
 from operators.description import Runnable
+from operators.feeding import to_feed
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, Round
-from operators.spark.tasks import EXCHANGE, RESULTS, decode_answer, map_side, state_side, tick_side
+from operators.prepare import prepare
+from operators.spark.tasks import (
+    EXCHANGE,
+    RESULTS,
+    decode_answer,
+    exchange_rows,
+    map_side,
+    state_side,
+    tick_side,
+)
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Manifest
 from recovery.spark_log import (
@@ -107,7 +117,7 @@ class SparkJob:
         )
         query = DurableQuery(session, job, spark_log, self.sink)
         # Only what the job reads: nothing projected later reaches the source.
-        columns = [sf.col(f"`{name}`") for name in plan.input_schema.names]
+        columns = [sf.col(f"`{name}`") for name in plan.read_names]
         query.begin(self.stream.select(*columns), self.trigger)
         return query
 
@@ -187,6 +197,25 @@ class DurableQuery:
         if drain:
             with self._lock:
                 self._drain()
+
+    def feed_back(self, rows: pa.Table | None = None) -> int:
+        """Take back what the late ledger holds of events that came too late, each once, between two batches.
+
+        Or ``rows`` that you bring, each time you bring them. Windows that are still kept take them, whatever the
+        watermark; for windows that are gone there is a ledger row of the reason ``purged``. Panes are delivered as
+        ever. How many events were fed; one checkpoint of its own, or none where there was nothing.
+        """
+        with self._lock:
+            job = self._job
+            back = to_feed(job, rows)
+            if back.num_rows:
+                results = _run_feed(self._session, job.round(feeding=True), back)
+                manifest = job.commit(
+                    results, "feed", Position(), delivered=self._delivery.delivered, fed=rows is None
+                )
+                self._report(manifest)
+                self._delivery.up_to(manifest)
+        return int(back.num_rows)
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Spark's hook. Whatever it raises ends the query and is kept for `await_termination`."""
@@ -299,6 +328,15 @@ def _times_as_numbers(batch: DataFrame) -> DataFrame:
     times = {f.name for f in batch.schema.fields if isinstance(f.dataType, TimestampType)}
     quoted = {name: sf.col(f"`{name}`") for name in batch.columns}
     return batch.select(*(sf.unix_micros(c).alias(n) if n in times else c for n, c in quoted.items()))
+
+
+def _run_feed(session: SparkSession, round_: Round, rows: pa.Table) -> list[PartitionResult]:
+    """The ledger is read and prepared here; the state takes it where it is."""
+    prepared = prepare(round_.plan, rows, round_.intake, round_.partitions)
+    exchanged = pa.Table.from_batches(exchange_rows(prepared, 0, round_.partitions))
+    placed = session.createDataFrame(exchanged).repartitionById(round_.partitions, sf.col("partition"))
+    answers = placed.mapInArrow(partial(state_side, round_), RESULTS).collect()
+    return [decode_answer(bytes(row["result"])) for row in answers]
 
 
 def _run_tick(session: SparkSession, round_: Round, after_us: int) -> list[PartitionResult]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
 
-from operators.partition import Arrivals, PartitionResult, Round, advance, no_arrivals, run_partition, total
-from operators.plan import Plan
-from operators.prepare import Prepared, prepare
+from operators.partition import Arrivals, PartitionResult, Round, no_arrivals, run_partition
+from operators.plan import Plan, advance
+from operators.prepare import Prepared, one_origin, prepare
+from operators.transition import total
 from statestore import errors
 from statestore.errors import TidemarkError, invariant
 
@@ -52,6 +54,7 @@ class Header(msgspec.Struct, frozen=True):
     max_event_us: int | None
     counters: dict[str, int] = {}
     failure: Failure | None = None
+    origins: tuple[str, ...] = ()
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -69,11 +72,11 @@ def map_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         # Ordered by task, then chunk, so that sums fold in the same order whatever arrives first.
         number = (task << 20) + chunk_number
         try:
-            prepared = prepare(round_.plan, chunk, round_.before_us, round_.partitions)
+            prepared = prepare(round_.plan, chunk, round_.intake, round_.partitions)
         except TidemarkError as error:
             yield from _failure_rows(error, number, round_.partitions)
         else:
-            yield from _exchange_rows(prepared, number, round_.partitions)
+            yield from exchange_rows(prepared, number, round_.partitions)
 
 
 def state_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -112,7 +115,8 @@ def _answer(round_: Round, rows: pa.Table) -> Answer:
         partition, arrivals, failure = _gather(round_.plan, rows)
         if failure is not None:
             return Answer(failure=failure)
-        after = advance(round_.plan, round_.before_us, arrivals.max_event_us)
+        arrivals = replace(arrivals, origins=one_origin(round_.plan, round_.origins, arrivals.origins))
+        after = advance(round_.plan, round_.before_us, arrivals.max_event_us, round_.now_us)
         return Answer(run_partition(round_, partition, arrivals, after))
     except TidemarkError as error:
         return Answer(failure=_failure(error))
@@ -137,11 +141,12 @@ def _chunks(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]
         yield pa.Table.from_batches(held) if held else plan.input_schema.empty_table()
 
 
-def _exchange_rows(prepared: Prepared, number: int, partitions: int) -> Iterator[pa.RecordBatch]:
+def exchange_rows(prepared: Prepared, number: int, partitions: int) -> Iterator[pa.RecordBatch]:
+    """One row per state partition: what a piece of input brings it."""
     ledger_owner = number % partitions
     for partition in range(partitions):
         owner = partition == ledger_owner
-        header = Header(prepared.max_event_us, prepared.counters if owner else {})
+        header = Header(prepared.max_event_us, prepared.counters if owner else {}, origins=prepared.origins)
         partials = prepared.partials[partition]
         columns = [
             pa.array([partition], pa.int32()),
@@ -176,6 +181,7 @@ def _gather(plan: Plan, rows: pa.Table) -> tuple[int, Arrivals, Failure | None]:
         max_event_us=max(maxima, default=None),
         inputs=len(headers),
         counters=total([header.counters for header in headers]),
+        origins=tuple({origin for header in headers for origin in header.origins}),
     )
     return own, arrivals, next((h.failure for h in headers if h.failure is not None), None)
 

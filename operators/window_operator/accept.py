@@ -9,7 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.prepare import LIMIT_US, prepare
+from operators.plan import Intake
+from operators.prepare import ledger, prepare
+from operators.transition import LIMIT_US
 from operators.window_operator.plan import OperatorPlan
 from statestore.changes import ChangeSet
 from statestore.errors import UsageError
@@ -34,8 +36,9 @@ class Accepted:
     counters: dict[str, int]
 
 
-def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, watermark_us: int | None) -> Accepted:
+def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake) -> Accepted:
     """Judge each row of ``batch``: duplicate, out of retention, rejected by its class, or accepted."""
+    watermark_us = intake.watermark_us
     missing = [name for name in plan.input_schema.names if name not in batch.column_names]
     if missing:
         raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
@@ -45,13 +48,13 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, watermark_us: i
     changes = {name: change for name, change in known.changes.items() if name in names}
     fresh = rows.filter(pa.array(known.verdicts == STORED))
     fresh = fresh.sort_by([(plan.origin, "ascending"), (plan.offset, "ascending")])
-    prepared = prepare(plan, fresh, watermark_us, 1)
+    prepared = prepare(plan, fresh, intake, 1)
     rejected = [] if prepared.rejected is None else [prepared.rejected]
     accepted = _without(plan, fresh.cast(plan.input_schema), prepared.rejected)
     gone = rows.filter(pa.array(known.verdicts == OUT_OF_RETENTION))
     counters = dict(prepared.counters)
     if gone.num_rows:
-        rejected.append(_ledger(plan, gone, watermark_us))
+        rejected.append(ledger(plan, gone, FORGOTTEN, watermark_us))
         counters[FORGOTTEN] = gone.num_rows
     if duplicates := int(np.count_nonzero(known.verdicts == DUPLICATE)):
         counters["duplicates"] = duplicates
@@ -83,10 +86,3 @@ def _without(plan: OperatorPlan, rows: pa.Table, rejected: pa.Table | None) -> p
     numbered = rows.select(names).append_column("__row", pa.array(np.arange(rows.num_rows)))
     left = numbered.join(rejected.select(names), keys=names, join_type="left anti", use_threads=False)
     return rows.take(pa.array(np.sort(left["__row"].to_numpy())))
-
-
-def _ledger(plan: OperatorPlan, rows: pa.Table, watermark_us: int | None) -> pa.Table:
-    real = watermark_us is not None and abs(watermark_us) < 2**62
-    mark = pa.array(np.full(rows.num_rows, watermark_us)).cast(TIME) if real else pa.nulls(rows.num_rows, TIME)
-    reasons = pa.array([FORGOTTEN]).take(pa.array(np.zeros(rows.num_rows, np.int64)))
-    return rows.append_column("reason", reasons).append_column("watermark", mark).cast(plan.late_schema)

@@ -18,10 +18,10 @@ import pyarrow as pa
 from operators.delivery import read_rows
 from operators.description import Windowed
 from operators.general.names import GROUPS
-from operators.general.step import results_of
+from operators.general.panes import results_of
 from operators.job import Hook, Job, Position, no_hook
-from operators.partition import PartitionResult, total, write_output
-from operators.transition import BEGINNING_US, Moments
+from operators.partition import PartitionResult, write_output
+from operators.transition import BEGINNING_US, Moments, total
 from operators.window_metadata import replay_from
 from operators.window_operator.overlay import Overlay
 from operators.window_operator.plan import bind_operator

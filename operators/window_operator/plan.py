@@ -15,7 +15,7 @@ from operators.description import Windowed
 from operators.general.arrive import FIRST_US, LAST_US
 from operators.general.plan import GeneralPlan
 from operators.window_metadata import WindowTables
-from operators.windows import Counted, Global, Sessions, Windows
+from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows, by_offset
 from statestore.changes import Ranges
 from statestore.errors import UsageError
 from statestore.lists import nested
@@ -67,7 +67,7 @@ class FromMessages(BoundAggregate):
         return self.rows.finish(pa.table(lists, names=[column.name for column in self.rows.state]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OperatorPlan(GeneralPlan):
     """``messages`` is None where nothing needs the messages again: then only their identities are kept."""
 
@@ -112,7 +112,13 @@ def bind_operator(
     kept = tuple(dict.fromkeys((*description.lateness.keep, origin, offset)))
     told = replace(description, lateness=replace(description.lateness, keep=kept))
     plan = bind_plan(told, schema)
+    if isinstance(plan.kind, Given) or by_offset(plan.kind) or plan.clocked:
+        raise UsageError(
+            "the operator fed by hand has windows of event time, or of counted messages", code="operator-window"
+        )
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    if plan.triggers.per_element and any(isinstance(a, BoundRows) for a in plan.aggregates):
+        raise UsageError("functions over messages see them as they are after a batch", code="trigger-element")
     by_store = told.mode != "discarding" and any(isinstance(a, BoundRows) for a in plan.aggregates)
     chosen = _layout(plan.kind, layout) if by_store or retention is not None or layout is not None else None
     origin_type = str(plan.input_schema.field(origin).type)
@@ -175,5 +181,6 @@ def _metadata(kind: Windows, plan: GeneralPlan, origin: str) -> WindowTables:
         return WindowTables("time", None, plan.key_columns, origin=origin, name="metadata")
     if isinstance(kind, Counted):
         return WindowTables("tuple", kind.count, plan.key_specs, origin=origin, name="metadata")
-    size = LAST_US - FIRST_US if isinstance(kind, Global) else kind.size_us
+    assert isinstance(kind, Global | Sliding)
+    size = LAST_US - FIRST_US if isinstance(kind, Global) else kind.size
     return WindowTables("time", size, plan.key_specs, origin=origin, name="metadata")

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.gather import forgotten
 from operators.general.names import END, GROUPS, START
-from operators.partition import advance
+from operators.plan import Intake, advance
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.window_metadata import ending
 from operators.window_metadata import expire as expire_windows
@@ -45,17 +44,16 @@ class Stepped:
 
 def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, before: int | None, now: int) -> Stepped:
     """Messages at the watermark ``before``: each takes effect once, whatever comes again."""
-    took = accept(plan, state, batch, before)
+    took = accept(plan, state, batch, Intake(before, now))
     state.apply(took.changes)
     recorded = record(plan, state, took.messages, before)
     state.apply(recorded.changes)
     low = BEGINNING_US if before is None else before
-    after = advance(plan, before, took.max_event_us)
+    after = advance(plan, before, took.max_event_us, now)
     moved = move(plan, state, took.arriving, Moments(low, low if after is None else after, now, now))
     counters = took.counters | moved.counters
-    return Stepped(
-        moved.after, moved.panes, took.rejected, counters, took.max_event_us, recorded.newest, moved.purged
-    )
+    rejected = [*took.rejected, *moved.rejected]
+    return Stepped(moved.after, moved.panes, rejected, counters, took.max_event_us, recorded.newest, moved.purged)
 
 
 def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
@@ -66,7 +64,8 @@ def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) ->
     purged = (
         _forget_full(plan, state, moved.changes.get(GROUPS)) if plan.by_number else _forget(plan, state, at.after)
     )
-    return Stepped(at.after, moved.panes, counters=moved.counters, purged=purged)
+    rejected = [] if moved.rejected is None else [moved.rejected]
+    return Stepped(at.after, moved.panes, rejected, counters=moved.counters, purged=purged)
 
 
 def messages_of(plan: OperatorPlan, state: Overlay, windows: pa.Table) -> Ranges:
@@ -118,7 +117,7 @@ def _forget(plan: OperatorPlan, state: Overlay, watermark: int) -> bool:
 
 def _over(plan: OperatorPlan, state: Overlay, watermark: int) -> int | None:
     """Windows that end at or before this are over: by lateness, and by retention where it keeps more."""
-    over = forgotten(plan, watermark)
+    over = plan.forgotten(watermark)
     if over in (BEGINNING_US, END_US):
         return None
     if plan.retention is None or plan.messages is None:
@@ -137,7 +136,7 @@ def _bound(plan: OperatorPlan, over: int) -> int | None:
     if isinstance(kind, Sessions):
         if plan.rule == "event":
             return over - 1
-        return over - kind.gap_us if kind.gap_column is None else None
+        return over - kind.gap if kind.gap_column is None else None
     return over - 1 if plan.messages is None and plan.rule == "event" else None
 
 

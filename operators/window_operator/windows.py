@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.arrive import assign, closed_to, int_bounds
+from operators.general.arrive import assign, int_bounds, refusing
 from operators.general.counting import count_windows, number
 from operators.general.names import ALONE, COUNTED, END, START
 from operators.general.sessions import merge_sessions
@@ -55,10 +55,10 @@ def _pairs(
         assert numbers is not None
         index, starts = count_windows(numbers, kind.count, kind.step)
         return index, starts, starts + kind.count
-    index, starts, ends = assign(plan, accepted[plan.event_time].cast(pa.int64()).to_numpy(), accepted)
+    index, starts, ends = assign(plan.kind, accepted[plan.event_time].cast(pa.int64()).to_numpy(), accepted)
     if plan.rule == "event" or watermark_us is None:
         return index, starts, ends
-    open_ = ~closed_to(plan, ends, watermark_us)
+    open_ = ~refusing(plan, ends, watermark_us, feeding=False)
     return index[open_], starts[open_], ends[open_]
 
 

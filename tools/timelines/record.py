@@ -110,7 +110,7 @@ class Recorder:
         if self._whole:
             return frozenset(self._bounds(row) for row in self._harness.windows().to_pylist())
         windows, allowed = self._description.windows, self._description.lateness.allowed_us // MINUTE_US
-        size, slide = windows.size_us // MINUTE_US, windows.slide_us // MINUTE_US  # type: ignore[union-attr]
+        size, slide = windows.size // MINUTE_US, windows.slide // MINUTE_US  # type: ignore[union-attr]
         found = set()
         for dot in self._accepted:
             starts = range(dot.at // slide * slide, dot.at - size, -slide)

@@ -1,0 +1,103 @@
+"""What makes no sense, whatever the input: said when a description is bound, before anything happens."""
+
+from __future__ import annotations
+
+import warnings
+
+from operators.aggregates.stamps import EndOfWindow
+from operators.description import RETRACTING, Lateness, Windowed
+from operators.triggers import Trigger
+from operators.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
+from statestore.errors import UsageError
+
+
+def check_sense(description: Windowed) -> None:
+    """Raises `UsageError` for settings that contradict each other; warns where panes do not add up."""
+    _check_axis(description)
+    _check_triggers(description)
+    _check_retention(description)
+    if (
+        isinstance(description.windows, Sessions)
+        and description.mode != RETRACTING
+        and _shows_unfinished(description)
+    ):
+        warnings.warn(
+            "sessions grow and merge; only .accumulation(RETRACTING) takes back what the sessions before had shown",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _check_axis(description: Windowed) -> None:
+    kind = description.windows
+    if kind is not None and by_offset(kind):
+        if description.offset is None:
+            raise UsageError("windows of offsets need windowed(offset=...)", code="offset")
+        if description.processing_time or description.watermark_delay_us:
+            raise UsageError("windows of offsets follow the offsets, not a time", code="offset")
+        if description.lateness != Lateness(keep=description.lateness.keep):
+            raise UsageError("say how many offsets may be late: count_window(..., late=...)", code="window-late")
+    elif description.event_time is None and not description.processing_time and kind is not None:
+        raise UsageError("say which column is the event time, or processing_time=True", code="event-time")
+    if description.processing_time and kind is None:
+        raise UsageError("windows of the input have times of their own", code="processing-time")
+
+    if _by_number(kind) and any(isinstance(one, EndOfWindow) for _, one in description.aggregates):
+        raise UsageError('these windows have no end in time: take "earliest" or "latest"', code="pane-timestamp")
+
+
+def _by_number(kind: Windows | None) -> bool:
+    """Whether windows are of numbers or offsets."""
+    return isinstance(kind, Counted) or (kind is not None and by_offset(kind))
+
+
+def _check_triggers(description: Windowed) -> None:
+    triggers, kind = description.triggers, description.windows
+    if _is(triggers.early, "every_event_time") and (_by_number(kind) or isinstance(kind, Global)):
+        raise UsageError("these windows have no event time to go by", code="trigger-window")
+    if triggers.per_element:
+        if description.offset is None:
+            raise UsageError(
+                "a pane at each N-th element needs an order: windowed(offset=...)", code="trigger-element"
+            )
+        if isinstance(kind, Sessions):
+            raise UsageError("sessions change as a whole with a batch", code="trigger-element")
+    alone = triggers.early is None and triggers.when is None
+    shows_late = triggers.late is not None or triggers.closing != "never"
+    if alone and triggers.on_time == "never" and not shows_late:
+        raise UsageError("with these triggers nothing is ever shown", code="trigger-nothing")
+    once = alone and not shows_late and not isinstance(kind, Sessions)
+    if once and description.mode == RETRACTING:
+        raise UsageError(
+            "every window shows one pane with these triggers: there is nothing to retract", code="nothing-to-retract"
+        )
+
+
+def _check_retention(description: Windowed) -> None:
+    retained, kind = description.retained, description.windows
+    if retained is None:
+        return
+    if isinstance(kind, Global | Counted):
+        raise UsageError("count and global windows are kept until they are full, or for ever", code="retention")
+    if retained.windows is not None and not isinstance(kind, Sliding):
+        raise UsageError("only windows of a fixed size are retained by number", code="retention")
+    if kind is not None and by_offset(kind):
+        if retained.span_us is not None:
+            raise UsageError("windows of offsets are retained by number: retain(windows=...)", code="retention")
+    elif retained.span_us is not None and retained.span_us < description.lateness.allowed_us:
+        raise UsageError(
+            "a window is retained for as long as it takes events, or longer",
+            code="retention",
+            retain=retained.span_us,
+        )
+
+
+def _shows_unfinished(description: Windowed) -> bool:
+    """Whether a session may show a pane before it is certain not to grow."""
+    triggers = description.triggers
+    early = triggers.early is not None or triggers.when is not None
+    return early or (triggers.late is not None and description.lateness.allowed_us > 0)
+
+
+def _is(trigger: Trigger | None, kind: str) -> bool:
+    return trigger is not None and trigger.kind == kind
