@@ -31,12 +31,13 @@ Counters = dict[str, int]
 class Prepared:
     """What one piece of input came to.
 
-    ``partials`` has, per state partition, rows of the plan's ``exchanged`` (a key may repeat); ``rejected`` rows of
-    the late ledger; ``max_event_us`` the largest accepted event time, None when there was none; ``origins`` where the
-    input comes from, of a plan that takes one origin.
+    ``partials`` has, per state partition, rows of the plan's ``exchanged`` (a key may repeat); ``accepted`` the
+    events in them, ``rejected`` rows of the late ledger; ``max_event_us`` the largest accepted event time, None when
+    there was none; ``origins`` where the input comes from, of a plan that takes one origin.
     """
 
     partials: list[pa.Table]
+    accepted: pa.Table
     rejected: pa.Table | None
     max_event_us: int | None
     counters: Counters
@@ -55,7 +56,8 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
     accepted, rejected, counters = _classify(plan, events, intake)
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
-        return Prepared([plan.exchanged.schema.empty_table()] * partitions, rejected, None, counters, origins)
+        nothing = [plan.exchanged.schema.empty_table()] * partitions
+        return Prepared(nothing, accepted, rejected, None, counters, origins)
     times = _int_times(accepted[plan.event_time])
     if intake.watermark_us is not None:
         partly = plan.refused(accepted, times, intake.watermark_us, feeding=intake.feeding)
@@ -65,7 +67,7 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
             counters["purged_windows" if intake.feeding else "refused_windows"] = partly.num_rows
     partials = _split(plan, plan.arrive(accepted, times, intake), partitions)
     newest = None if intake.feeding else int(times.max())
-    return Prepared(partials, rejected, newest, counters, origins)
+    return Prepared(partials, accepted, rejected, newest, counters, origins)
 
 
 def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[str, ...]:

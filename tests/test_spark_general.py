@@ -36,7 +36,7 @@ from operators import (
 from operators.description import Runnable
 from statestore.store import StoreConfig
 from tests.spark_inputs import sample, write
-from tests.test_spark_job import finish, output
+from tests.test_spark_job import finish, output, stream
 
 pytestmark = pytest.mark.spark
 
@@ -72,6 +72,18 @@ DESCRIPTIONS: dict[str, tuple[Runnable, StoreConfig]] = {
         .trigger(when=or_finally(repeatedly(after_count(9)), any_of(after_watermark(), after_count(30)))),
         Parquet(),
     ),
+    "offsets, a pane at each third": (
+        windowed(key="k", offset="id")
+        .window(count_window(40, 20, by="offset"))
+        .aggregate(n=count(), all=list_("id"))
+        .trigger(early=after_count(3), per_element=True)
+        .accumulation(RETRACTING),
+        Parquet(),
+    ),
+    "sessions of offsets": (
+        windowed(key="k", offset="id").window(session(offsets=6)).aggregate(n=count()).accumulation(RETRACTING),
+        Memory(),
+    ),
     "deduplicated": (
         deduplicated(event_time="t", on=["k", "v"], within="10 seconds", watermark_delay="30 seconds"),
         Parquet(),
@@ -91,3 +103,39 @@ def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     assert panes == output(tmp_path / "alone", "panes")
     assert len(panes) > 1
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
+
+
+FED: dict[str, Windowed] = {
+    "tumbling, retained": job().window(tumbling("10 seconds")).late("5 seconds").retain("30 seconds"),
+    "overlapping, only two kept": job()
+    .window(sliding("20 seconds", "10 seconds"))
+    .late("0 seconds")
+    .retain(windows=3),
+    "sessions": job().window(session("3 seconds")).late("5 seconds").retain("1 minute").trigger(late=after_count(2)),
+}
+
+
+@pytest.mark.parametrize("name", FED)
+def test_feeding_the_ledger_back_equals_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    description = FED[name].accumulation(RETRACTING)
+    tables = sample(4, 150)
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+    query = description.on_spark(
+        stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", partitions=3
+    ).start()
+    query.process_all_available()
+    fed = query.feed_back()
+    assert query.feed_back() == 0
+    query.stop(drain=True)
+    alone = description.standalone(checkpoint=tmp_path / "alone")
+    alone.run(tables)
+    again = alone.feed_back()
+    assert again.num_rows
+    alone.drain()
+    assert output(tmp_path / "spark", "panes") == output(tmp_path / "alone", "panes")
+    assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
+    totals = query.manifest.totals
+    assert totals["fed"] == fed
+    assert 0 < totals["fed_accepted"] < fed
+    assert totals["purged"] == fed - totals["fed_accepted"]

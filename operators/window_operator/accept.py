@@ -34,6 +34,7 @@ class Accepted:
     rejected: list[pa.Table]
     max_event_us: int | None
     counters: dict[str, int]
+    origins: tuple[str, ...]
 
 
 def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake) -> Accepted:
@@ -50,7 +51,6 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake)
     fresh = fresh.sort_by([(plan.origin, "ascending"), (plan.offset, "ascending")])
     prepared = prepare(plan, fresh, intake, 1)
     rejected = [] if prepared.rejected is None else [prepared.rejected]
-    accepted = _without(plan, fresh.cast(plan.input_schema), prepared.rejected)
     gone = rows.filter(pa.array(known.verdicts == OUT_OF_RETENTION))
     counters = dict(prepared.counters)
     if gone.num_rows:
@@ -58,7 +58,9 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake)
         counters[FORGOTTEN] = gone.num_rows
     if duplicates := int(np.count_nonzero(known.verdicts == DUPLICATE)):
         counters["duplicates"] = duplicates
-    return Accepted(changes, accepted, prepared.partials[0], rejected, prepared.max_event_us, counters)
+    return Accepted(
+        changes, prepared.accepted, prepared.partials[0], rejected, prepared.max_event_us, counters, prepared.origins
+    )
 
 
 def _identities(plan: OperatorPlan, rows: pa.Table, watermark_us: int | None) -> pa.Table:
@@ -77,12 +79,3 @@ def _identities(plan: OperatorPlan, rows: pa.Table, watermark_us: int | None) ->
 def _times(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     times = pc.fill_null(column.cast(TIME).cast(pa.int64()), 2**63 - 1).to_numpy()
     return times, (times <= LIMIT_US) & (times >= -LIMIT_US)
-
-
-def _without(plan: OperatorPlan, rows: pa.Table, rejected: pa.Table | None) -> pa.Table:
-    if rejected is None:
-        return rows
-    names = [plan.origin, plan.offset]
-    numbered = rows.select(names).append_column("__row", pa.array(np.arange(rows.num_rows)))
-    left = numbered.join(rejected.select(names), keys=names, join_type="left anti", use_threads=False)
-    return rows.take(pa.array(np.sort(left["__row"].to_numpy())))

@@ -17,16 +17,18 @@ import pyarrow as pa
 
 from operators.delivery import read_rows
 from operators.description import Windowed
-from operators.general.names import GROUPS
+from operators.feeding import to_feed
+from operators.general.names import GROUPS, START
 from operators.general.panes import results_of
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, write_output
+from operators.plan import Intake
 from operators.transition import BEGINNING_US, Moments, total
 from operators.window_metadata import replay_from
 from operators.window_operator.overlay import Overlay
 from operators.window_operator.plan import bind_operator
 from operators.window_operator.rebuilding import put_back, rebuildable
-from operators.window_operator.step import Stepped, messages_of, move, take_messages
+from operators.window_operator.step import Stepped, messages_of, move, take_back, take_messages
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Kind
 from statestore.errors import UsageError
@@ -60,6 +62,7 @@ class _Since:
     counters: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     max_event_us: int | None = None
+    origins: tuple[str, ...] = ()
 
     def and_then(self, step: Stepped, messages: int) -> _Since:
         """With one more step."""
@@ -70,6 +73,7 @@ class _Since:
             total([self.counters, step.counters]),
             self.messages + messages,
             max(seen, default=None),
+            step.origins or self.origins,
         )
 
 
@@ -117,7 +121,8 @@ class WindowOperator:
         rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         self._not_drained()
         state = self._current().fork()
-        step = take_messages(self._plan, state, rows, self._watermark, self._now or 0)
+        intake = Intake(self._watermark, self._now or 0, origins=self._since.origins or self._job.head.origins)
+        step = take_messages(self._plan, state, rows, intake)
         opened = step.newest is not None and (self._newest is None or step.newest > self._newest)
         self._newest = step.newest if opened else self._newest
         self._adopt(state, step, rows.num_rows)
@@ -150,6 +155,23 @@ class WindowOperator:
             self._taken = self._ready[-1]
         self._ready = []
         return results
+
+    def feed_back(self, rows: pa.Table | None = None) -> dict[str, int]:
+        """Take back what the late ledger holds of messages that came too late, each once; how many were.
+
+        Or ``rows`` that you bring, each time you bring them. Windows that are still kept take them, whatever the
+        watermark; for windows that are gone there is a ledger row of the reason ``purged``. It is durable at once.
+        """
+        self._not_drained()
+        self.flush()
+        back = to_feed(self._job, rows)
+        if not back.num_rows:
+            return {}
+        state = self._current().fork()
+        step = take_back(self._plan, state, back, Intake(self._watermark, self._now or 0, feeding=True))
+        self._adopt(state, step, 0)
+        self._flush(fed=rows is None)
+        return step.counters
 
     def flush(self) -> int:
         """Everything so far is durable, and what `get_result` gave is acknowledged. The id of the newest checkpoint.
@@ -278,7 +300,9 @@ class WindowOperator:
             for manifest in self._job.checkpoint.history()
             if manifest.late
         )
-        found = [rows.select(names).rename_columns(empty.column_names).cast(empty.schema) for rows in ledgers]
+        found = [
+            _wholly(rows).select(names).rename_columns(empty.column_names).cast(empty.schema) for rows in ledgers
+        ]
         return pa.concat_tables([empty, *found])
 
     @property
@@ -308,14 +332,15 @@ class WindowOperator:
         self._since = self._since.and_then(step, messages)
         self._watermark = None if step.after == BEGINNING_US else step.after
 
-    def _flush(self, *, drained: bool = False, base: PartitionState | None = None) -> None:
+    def _flush(self, *, drained: bool = False, fed: bool | None = None, base: PartitionState | None = None) -> None:
         """One checkpoint of everything since the last."""
         since = self._since
         result = self._written(since, base or self._base)
         position = Position(processing_us=self._now)
-        kind: Kind = "batch" if since.messages else "tick"
+        kind: Kind = "feed" if fed is not None else "batch" if since.messages else "tick"
         drained = drained or self._job.head.drained
-        self._job.commit([result], kind, position, delivered=self._acknowledged, drained=drained)
+        acknowledged = self._acknowledged
+        self._job.commit([result], kind, position, delivered=acknowledged, drained=drained, fed=bool(fed))
         self._since = _Since()
         if result.panes:
             self._ready.append(self._job.head.id)
@@ -335,6 +360,7 @@ class WindowOperator:
             panes=_file(objects, f"panes/{plan.name}", since.panes, sequence, attempt),
             late=_file(objects, f"late/{plan.name}", since.rejected, sequence, attempt),
             counters=since.counters,
+            origins=since.origins,
         )
 
     def _outstanding(self) -> list[int]:
@@ -347,6 +373,11 @@ class WindowOperator:
         checkpoint = self._job.checkpoint
         manifest = checkpoint.read(checkpoint_id).manifest
         return Result(checkpoint_id, read_rows(checkpoint, manifest.panes, self._plan.pane_schema))
+
+
+def _wholly(rejected: pa.Table) -> pa.Table:
+    """Ledger rows of messages that no window took: one that names a window is about that alone."""
+    return rejected.filter(rejected[START].is_null()) if START in rejected.column_names else rejected
 
 
 def _file(

@@ -13,6 +13,7 @@ from operators.aggregates.own import BoundRows
 from operators.binding import bind_plan
 from operators.description import Windowed
 from operators.general.arrive import FIRST_US, LAST_US
+from operators.general.names import ALONE
 from operators.general.plan import GeneralPlan
 from operators.window_metadata import WindowTables
 from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows, by_offset
@@ -21,7 +22,7 @@ from statestore.errors import UsageError
 from statestore.lists import nested
 from statestore.messages.keys import Layout, choose_layout, parse_layout
 from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
-from statestore.tables import Column, TableSpec
+from statestore.tables import TIME, Column, TableSpec
 
 NUMBER = "_number"
 """Of messages in counted windows: which of its key it is."""
@@ -98,6 +99,15 @@ class OperatorPlan(GeneralPlan):
         """What an input column is called in the message store."""
         return {self.event_time: MESSAGE_TIME, self.origin: ORIGIN, self.offset: OFFSET}.get(name, name)
 
+    def as_messages(self, rows: pa.Table) -> pa.Table:
+        """Input rows with the columns of the message store."""
+        rows = rows.rename_columns([self.message_column(name) for name in rows.column_names])
+        if self.by_offset:
+            rows = rows.append_column(MESSAGE_TIME, rows[OFFSET].cast(TIME))
+        if self.messages is not None and self.messages.layout.by_session and not self.key_names:
+            rows = rows.append_column(ALONE, pa.array(np.zeros(rows.num_rows, np.int8)))
+        return rows
+
 
 def bind_operator(
     description: Windowed,
@@ -111,10 +121,14 @@ def bind_operator(
     """Check everything against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
     kept = tuple(dict.fromkeys((*description.lateness.keep, origin, offset)))
     told = replace(description, lateness=replace(description.lateness, keep=kept))
+    if description.windows is not None and by_offset(description.windows):
+        told = replace(told, offset=offset, origin=origin)
     plan = bind_plan(told, schema)
-    if isinstance(plan.kind, Given) or by_offset(plan.kind) or plan.clocked:
+    if isinstance(plan.kind, Given) or plan.clocked or (plan.by_offset and isinstance(plan.kind, Sessions)):
         raise UsageError(
-            "the operator fed by hand has windows of event time, or of counted messages", code="operator-window"
+            "the operator fed by hand has windows of event time, of offsets, or of counted messages, and sessions of "
+            "event time",
+            code="operator-window",
         )
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
     if plan.triggers.per_element and any(isinstance(a, BoundRows) for a in plan.aggregates):
@@ -122,7 +136,7 @@ def bind_operator(
     by_store = told.mode != "discarding" and any(isinstance(a, BoundRows) for a in plan.aggregates)
     chosen = _layout(plan.kind, layout) if by_store or retention is not None or layout is not None else None
     origin_type = str(plan.input_schema.field(origin).type)
-    position = ("offset",) if isinstance(plan.kind, Counted) else ("ts", "offset")
+    position = ("offset",) if _of_tuples(plan.kind) else ("ts", "offset")
     bare = OperatorPlan(
         **values,
         origin=origin,
@@ -137,14 +151,19 @@ def bind_operator(
     return replace(full, messages=_messages(full, chosen), aggregates=_aggregates(full)) if chosen else full
 
 
+def _of_tuples(kind: Windows) -> bool:
+    """Whether windows are of messages, by number or by offset."""
+    return isinstance(kind, Counted) or by_offset(kind)
+
+
 def _layout(kind: Windows, asked: str | None) -> Layout:
-    by_number = isinstance(kind, Counted)
+    of_tuples = _of_tuples(kind)
     if asked is None:
-        return choose_layout("tuple" if by_number else "time", "aggregate", session=isinstance(kind, Sessions))
+        return choose_layout("tuple" if of_tuples else "time", "aggregate", session=isinstance(kind, Sessions))
     found = parse_layout(asked)
-    if found.by_time == by_number:
+    if found.by_time == of_tuples:
         raise UsageError(
-            "messages of counted windows are ordered by offset, those of other windows by time",
+            "messages of count windows are ordered by offset, those of other windows by time",
             code="message-layout",
             layout=asked,
         )
@@ -182,5 +201,7 @@ def _metadata(kind: Windows, plan: GeneralPlan, origin: str) -> WindowTables:
     if isinstance(kind, Counted):
         return WindowTables("tuple", kind.count, plan.key_specs, origin=origin, name="metadata")
     assert isinstance(kind, Global | Sliding)
+    if by_offset(kind) and isinstance(kind, Sliding):
+        return WindowTables("tuple", kind.size, plan.key_specs, origin=origin, name="metadata")
     size = LAST_US - FIRST_US if isinstance(kind, Global) else kind.size
     return WindowTables("time", size, plan.key_specs, origin=origin, name="metadata")

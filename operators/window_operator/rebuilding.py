@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.names import ALONE
 from operators.window_metadata import get_sessions
 from operators.window_operator.plan import OperatorPlan
 from statestore.changes import ChangeSet, TableChanges
@@ -30,12 +29,9 @@ def rebuildable(plan: OperatorPlan) -> MessageTables:
 def put_back(plan: OperatorPlan, view: StateView, replay: pa.Table, rejected: pa.Table) -> ChangeSet:
     """Messages of ``replay`` that had been accepted: known by their identity, not ``rejected`` (origin, offset)."""
     tables = rebuildable(plan)
-    rows = replay.select(plan.input_schema.names).cast(plan.input_schema)
-    rows = rows.rename_columns([plan.message_column(name) for name in rows.column_names])
+    rows = plan.as_messages(replay.select(plan.input_schema.names).cast(plan.input_schema))
     seen = view.lookup(tables.seen.name, tables.seen.conform_keys(rows))
     rows = _once(rows.filter(seen.found), rejected)
-    if tables.layout.by_session and not plan.key_names:
-        rows = rows.append_column(ALONE, pa.array(np.zeros(rows.num_rows, np.int8)))
     rows = tables.conform(rows)
     if plan.sessions and rows.num_rows:
         rows = _of_sessions(plan, view, rows)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from operators.general.names import END, GROUPS, START
 from operators.plan import Intake, advance
+from operators.prepare import prepare
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.window_metadata import ending
 from operators.window_metadata import expire as expire_windows
@@ -40,20 +41,41 @@ class Stepped:
     max_event_us: int | None = None
     newest: int | None = None
     purged: bool = False
+    origins: tuple[str, ...] = ()
 
 
-def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, before: int | None, now: int) -> Stepped:
-    """Messages at the watermark ``before``: each takes effect once, whatever comes again."""
-    took = accept(plan, state, batch, Intake(before, now))
+def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, intake: Intake) -> Stepped:
+    """Messages at a watermark: each takes effect once, whatever comes again."""
+    before, now = intake.watermark_us, intake.now_us
+    took = accept(plan, state, batch, intake)
     state.apply(took.changes)
-    recorded = record(plan, state, took.messages, before)
+    recorded = record(plan, state, took.messages, intake)
     state.apply(recorded.changes)
     low = BEGINNING_US if before is None else before
     after = advance(plan, before, took.max_event_us, now)
     moved = move(plan, state, took.arriving, Moments(low, low if after is None else after, now, now))
     counters = took.counters | moved.counters
     rejected = [*took.rejected, *moved.rejected]
-    return Stepped(moved.after, moved.panes, rejected, counters, took.max_event_us, recorded.newest, moved.purged)
+    return Stepped(
+        moved.after,
+        moved.panes,
+        rejected,
+        counters,
+        took.max_event_us,
+        recorded.newest,
+        moved.purged,
+        took.origins,
+    )
+
+
+def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake) -> Stepped:
+    """Messages out of the late ledger, into windows that are kept."""
+    prepared = prepare(plan, rows, intake, 1)
+    state.apply(record(plan, state, prepared.accepted, intake).changes)
+    low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
+    moved = move(plan, state, prepared.partials[0], Moments(low, low, intake.now_us, intake.now_us))
+    rejected = [*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected]
+    return Stepped(moved.after, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
 
 
 def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
@@ -74,10 +96,10 @@ def messages_of(plan: OperatorPlan, state: Overlay, windows: pa.Table) -> Ranges
     assert tables is not None
     asked = {name: windows[name] for name in tables.session_names or tables.equal_names}
     if not plan.by_number:
-        whole = isinstance(plan.kind, Global)
+        whole, of = isinstance(plan.kind, Global), "offset" if plan.by_offset else "time"
         start, end = windows[START].cast(pa.int64()), pc.subtract(windows[END].cast(pa.int64()), 1)
         nothing = pa.nulls(windows.num_rows, pa.int64())
-        asked |= {"start_time": nothing if whole else start, "end_time": nothing if whole else end}
+        asked |= {f"start_{of}": nothing if whole else start, f"end_{of}": nothing if whole else end}
         return messages_for(tables, state, pa.table(asked))
     metadata = plan.metadata.offsets
     known = state.ranges(metadata.name, windows.select(metadata.key_names[:-1]))

@@ -13,6 +13,7 @@ from operators.general.arrive import assign, int_bounds, refusing
 from operators.general.counting import count_windows, number
 from operators.general.names import ALONE, COUNTED, END, START
 from operators.general.sessions import merge_sessions
+from operators.plan import ONLY, Intake
 from operators.window_metadata import extend, take
 from operators.window_operator.plan import NUMBER, OperatorPlan
 from operators.windows import Counted
@@ -31,12 +32,12 @@ class Recorded:
     newest: int | None
 
 
-def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, watermark_us: int | None) -> Recorded:
+def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, intake: Intake) -> Recorded:
     """Store ``accepted`` messages, and their offsets in the metadata of their windows."""
     if not accepted.num_rows:
         return Recorded({}, None)
     numbers = _numbers(plan, view, accepted) if isinstance(plan.kind, Counted) else None
-    index, starts, ends = _pairs(plan, accepted, numbers, watermark_us)
+    index, starts, ends = _pairs(plan, accepted, numbers, intake)
     rows = accepted.take(pa.array(index))
     columns = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(len(index), np.int8))]
     names = [*(plan.key_names or [ALONE]), START, END, "origin", "offset"]
@@ -47,7 +48,7 @@ def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, watermark_us
 
 
 def _pairs(
-    plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None, watermark_us: int | None
+    plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None, intake: Intake
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Every (message, window) pair, without windows that take nothing any more."""
     kind = plan.kind
@@ -56,9 +57,9 @@ def _pairs(
         index, starts = count_windows(numbers, kind.count, kind.step)
         return index, starts, starts + kind.count
     index, starts, ends = assign(plan.kind, accepted[plan.event_time].cast(pa.int64()).to_numpy(), accepted)
-    if plan.rule == "event" or watermark_us is None:
+    if (plan.rule == "event" and not intake.feeding) or intake.watermark_us is None:
         return index, starts, ends
-    open_ = ~refusing(plan, ends, watermark_us, feeding=False)
+    open_ = ~refusing(plan, ends, intake.watermark_us, feeding=intake.feeding)
     return index[open_], starts[open_], ends[open_]
 
 
@@ -77,11 +78,11 @@ def _messages(plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None) -
     tables = plan.messages
     if tables is None:
         return {}
-    rows = accepted.rename_columns([plan.message_column(name) for name in accepted.column_names])
-    if tables.layout.by_session and not plan.key_names:
-        rows = rows.append_column(ALONE, pa.array(np.zeros(rows.num_rows, np.int8)))
+    rows = plan.as_messages(accepted)
     if numbers is not None:
         rows = rows.append_column(NUMBER, pa.array(numbers))
+    if ONLY in accepted.column_names:  # what comes back for one window has been stored for the others
+        rows = rows.filter(accepted[ONLY].is_null())
     stored = tables.conform(rows)
     changes = {tables.messages.name: TableChanges(put=tables.messages.conform(stored))}
     if tables.counts_sizes:

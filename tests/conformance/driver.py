@@ -33,7 +33,6 @@ class Driver:
         self._total = 0
         self._pending: list[tuple[int, Event]] = []
         self._clock, self._due, self._ended = 0, False, False
-        self._by_processing_time = (case.window or {}).get("time_domain") == "processing"
         self._batches = _uses(case, "end_of_batch")
         bounded = any("end_batch" in body for body in case.steps)
         self._clock_waits = bounded and _uses(case, "processing_time_every")
@@ -91,10 +90,7 @@ class Driver:
     def _tick(self) -> list[pa.Table]:
         self._due = False
         now = self.units.us(self._clock)
-        panes = [self.harness.advance_processing_time(now)]
-        if self._by_processing_time:
-            panes.append(self.harness.advance_watermark(now))
-        return panes
+        return [self.harness.advance_processing_time(now)]
 
     def _feed(self) -> pa.Table:
         rows, events = zip(*self._pending, strict=True)

@@ -106,8 +106,10 @@ def check_supported(case: Case) -> None:
 
 def describe(case: Case, made: Input, wanted: Asked, **triggers: Any) -> Windowed:
     """The description by the public API; ``triggers`` instead of the case's own."""
+    by_clock = (case.window or {}).get("time_domain") == "processing"
+    places: dict[str, Any] = {"processing_time": True} if by_clock else {"event_time": "time"}
     description = (
-        windowed(event_time="time", key="key" if made.keyed else None, name="case")
+        windowed(**places, key="key" if made.keyed else None, name="case")
         .window(window_of(case.window or {"type": "global"}, made.units))
         .aggregate(**wanted.aggregates)
         .late(
