@@ -66,7 +66,8 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     pane_count: int | None = None
     pane_sizes: list[int] | None = None
     watermark_out: Any = None
-    current: Any = None
+    current: Any = msgspec.UNSET
+    bookkeeping: int | None = None
     status_out: Any = None
     left_buffer: Any = None
     right_buffer: Any = None
@@ -101,6 +102,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     closing: Literal["never", "fire_if_non_empty", "fire_always"] = "never"
     timestamp_combiner: Literal["earliest", "latest", "end_of_window"] | None = None
     generator: dict[str, Any] | None = None
+    watermark_convention: str = "exclusive"
     inputs: Any = None
     outputs: list[Any] | None = None
     merges: list[Any] = []

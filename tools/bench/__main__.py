@@ -1,4 +1,4 @@
-"""``python -m tools.bench tumbling|stores [--json] …``."""
+"""``python -m tools.bench tumbling|stores|progress [--json] …``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tools.bench import progress as progress_bench
 from tools.bench import stores as store_benches
 from tools.bench.bids import Bids
 
@@ -69,6 +70,17 @@ def stores(
         rows.append(row)
     if not as_json:
         Console().print(_facts(rows))
+
+
+@app.command()
+def progress(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False) -> None:
+    """Origin progress by itself: buffers a second in order, in random order and in chunks. Some seconds."""
+    rows = list(progress_bench.run())
+    if not as_json:
+        Console().print(_facts(rows))
+        return
+    for row in rows:
+        print(json.dumps(row), flush=True)
 
 
 def measure(keys: int, batch: int, batches: int, rate: int) -> dict[str, Any]:

@@ -1,0 +1,313 @@
+"""Advance-time settings of StreamInsight: CTIs by count or span, and what becomes of events that violate one.
+
+Everything is in application time and in the order (origin, offset) of the rows, row by row, so it does not depend on
+where batches are cut. An event is judged by the CTIs before it; a CTI comes after the event that brought it. An event
+counts for the generation as it was received, whatever becomes of it. Pure and vectorised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.durations import Span, span_us, text_of
+from operators.progress.instants import Flags, Times, instants, is_watermark, moved
+from operators.transition import BEGINNING_US, END_US
+from statestore.errors import UsageError
+from statestore.tables import TIME
+
+Codes = npt.NDArray[np.int8]
+Policy = Literal["drop", "adjust"]
+
+SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
+"""Shapes of rows. The start of a ``cti`` row is a CTI that the source itself enqueued."""
+POINT, INTERVAL, EDGE_START, EDGE_END, CTI = range(len(SHAPES))
+UNKNOWN_SHAPE = len(SHAPES)
+
+CTI_VIOLATION = "cti_violation"
+REASONS = (
+    "",
+    CTI_VIOLATION,
+    "null_event_time",
+    "event_time_out_of_range",
+    "bad_lifetime",
+    "unknown_shape",
+    "bad_cti",
+)
+"""Why a row does not go on; the first says that it does (a good ``cti`` row has no reason and does not go on either).
+"""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A CTI after every ``every`` events, or after every ``span_us`` of start times, stamped with the start of the
+    last event less ``delay_us``; with ``final`` one at the end of time when the query is shut down.
+    """
+
+    every: int | None = None
+    span_us: int | None = None
+    delay_us: int = 0
+    final: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        how = {"every": self.every} if self.span_us is None else {"span": text_of(self.span_us)}
+        return how | {"delay": text_of(self.delay_us), "final": self.final}
+
+
+@dataclass(frozen=True)
+class AdvanceTime:
+    """How application time advances: CTIs generated, imported from the stream of that name, or both."""
+
+    policy: Policy
+    generation: Generation | None = None
+    import_from: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "policy": self.policy,
+            "generation": self.generation.describe() if self.generation else None,
+            "import_from": self.import_from,
+        }
+
+
+def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = False) -> Generation:
+    """A CTI every N events, or every span of time. A negative ``delay`` commits ahead of the event's own time:
+    "-1 microsecond" makes each event final at once. Raises `UsageError` for a count or span that is not above 0.
+    """
+    if isinstance(every, int):
+        if every < 1 or isinstance(every, bool):
+            raise UsageError("a CTI comes after one event at least", code="advance-time", every=every)
+        return Generation(every=every, delay_us=span_us(delay), final=final)
+    span = span_us(every)
+    if span <= 0:
+        raise UsageError("a CTI comes after some time", code="advance-time", every=text_of(span))
+    return Generation(span_us=span, delay_us=span_us(delay), final=final)
+
+
+def advance_time(policy: Policy, generation: Generation | None = None, import_from: str | None = None) -> AdvanceTime:
+    """Settings of a query. Raises `UsageError` for a policy that is neither "drop" nor "adjust", and when nothing
+    would move time: neither a generation nor a stream to import from.
+    """
+    if policy not in ("drop", "adjust"):
+        raise UsageError("violating events are dropped or adjusted", code="advance-time", policy=policy)
+    if generation is None and not import_from:
+        raise UsageError(
+            "give a generation of CTIs, a stream to import them from, or both",
+            code="advance-time",
+            import_from=import_from,
+        )
+    return AdvanceTime(policy, generation, import_from)
+
+
+def in_force(at_source: AdvanceTime | None, at_query: AdvanceTime | None) -> AdvanceTime | None:
+    """The settings that count: those of the query, whole, else those of the source.
+
+    Raises `UsageError` where a source wants to import: only a query knows other streams.
+    """
+    if at_source is not None and (at_source.import_from is not None or at_source.generation is None):
+        raise UsageError(
+            "a source generates CTIs; to import them is for the query to say",
+            code="advance-time",
+            import_from=at_source.import_from,
+        )
+    return at_query or at_source
+
+
+class Advance(msgspec.Struct, frozen=True):
+    """What is kept of a stream between batches; plain data for the manifest.
+
+    ``cti_us`` is the most recent CTI, `BEGINNING_US` before the first. ``counted``: events since the last generated
+    one; ``reference_us``: start time from which the next span is counted. The rest are totals.
+    """
+
+    cti_us: int = BEGINNING_US
+    counted: int = 0
+    reference_us: int | None = None
+    ctis: int = 0
+    ignored: int = 0
+    dropped: int = 0
+    adjusted: int = 0
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """The rows of a batch: shapes (int8, indices of `SHAPES`), starts and ends (int64 us). All of shape ``(rows,)``.
+
+    An end counts for intervals and edge ends only. Where a flag says that there is none the number means nothing.
+    """
+
+    shapes: Codes
+    starts: Times
+    ends: Times
+    no_start: Flags
+    no_end: Flags
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """What became of a batch.
+
+    ``kept``: rows that go on. ``starts``: their start times, adjusted ones at the CTI that they violated.
+    ``reasons``: indices of `REASONS` (int8). All of shape ``(rows,)``. ``cti_us`` are the CTIs in order, each above
+    the last, and ``cti_rows`` the row each comes after (-1: before the first row). Events before a CTI may be
+    released by it.
+    """
+
+    kept: Flags
+    starts: Times
+    adjusted: Flags
+    reasons: Codes
+    cti_rows: Times
+    cti_us: Times
+    state: Advance
+
+    def kept_events(self, events: pa.Table, start: str) -> pa.Table:
+        """The rows that go on, with their adjusted start in ``start`` (timestamp[us, UTC])."""
+        going = events.filter(pa.array(self.kept))
+        column = pa.array(self.starts[self.kept]).cast(TIME)
+        return going.set_column(going.schema.get_field_index(start), start, column)
+
+    def rejected_events(self, events: pa.Table) -> pa.Table:
+        """The rows for the ledger, as they came, with their ``reason`` (text)."""
+        out = self.reasons > 0
+        reasons = pa.array(np.array(REASONS)[self.reasons[out]].tolist(), pa.string())
+        return events.filter(pa.array(out)).append_column("reason", reasons)
+
+
+def lifetimes(
+    events: pa.Table, start: str, end: str | None = None, shape: str = "point", shape_column: str | None = None
+) -> Lifetimes:
+    """Lifetimes of the rows of a table: all of one ``shape``, or each of the one that ``shape_column`` (text) names.
+
+    ``start`` and ``end`` are columns of timestamps or microseconds. Raises `UsageError` for a column that is missing,
+    a shape that is not one of `SHAPES`, or a shape that has an end where no column is given.
+    """
+    wanted = [name for name in (start, end, shape_column) if name is not None]
+    if missing := [name for name in wanted if name not in events.column_names]:
+        raise UsageError("a batch lacks columns of its lifetimes", code="column-missing", missing=missing)
+    if shape not in SHAPES or (end is None and shape_column is None and shape in ("interval", "edge_end")):
+        raise UsageError("an event has a shape, and an end where it ends", code="event-shape", shape=shape, end=end)
+    starts, no_start = instants(events[start], start)
+    ends, no_end = instants(events[end], end) if end is not None else (starts, np.ones(len(starts), bool))
+    if shape_column is None:
+        return Lifetimes(np.full(len(starts), SHAPES.index(shape), np.int8), starts, ends, no_start, no_end)
+    codes = pc.fill_null(pc.index_in(events[shape_column].cast(pa.string()), pa.array(SHAPES)), UNKNOWN_SHAPE)
+    return Lifetimes(np.asarray(codes).astype(np.int8), starts, ends, no_start, no_end)
+
+
+def advance(settings: AdvanceTime, state: Advance, rows: Lifetimes, imported_us: int = BEGINNING_US) -> Advanced:
+    """Take a batch in order. ``imported_us``: the CTI of the stream imported from, as it is before the first row.
+
+    Nothing is raised for what is in the rows: they are dropped with a reason, or adjusted.
+    """
+    reasons = _unsound(rows)
+    sound = reasons == 0
+    candidates, generated, next_ = _candidates(settings.generation, state, rows, sound)
+    imported = imported_us if settings.import_from is not None else BEGINNING_US
+    opening = max(state.cti_us, imported)
+    course = np.maximum.accumulate(np.concatenate([np.array([opening], np.int64), candidates]))
+    before = course[:-1]
+    judged = np.where(rows.shapes == EDGE_END, rows.ends, rows.starts)
+    violates = sound & (judged < before) & (rows.shapes != CTI)
+    adjusted = violates & (settings.policy == "adjust") & (_last_instants(rows) >= before)
+    reasons[violates & ~adjusted] = REASONS.index(CTI_VIOLATION)
+    moves = np.flatnonzero(course[1:] > course[:-1])
+    first = [(-1, opening)] if opening > state.cti_us else []
+    return Advanced(
+        kept=(reasons == 0) & (rows.shapes != CTI),
+        starts=np.where(adjusted, before, rows.starts),
+        adjusted=adjusted,
+        reasons=reasons,
+        cti_rows=np.concatenate([np.array([row for row, _ in first], np.int64), moves]),
+        cti_us=np.concatenate([np.array([cti for _, cti in first], np.int64), course[1:][moves]]),
+        state=msgspec.structs.replace(
+            next_,
+            cti_us=int(course[-1]),
+            ctis=state.ctis + len(moves) + len(first),
+            ignored=state.ignored + generated - len(moves),
+            dropped=state.dropped + int(np.count_nonzero(violates & ~adjusted)),
+            adjusted=state.adjusted + int(np.count_nonzero(adjusted)),
+        ),
+    )
+
+
+def finish(settings: AdvanceTime, state: Advance) -> Advance:
+    """When the query is shut down: at the end of time if the settings want a final CTI, else as it was."""
+    if settings.generation is None or not settings.generation.final or state.cti_us == END_US:
+        return state
+    return msgspec.structs.replace(state, cti_us=END_US, ctis=state.ctis + 1)
+
+
+def _unsound(rows: Lifetimes) -> Codes:
+    """Reasons for rows that are no events, 0 for the others."""
+    ends_count = (rows.shapes == INTERVAL) | (rows.shapes == EDGE_END)
+    # An edge may end where it starts: that takes the event back. An interval without length is none.
+    short = np.where(rows.shapes == INTERVAL, rows.ends <= rows.starts, rows.ends < rows.starts)
+    beyond = ~is_watermark(rows.starts) | (rows.starts == BEGINNING_US) | (rows.starts == END_US)
+    control = rows.shapes == CTI
+    reasons = np.zeros(len(rows.starts), np.int8)
+    for mask, reason in (
+        (ends_count & (rows.no_end | short), "bad_lifetime"),
+        (beyond & ~control, "event_time_out_of_range"),
+        (rows.no_start & ~control, "null_event_time"),
+        (control & (rows.no_start | ~is_watermark(rows.starts)), "bad_cti"),
+        (rows.shapes == UNKNOWN_SHAPE, "unknown_shape"),
+    ):
+        reasons[mask] = REASONS.index(reason)
+    return reasons
+
+
+def _last_instants(rows: Lifetimes) -> Times:
+    """The last instant of each event's lifetime: a point is one instant, an edge start is open."""
+    last = np.where(rows.shapes == EDGE_START, END_US, rows.starts)
+    return np.where(rows.shapes == INTERVAL, rows.ends - 1, last)
+
+
+def _candidates(
+    settings: Generation | None, state: Advance, rows: Lifetimes, sound: Flags
+) -> tuple[Times, int, Advance]:
+    """Per row the CTI it brings (`BEGINNING_US`: none), how many there are, and what is counted after the batch."""
+    found = np.full(len(rows.starts), BEGINNING_US, np.int64)
+    control = sound & (rows.shapes == CTI)
+    found[control] = rows.starts[control]
+    if settings is None:
+        return found, int(np.count_nonzero(control)), state
+    # Ends of edges count neither as events nor as time.
+    places = np.flatnonzero(sound & (rows.shapes != EDGE_END) & ~control)
+    starts = rows.starts[places]
+    if settings.every is not None:
+        fires = np.arange(settings.every - 1 - state.counted % settings.every, len(places), settings.every)
+        state = msgspec.structs.replace(state, counted=(state.counted + len(places)) % settings.every)
+    else:
+        fires, reference = _spans(starts, state.reference_us, settings.span_us or 1)
+        state = msgspec.structs.replace(state, reference_us=reference)
+    found[places[fires]] = moved(starts[fires], -settings.delay_us)
+    return found, len(fires) + int(np.count_nonzero(control)), state
+
+
+def _spans(starts: Times, reference_us: int | None, span_us: int) -> tuple[Times, int | None]:
+    """Events whose start is ``span_us`` or more after that of the last such event (at first: the first event).
+
+    Their places, and the new reference. Only a new peak can be one, so the next of each is searched for among the
+    peaks.
+    """
+    if not len(starts):
+        return np.zeros(0, np.int64), reference_us
+    reference = int(starts[0]) if reference_us is None else reference_us
+    peaks = np.maximum.accumulate(starts)
+    place = int(np.searchsorted(peaks, reference + span_us))
+    following = np.searchsorted(peaks, moved(peaks, span_us)).tolist() if place < len(peaks) else []
+    found = []
+    while place < len(peaks):
+        found.append(place)
+        place = following[place]
+    places = np.array(found, np.int64)
+    return places, int(peaks[places[-1]]) if found else reference

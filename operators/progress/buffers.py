@@ -1,0 +1,113 @@
+"""Buffers of origins as columns: what each says of itself, and what of that can be used. Pure and vectorised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.progress.instants import Flags, Times, instants, is_watermark
+from operators.transition import BEGINNING_US
+from statestore.errors import UsageError
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Buffers in the order of arrival; all columns of shape ``(buffers,)``, int64 but for the flags.
+
+    Chunks count from 0. A buffer with ``behind`` k stands for the sequence numbers ``sequence - k`` to ``sequence``.
+    ``watermark_refused``: it has none that can be used, so it moves progress without a watermark. ``unusable``:
+    origin, sequence or chunk number is null or no whole number.
+    """
+
+    origins: Numbers
+    sequences: Numbers
+    chunks: Numbers
+    last: Flags
+    watermarks_us: Times
+    behind: Numbers
+    watermark_refused: Flags
+    unusable: Flags
+
+    def __len__(self) -> int:
+        return len(self.origins)
+
+
+def buffers(
+    origins: Any, sequences: Any, chunks: Any = 0, last: Any = True, watermarks: Any = None, behind: Any = 0
+) -> Buffers:
+    """Buffers from Arrow or numpy columns of equal length; a single number stands for all.
+
+    Watermarks are timestamps, or microseconds as integers or floats; null, NaN and what is beyond the years 1 to 9999
+    (with the ends of time) is refused row by row. Raises `UsageError` for columns of other types or lengths.
+    """
+    ids, no_id = _numbers(origins, "origins", None)
+    rows = len(ids)
+    numbers, no_number = _numbers(sequences, "sequences", rows)
+    parts, no_part = _numbers(chunks, "chunks", rows)
+    ranges, no_range = _numbers(behind, "behind", rows)
+    marks, no_mark = (
+        (np.full(rows, BEGINNING_US, np.int64), np.ones(rows, bool))
+        if watermarks is None
+        else instants(_sized(watermarks, "watermarks", rows), "watermarks")
+    )
+    refused = no_mark | ~is_watermark(marks)
+    if refused.any():
+        marks = np.where(refused, BEGINNING_US, marks)
+    unusable = no_id | no_number | no_part | no_range
+    return Buffers(ids, numbers, parts, _flags(last, rows), marks, ranges, refused, unusable)
+
+
+def from_table(table: pa.Table) -> Buffers:
+    """Buffers from columns ``origin``, ``sequence``, ``chunk``, ``last_chunk`` and ``watermark``; ``behind`` if
+    there.
+
+    Raises `UsageError` when one is missing.
+    """
+    names = ("origin", "sequence", "chunk", "last_chunk", "watermark")
+    if missing := [name for name in names if name not in table.column_names]:
+        raise UsageError("a batch lacks columns of its buffers", code="column-missing", missing=missing)
+    behind = table["behind"] if "behind" in table.column_names else 0
+    origin, sequence, chunk, last, watermark = (table[name] for name in names)
+    return buffers(origin, sequence, chunk, last, watermark, behind)
+
+
+def _sized(column: Any, name: str, rows: int | None) -> Any:
+    """The column, or as many of one number."""
+    if isinstance(column, int | float) and rows is not None:
+        return np.full(rows, column)
+    array = column if isinstance(column, pa.ChunkedArray | pa.Array | np.ndarray) else pa.array(column)
+    if rows is not None and len(array) != rows:
+        raise UsageError(
+            "columns of buffers are of equal length",
+            code="progress-column",
+            column=name,
+            expected=rows,
+            found=len(array),
+        )
+    return array
+
+
+def _numbers(column: Any, name: str, rows: int | None) -> tuple[Numbers, Flags]:
+    column = _sized(column, name, rows)
+    if isinstance(column, np.ndarray) and column.dtype == np.int64:
+        return column, np.zeros(len(column), bool)
+    return instants(column, name)
+
+
+def _flags(column: Any, rows: int) -> Flags:
+    if isinstance(column, bool):
+        return np.full(rows, column)
+    column = _sized(column, "last", rows)
+    if isinstance(column, np.ndarray) and column.dtype == np.bool_:
+        return column
+    array = column if isinstance(column, pa.ChunkedArray | pa.Array) else pa.array(column)
+    if not pa.types.is_boolean(array.type):
+        raise UsageError("the last chunk is a flag", code="progress-column", column="last", found=array.type)
+    return np.asarray(pc.fill_null(array, False)).astype(bool, copy=False)

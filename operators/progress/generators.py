@@ -1,0 +1,245 @@
+"""Where a watermark comes from: event times, the clock, or control rows of the stream. Pure and vectorised.
+
+A generator holds no state: what a piece of input claims is combined by the maximum, piece by piece, and
+`operators.progress.tracker` keeps it per source. So pieces can be read anywhere, in any order, also twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.durations import Span, span_us, text_of
+from operators.progress.instants import FIRST_US, LAST_US, Flags, Times, instants, is_watermark, moved_one
+from operators.progress.tracker import Report
+from operators.transition import BEGINNING_US
+from statestore.errors import UsageError
+from statestore.tables import TIME
+
+Counters = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a generator made of a piece of input: rows to go on with, a report per source, what it left out."""
+
+    events: pa.Table
+    reports: dict[str, Report]
+    counters: Counters = field(default_factory=dict)
+
+
+class Generator(Protocol):
+    """Reads a piece of input. ``by`` is a column that tells apart the parts of a source, such as Kafka partitions:
+    each part is then a source of its own, called ``source/value``.
+    """
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+        """At processing time ``now_us``, which must not go back from one piece to the next."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        ...
+
+
+@dataclass(frozen=True)
+class MaxEventTime:
+    """The largest event time seen, less ``delay_us``; without a delay NebulaStream's event time.
+
+    Counters: ``held`` events were more than ``hold_future_us`` ahead of processing time and moved nothing;
+    ``watermark_refused`` ones have a time outside of the years 1 to 9999.
+    """
+
+    column: str
+    delay_us: int = 0
+    hold_future_us: int | None = None
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+        """See `Generator`."""
+        times, missing = instants(_column(events, self.column), self.column)
+        beyond = ~missing & ((times < FIRST_US) | (times > LAST_US))
+        held = np.zeros(len(times), bool)
+        if self.hold_future_us is not None:
+            held = ~missing & ~beyond & (times > moved_one(now_us, self.hold_future_us))
+        claims = np.where(missing | beyond | held, BEGINNING_US, times)
+        reports = _reports(claims, _parts(events, source, by), lambda largest: moved_one(largest, -self.delay_us))
+        return Reading(events, reports, _counted(held=held, watermark_refused=beyond))
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        said: dict[str, Any] = {"kind": "max_event_time", "column": self.column, "delay": text_of(self.delay_us)}
+        if self.hold_future_us is not None:
+            said["hold_future"] = text_of(self.hold_future_us)
+        return said
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Processing time less a constant, whatever the rows say (Malhar's fixed watermark)."""
+
+    delay_us: int
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+        """See `Generator`; a piece without rows moves it too."""
+        claim = moved_one(now_us, -self.delay_us)
+        return Reading(events, _alike(events, claim, source, by))
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"kind": "fixed", "delay": text_of(self.delay_us)}
+
+
+@dataclass(frozen=True)
+class IngestionTime:
+    """Events get the processing time at which their piece was received as ``column`` (timestamp[us, UTC]), and so
+    does the watermark. A column of that name is replaced.
+    """
+
+    column: str = "ingestion_time"
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+        """See `Generator`; a piece without rows moves it too, since later rows get a later time."""
+        stamps = pa.array(np.full(events.num_rows, now_us, np.int64)).cast(TIME)
+        place = events.schema.get_field_index(self.column)
+        if place < 0:
+            stamped = events.append_column(self.column, stamps)
+        else:
+            stamped = events.set_column(place, self.column, stamps)
+        return Reading(stamped, _alike(events, now_us, source, by))
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"kind": "ingestion_time", "column": self.column}
+
+
+@dataclass(frozen=True)
+class Punctuation:
+    """Control rows in the stream: where ``flag`` is true (or ``equals`` the value given), ``column`` is a watermark.
+
+    Control rows do not go on. Those without a time or beyond the year 9999 are counted as ``watermark_refused``. One
+    inside a batch classifies from the next batch on.
+    """
+
+    column: str
+    flag: str
+    equals: str | int | bool | None = None
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+        """See `Generator`."""
+        control = self._control(events)
+        times, missing = instants(_column(events, self.column), self.column)
+        refused = control & (missing | ~is_watermark(times))
+        claims = np.where(control & ~refused, times, BEGINNING_US)
+        reports = _reports(claims, _parts(events, source, by), lambda largest: largest, generated=False)
+        data = events.filter(pa.array(~control)) if control.any() else events
+        return Reading(data, reports, _counted(control_rows=control, watermark_refused=refused))
+
+    def _control(self, events: pa.Table) -> Flags:
+        marks = _column(events, self.flag)
+        if self.equals is not None:
+            try:
+                marks = pc.equal(marks, pa.scalar(self.equals))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise _wrong_flag(self.flag, marks.type) from error
+        if not pa.types.is_boolean(marks.type):
+            raise _wrong_flag(self.flag, marks.type)
+        return np.asarray(pc.fill_null(marks, False)).astype(bool, copy=False)
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        said: dict[str, Any] = {"kind": "punctuation", "column": self.column, "flag": self.flag}
+        return said if self.equals is None else said | {"equals": self.equals}
+
+
+def max_event_time(column: str, delay: Span = "0 seconds", *, hold_future: Span | None = None) -> MaxEventTime:
+    """The watermark is the largest event time less ``delay``.
+
+    With ``hold_future`` events more than that ahead of processing time are left out of the maximum. Raises
+    `UsageError` for a negative span.
+    """
+    return MaxEventTime(column, _not_negative(delay), None if hold_future is None else _not_negative(hold_future))
+
+
+def fixed(delay: Span) -> Fixed:
+    """The watermark is processing time less ``delay``. Raises `UsageError` for a negative span."""
+    return Fixed(_not_negative(delay))
+
+
+def _not_negative(span: Span) -> int:
+    found = span_us(span)
+    if found < 0:
+        raise UsageError("a watermark does not run ahead of its source", code="watermark-delay", found=text_of(found))
+    return found
+
+
+def _column(events: pa.Table, name: str) -> Any:
+    if name not in events.column_names:
+        raise UsageError("a batch lacks a column that moves the watermark", code="column-missing", missing=[name])
+    return events[name]
+
+
+def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
+    return UsageError(
+        "control rows are flagged by a boolean column, or by a value of the column's type",
+        code="progress-column",
+        column=name,
+        found=kind,
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Names of sources, and for each row which it is of."""
+
+    names: list[str]
+    codes: Times
+    alone: bool
+
+
+def _parts(events: pa.Table, source: str, by: str | None) -> _Parts:
+    if by is None:
+        return _Parts([source], np.zeros(events.num_rows, np.int64), alone=True)
+    column = _column(events, by)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    # Encoded as one array, so that there is one dictionary; a null is a part of its own.
+    values = pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)]).dictionary_encode("encode")
+    names = [f"{source}/{value}" for value in values.dictionary.to_pylist()]
+    return _Parts(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
+
+
+def _reports(
+    claims: Times, parts: _Parts, watermark: Callable[[int], int], generated: bool = True
+) -> dict[str, Report]:
+    """The largest claim of each source, as ``watermark`` makes one of it."""
+    if parts.alone:
+        largest = int(claims.max(initial=BEGINNING_US))
+        return {parts.names[0]: Report(watermark(largest), rows=len(claims), generated=generated)}
+    most = np.full(len(parts.names), BEGINNING_US, np.int64)
+    np.maximum.at(most, parts.codes, claims)
+    rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
+    return {
+        name: Report(watermark(claim), rows=count, generated=generated)
+        for name, claim, count in zip(parts.names, most.tolist(), rows, strict=True)
+        if count
+    }
+
+
+def _alike(events: pa.Table, claim_us: int, source: str, by: str | None) -> dict[str, Report]:
+    """The same claim from every source of the piece."""
+    parts = _parts(events, source, by)
+    rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
+    return {
+        name: Report(claim_us, rows=count)
+        for name, count in zip(parts.names, rows, strict=True)
+        if count or parts.alone
+    }
+
+
+def _counted(**masks: Flags) -> Counters:
+    return {name: found for name, mask in masks.items() if (found := int(np.count_nonzero(mask)))}

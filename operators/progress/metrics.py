@@ -1,0 +1,174 @@
+"""How progress stands, as numbers: for a query object, and in Prometheus' text format. Pure.
+
+Times in the text are in seconds, as Prometheus wants them; everywhere else they are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from operators.progress.advance_time import Advance
+from operators.progress.origins import OriginCounters
+from operators.progress.tracker import Source, Tracker
+from operators.transition import BEGINNING_US, END_US
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""What an HTTP answer with `prometheus_text` says it is."""
+Labels = Mapping[str, str]
+Sample = tuple[Labels, int | str]
+
+
+class SourceMetrics(msgspec.Struct, frozen=True):
+    """One source. ``lag_us`` is processing time less watermark, ``behind_us`` the fastest source's watermark less
+    this one's; None while there is no watermark.
+    """
+
+    watermark_us: int | None
+    lag_us: int | None
+    behind_us: int | None
+    idle: bool
+    quiet_us: int
+    rows: int
+    advances: int
+    backward: int
+    refused: int
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """A tracker in numbers. ``watermark_us`` and ``lag_us`` are None while there is no watermark, and at the end."""
+
+    watermark_us: int | None
+    lag_us: int | None
+    drift_us: int
+    max_drift_us: int
+    advances: int
+    backward: int
+    refused: int
+    clock_backward: int
+    idle_sources: int
+    ended_sources: int
+    sources: dict[str, SourceMetrics]
+
+
+def metrics(tracker: Tracker) -> Metrics:
+    """How a tracker stands after its last round."""
+    marks = [_known(source.watermark_us) for source in tracker.sources.values()]
+    lead = max((mark for mark in marks if mark is not None), default=None)
+    watermark = _known(tracker.watermark_us)
+    return Metrics(
+        watermark_us=watermark,
+        lag_us=_less(tracker.processing_us, watermark),
+        drift_us=tracker.drift_us,
+        max_drift_us=tracker.max_drift_us,
+        advances=tracker.advances,
+        backward=tracker.backward,
+        refused=tracker.refused,
+        clock_backward=tracker.clock_backward,
+        idle_sources=sum(source.standing == "idle" for source in tracker.sources.values()),
+        ended_sources=tracker.ended,
+        sources={name: _source(one, tracker.processing_us, lead) for name, one in sorted(tracker.sources.items())},
+    )
+
+
+def _source(source: Source, now_us: int | None, lead_us: int | None) -> SourceMetrics:
+    watermark = _known(source.watermark_us)
+    return SourceMetrics(
+        watermark_us=watermark,
+        lag_us=_less(now_us, watermark),
+        behind_us=_less(lead_us, watermark),
+        idle=source.standing == "idle",
+        quiet_us=source.quiet_us,
+        rows=source.rows,
+        advances=source.advances,
+        backward=source.backward,
+        refused=source.refused,
+    )
+
+
+def _known(instant_us: int) -> int | None:
+    return None if instant_us in (BEGINNING_US, END_US) else instant_us
+
+
+def _less(later_us: int | None, earlier_us: int | None) -> int | None:
+    return None if later_us is None or earlier_us is None else later_us - earlier_us
+
+
+def prometheus_text(
+    found: Metrics,
+    labels: Labels | None = None,
+    violations: Mapping[str, Advance] | None = None,
+    buffers: Mapping[str, OriginCounters] | None = None,
+) -> str:
+    """In the text format 0.0.4. ``labels`` stand on every sample, such as the job's name.
+
+    ``violations`` has advance-time states by source, ``buffers`` counters of origin progress by source. A watermark
+    that is not there has no sample.
+    """
+    return "".join(
+        line
+        for name, kind, help_, samples in _families(found, violations or {}, buffers or {})
+        for line in _lines(name, kind, help_, samples, dict(labels or {}))
+    )
+
+
+def _families(
+    found: Metrics, violations: Mapping[str, Advance], buffers: Mapping[str, OriginCounters]
+) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    each = found.sources.items()
+
+    def by_source(field: str) -> list[Sample]:
+        return [({"source": name}, getattr(one, field)) for name, one in each]
+
+    def seconds_by_source(field: str) -> list[Sample]:
+        return [({"source": name}, _seconds(us)) for name, one in each if (us := getattr(one, field)) is not None]
+
+    yield "watermark_seconds", "gauge", "Overall watermark, exclusive.", _alone(found.watermark_us)
+    yield "watermark_lag_seconds", "gauge", "Processing time less overall watermark.", _alone(found.lag_us)
+    yield "source_watermark_seconds", "gauge", "Watermark of a source.", seconds_by_source("watermark_us")
+    yield "source_lag_seconds", "gauge", "Processing time less a source's watermark.", seconds_by_source("lag_us")
+    yield "source_idle", "gauge", "Whether a source is idle.", [({"source": n}, int(one.idle)) for n, one in each]
+    yield "idle_sources", "gauge", "Sources that are left out of the minimum.", [({}, found.idle_sources)]
+    yield "source_drift_seconds", "gauge", "Fastest less slowest counted source.", _alone(found.drift_us)
+    yield "watermark_advances_total", "counter", "Moves of the overall watermark.", [({}, found.advances)]
+    yield "source_advances_total", "counter", "Moves of a source's watermark.", by_source("advances")
+    yield "source_rows_total", "counter", "Rows a source has given.", by_source("rows")
+    yield "source_backward_total", "counter", "Steps back that were ignored.", by_source("backward")
+    yield "source_refused_total", "counter", "Watermarks that cannot be one.", by_source("refused")
+    yield "clock_backward_total", "counter", "Rounds whose clock had jumped back.", [({}, found.clock_backward)]
+    by_policy: list[Sample] = [
+        ({"source": name, "policy": policy}, getattr(state, field))
+        for name, state in sorted(violations.items())
+        for policy, field in (("drop", "dropped"), ("adjust", "adjusted"))
+    ]
+    yield "cti_violations_total", "counter", "Events behind a CTI, by what became of them.", by_policy
+    by_fate: list[Sample] = [
+        ({"source": name, "fate": fate}, count)
+        for name, counters in sorted(buffers.items())
+        for fate, count in msgspec.structs.asdict(counters).items()
+    ]
+    yield "buffers_total", "counter", "Buffers of origins, by what became of them.", by_fate
+
+
+def _alone(us: int | None) -> list[Sample]:
+    return [] if us is None else [({}, _seconds(us))]
+
+
+def _seconds(us: int) -> str:
+    """Exact: a float would lose microseconds of instants."""
+    whole, rest = divmod(abs(us), 1_000_000)
+    return f"{'-' if us < 0 else ''}{whole}.{rest:06d}"
+
+
+def _lines(name: str, kind: str, help_: str, samples: Iterable[Sample], labels: Labels) -> Iterator[str]:
+    samples = list(samples)
+    if samples:
+        yield f"# HELP tidemark_{name} {help_}\n# TYPE tidemark_{name} {kind}\n"
+    for own, value in samples:
+        said = ",".join(f'{key}="{_escaped(text)}"' for key, text in sorted({**labels, **own}.items()))
+        yield f"tidemark_{name}{{{said}}} {value}\n" if said else f"tidemark_{name} {value}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,353 @@
+"""Progress of origins whose buffers arrive in any order: up to where all of each has been seen. Pure, vectorised.
+
+A buffer carries its origin, a sequence number (from 1, without gaps), a chunk number (from 0), whether it is the last
+chunk, and a watermark. A sequence number is whole when all chunks up to the last have been seen; its watermark is the
+largest of theirs. An origin's watermark is the largest within its longest whole prefix (that of the newest, where
+none steps back), the overall one W the smallest over origins. Any order of arrival gives the same answer. What is
+kept of an origin is its prefix and the buffers beyond the first gap. After NebulaStream, "Watermarking and Progress".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from operators.progress.buffers import Buffers, Numbers, buffers
+from operators.progress.instants import Flags, Times
+from operators.progress.units import Rows, Units, absorbed_of, no_numbers, no_rows, units_of
+from operators.transition import BEGINNING_US, END_US
+from statestore.errors import UsageError, invariant
+
+OPEN = -1
+"""In place of the last sequence number of an origin that has not declared it."""
+REASONS = (
+    "",
+    "seen_before",
+    "bad_sequence",
+    "bad_chunk",
+    "chunk_after_last",
+    "two_last_chunks",
+    "sequence_after_end",
+)
+"""What is said of a buffer; the first: it counts. `seen_before`: a duplicate, or at or behind the prefix."""
+SEEN, BAD_SEQUENCE, BAD_CHUNK, AFTER_LAST, TWO_LAST, AFTER_END = range(1, len(REASONS))
+Codes = npt.NDArray[np.int8]
+
+
+class OriginCounters(msgspec.Struct, frozen=True):
+    """Totals over the life of a job. ``gave_up``: sequence numbers that were no longer waited for."""
+
+    counted: int = 0
+    seen_before: int = 0
+    bad_sequence: int = 0
+    bad_chunk: int = 0
+    chunk_after_last: int = 0
+    two_last_chunks: int = 0
+    sequence_after_end: int = 0
+    watermark_refused: int = 0
+    backward: int = 0
+    gave_up: int = 0
+
+
+class OriginsState(msgspec.Struct, frozen=True):
+    """Plain data for a checkpoint: each origin's id, prefix, watermark and last sequence (or `OPEN`); what waits."""
+
+    origins: list[tuple[int, int, int, int]]
+    pending: dict[str, list[int]]
+    watermark_us: int = BEGINNING_US
+    ended: int = 0
+    counters: OriginCounters = OriginCounters()
+
+
+@dataclass(frozen=True)
+class Origins:
+    """All origins so far; columns of shape ``(origins,)``, sorted by ``ids``, and W.
+
+    ``watermark_us`` is `BEGINNING_US` before all declared origins have a watermark, `END_US` once all have ended.
+    ``waiting_since_us`` is the processing time since which an origin has waited for a gap, `BEGINNING_US` if it does
+    not.
+    """
+
+    ids: Numbers
+    prefixes: Numbers
+    watermarks_us: Times
+    finals: Numbers
+    waiting_since_us: Times
+    pending: Rows = field(default_factory=no_rows)
+    watermark_us: int = BEGINNING_US
+    ended: int = 0
+    counters: OriginCounters = field(default_factory=OriginCounters)
+
+    def prefix_of(self, origin: int) -> int:
+        """The longest whole prefix of an origin; 0 for one that is not known."""
+        found = dict(zip(self.ids.tolist(), self.prefixes.tolist(), strict=True))
+        return int(found.get(origin, 0))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """After a batch of buffers: the origins, and of each buffer what is said (int8, indices of `REASONS`)."""
+
+    origins: Origins
+    reasons: Codes
+    watermark_refused: Flags
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An origin waits since ``since_us`` for ``first`` to ``last`` to be whole; ``buffers`` are there already."""
+
+    origin: int
+    first: int
+    last: int
+    buffers: int
+    since_us: int
+    given_up: bool
+
+
+def origins(declared: Iterable[int] = ()) -> Origins:
+    """Declared origins hold W back from the start; another joins at W with its first buffer."""
+    ids = np.array(sorted(set(declared)), np.int64)
+    zeros = np.zeros(len(ids), np.int64)
+    none = np.full(len(ids), BEGINNING_US, np.int64)
+    return Origins(ids, zeros, none, np.full(len(ids), OPEN, np.int64), none)
+
+
+def assigned(names: Iterable[str], known: Mapping[str, int] | None = None) -> dict[str, int]:
+    """An origin id for each source or stateful operator, from 1; those in ``known`` keep theirs."""
+    found = dict(known or {})
+    for name in names:
+        found.setdefault(name, max(found.values(), default=0) + 1)
+    return found
+
+
+def save(known: Origins) -> OriginsState:
+    """For a checkpoint. How long an origin has waited is not kept: only time while the job runs counts."""
+    rows = zip(*(c.tolist() for c in (known.ids, known.prefixes, known.watermarks_us, known.finals)), strict=True)
+    held = known.pending
+    pending = {
+        "origin": known.ids[held.owners].tolist(),
+        "sequence": held.sequences.tolist(),
+        "chunk": held.chunks.tolist(),
+        "last": held.last.astype(np.int64).tolist(),
+        "watermark_us": held.watermarks_us.tolist(),
+        "behind": held.behind.tolist(),
+    }
+    return OriginsState(list(rows), pending if len(held) else {}, known.watermark_us, known.ended, known.counters)
+
+
+def restore(saved: OriginsState) -> Origins:
+    """As the checkpoint had it."""
+    columns = np.array(saved.origins, np.int64).reshape(len(saved.origins), 4).T
+    ids = columns[0]
+    held = {name: np.array(column, np.int64) for name, column in saved.pending.items()}
+    pending = no_rows()
+    if held:
+        owners = np.searchsorted(ids, held["origin"])
+        last = held["last"].astype(bool)
+        pending = Rows(owners, held["sequence"], held["chunk"], last, held["watermark_us"], held["behind"])
+    none = np.full(len(ids), BEGINNING_US, np.int64)
+    return Origins(
+        ids, columns[1], columns[2], columns[3], none, pending, saved.watermark_us, saved.ended, saved.counters
+    )
+
+
+def take(known: Origins, arrived: Buffers) -> Taken:
+    """The origins after these buffers. Nothing is raised for what is in them: each bad one is told in ``reasons``.
+
+    A batch costs a sort of what is in it and what waits.
+    """
+    known = _with_new(known, arrived)
+    owners = _places(known.ids, arrived.origins)
+    reasons = _first_look(known, arrived, owners)
+    fresh = np.flatnonzero(reasons == 0)
+    new = Rows(owners, arrived.sequences, arrived.chunks, arrived.last, arrived.watermarks_us, arrived.behind)
+    rows = known.pending.then(new if len(fresh) == len(new) else new.of(fresh))
+    units = units_of(rows)
+    old = len(known.pending)
+    late = units.rejected[units.rejected >= old]
+    reasons[fresh[late - old]] = np.where(rows.last[late], TWO_LAST, AFTER_LAST)
+    again = units.repeated[units.repeated >= old]
+    reasons[fresh[again - old]] = SEEN
+    after = _absorb(known, units)
+    withdrawn = units.rejected[units.rejected < old]
+    said = np.bincount(reasons, minlength=len(REASONS))
+    # A chunk that counted until a lower last chunk showed it to be too high is counted anew.
+    said += np.bincount(np.where(rows.last[withdrawn], TWO_LAST, AFTER_LAST), minlength=len(REASONS))
+    said[0] -= len(withdrawn)
+    counters = _add(after.counters, said.tolist(), refused=int(np.count_nonzero(arrived.watermark_refused)))
+    return Taken(replace(after, counters=counters), reasons, arrived.watermark_refused)
+
+
+def end(known: Origins, last_sequences: Mapping[int, int]) -> Origins:
+    """Declare the last sequence number of origins (0: it had none). Each leaves once it is whole up to there.
+
+    Raises `UsageError` for an origin that is not known or has been seen beyond that number; nothing has changed then.
+    """
+    finals = known.finals.copy()
+    for origin, last in last_sequences.items():
+        place = np.flatnonzero(known.ids == origin)
+        if not len(place) or last < 0 or known.prefixes[place[0]] > last:
+            raise UsageError(
+                "an origin that is known ends at or after what was seen of it",
+                code="origin-end",
+                origin=origin,
+                last=last,
+                seen=known.prefix_of(origin),
+            )
+        finals[place[0]] = last
+    held = known.pending
+    beyond = (finals[held.owners] != OPEN) & (held.sequences > finals[held.owners])
+    dropped = int(np.count_nonzero(beyond))
+    counters = _add(known.counters, [-dropped, *[0] * (AFTER_END - 1), dropped])
+    return _leave(replace(known, finals=finals, pending=held.of(~beyond), counters=counters))
+
+
+def wait(known: Origins, now_us: int, patience_us: int | None = None) -> tuple[Origins, list[Gap]]:
+    """Every gap that an origin waits for, at processing time ``now_us``; call it once a batch or tick.
+
+    With ``patience_us`` a gap that has been waited for longer than that is given up when something whole lies behind
+    it: the prefix goes on there, and what arrives for the gap later counts as seen before.
+    """
+    found = _gaps(known, now_us, patience_us)
+    places = np.searchsorted(known.ids, np.array([gap.origin for gap in found], np.int64))
+    since = np.full(len(known.ids), BEGINNING_US, np.int64)
+    since[places] = [gap.since_us for gap in found]
+    given_up = [(place, gap) for place, gap in zip(places.tolist(), found, strict=True) if gap.given_up]
+    if not given_up:
+        return replace(known, waiting_since_us=since), found
+    prefixes = known.prefixes.copy()
+    for place, gap in given_up:
+        prefixes[place] = gap.last
+    skipped = sum(gap.last - gap.first + 1 for _, gap in given_up)
+    counters = msgspec.structs.replace(known.counters, gave_up=known.counters.gave_up + skipped)
+    held = known.pending.of(known.pending.sequences > prefixes[known.pending.owners])
+    known = replace(known, prefixes=prefixes, waiting_since_us=since, pending=held, counters=counters)
+    return take(known, buffers(no_numbers(), no_numbers())).origins, found
+
+
+def _gaps(known: Origins, now_us: int, patience_us: int | None) -> list[Gap]:
+    """One for each origin of which anything waits: up to before the first thing that is whole, if there is one."""
+    units = units_of(known.pending)
+    owners, heads = np.unique(units.owners, return_index=True)
+    if not len(owners):
+        return []
+    nowhere = np.iinfo(np.int64).max
+    whole = np.minimum.reduceat(np.where(units.whole, units.first, nowhere), heads)
+    until = np.where(whole == nowhere, np.maximum.reduceat(units.sequences, heads), whole - 1)
+    began = known.waiting_since_us[owners]
+    since = np.where(began == BEGINNING_US, now_us, began)
+    given_up = (whole != nowhere) & (now_us - since > (nowhere if patience_us is None else patience_us))
+    counts = np.bincount(known.pending.owners, minlength=len(known.ids))[owners]
+    columns = (known.ids[owners], known.prefixes[owners] + 1, until, counts, since, given_up)
+    return [Gap(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _with_new(known: Origins, arrived: Buffers) -> Origins:
+    """With a row for each origin that was not declared: it joins at W."""
+    places = _places(known.ids, arrived.origins)
+    strange = _sound_sequence(arrived) & (arrived.chunks >= 0)
+    if len(known.ids):
+        strange &= known.ids[places] != arrived.origins
+    if not strange.any():
+        return known
+    joining = np.unique(arrived.origins[strange])
+    ids = np.concatenate([known.ids, joining])
+    order = np.argsort(ids, kind="stable")
+    moved_to = np.argsort(order, kind="stable")
+
+    def grown(column: Numbers, value: int) -> Numbers:
+        joined: Numbers = np.concatenate([column, np.full(len(joining), value, np.int64)])[order]
+        return joined
+
+    return replace(
+        known,
+        ids=ids[order],
+        prefixes=grown(known.prefixes, 0),
+        watermarks_us=grown(known.watermarks_us, known.watermark_us),
+        finals=grown(known.finals, OPEN),
+        waiting_since_us=grown(known.waiting_since_us, BEGINNING_US),
+        pending=replace(known.pending, owners=moved_to[known.pending.owners]),
+    )
+
+
+def _places(ids: Numbers, wanted: Numbers) -> Numbers:
+    """The place of each origin among ``ids``; any place for one that is not there."""
+    if len(ids) <= 1:
+        return np.zeros(len(wanted), np.int64)
+    places: Numbers = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return places
+
+
+def _first_look(known: Origins, arrived: Buffers, owners: Numbers) -> Codes:
+    """What can be said of each buffer by itself."""
+    reasons = np.zeros(len(arrived), np.int8)
+    if not len(known.ids):
+        reasons[:] = BAD_SEQUENCE
+        return reasons
+    finals = known.finals[owners]
+    for mask, reason in (
+        ((finals != OPEN) & (arrived.sequences > finals), AFTER_END),
+        (arrived.sequences <= known.prefixes[owners], SEEN),
+        (arrived.chunks < 0, BAD_CHUNK),
+        (~_sound_sequence(arrived), BAD_SEQUENCE),
+    ):
+        reasons[mask] = reason
+    return reasons
+
+
+def _sound_sequence(arrived: Buffers) -> Flags:
+    """Whether a buffer stands for sequence numbers from 1."""
+    return ~arrived.unusable & (arrived.behind >= 0) & (arrived.sequences > arrived.behind)
+
+
+def _absorb(known: Origins, units: Units) -> Origins:
+    """Move each prefix over the units that join on to it, and keep the rows beyond."""
+    went = absorbed_of(units, known.prefixes, known.watermarks_us)
+    prefixes, marks = known.prefixes.copy(), known.watermarks_us.copy()
+    prefixes[went.owners], marks[went.owners] = went.prefixes, went.watermarks_us
+    since = known.waiting_since_us.copy()
+    since[went.owners] = BEGINNING_US
+    beyond = units.rows.sequences > prefixes[units.rows.owners]
+    counters = msgspec.structs.replace(known.counters, backward=known.counters.backward + went.backward)
+    after = replace(
+        known,
+        prefixes=prefixes,
+        watermarks_us=marks,
+        waiting_since_us=since,
+        pending=units.rows if bool(beyond.all()) else units.rows.of(beyond),
+        counters=counters,
+    )
+    return _leave(after)
+
+
+def _leave(known: Origins) -> Origins:
+    """Without the origins that are whole up to their end; and W as it is then."""
+    done = (known.finals != OPEN) & (known.prefixes >= known.finals)
+    if done.any():
+        stays = ~done
+        places = np.cumsum(stays) - 1
+        invariant(bool(stays[known.pending.owners].all()), "nothing waits of an origin that has ended")
+        known = replace(
+            known,
+            ids=known.ids[stays],
+            prefixes=known.prefixes[stays],
+            watermarks_us=known.watermarks_us[stays],
+            finals=known.finals[stays],
+            waiting_since_us=known.waiting_since_us[stays],
+            pending=replace(known.pending, owners=places[known.pending.owners]),
+            ended=known.ended + int(np.count_nonzero(done)),
+        )
+    if not len(known.ids):
+        return replace(known, watermark_us=END_US) if known.ended else known
+    return replace(known, watermark_us=max(known.watermark_us, int(known.watermarks_us.min())))
+
+
+def _add(counters: OriginCounters, said: list[int], refused: int = 0) -> OriginCounters:
+    names = ("counted", *REASONS[1:])
+    more = {name: getattr(counters, name) + count for name, count in zip(names, said, strict=True)}
+    return msgspec.structs.replace(counters, **more, watermark_refused=counters.watermark_refused + refused)

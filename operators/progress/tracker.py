@@ -1,0 +1,227 @@
+"""How far all sources have come: a watermark per source, and the smallest of them. Pure.
+
+`observe` is called once a round (a batch or a tick) with what each source reported and the processing time of the
+round; it returns the next tracker, which is what a manifest keeps. The overall watermark W never goes back, and moves
+only when the slowest source does. A source that was asked and gave nothing for longer than its timeout is idle: it
+leaves the minimum, and is counted again when it has caught up with W. When all are idle W stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from operators.durations import Span, span_us, text_of
+from operators.progress.instants import usable
+from operators.transition import BEGINNING_US, END_US
+from statestore.errors import UsageError
+
+Standing = Literal["counted", "idle", "catching_up"]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The sources of a job by name, and after how long without data one is idle (None: never)."""
+
+    names: tuple[str, ...]
+    idle_timeout_us: int | None = None
+    own_timeouts_us: dict[str, int] = field(default_factory=dict)
+
+    def timeout_us(self, name: str) -> int | None:
+        """The timeout of one source; of a source ``orders/3`` without its own that of ``orders``."""
+        whole = name.rpartition("/")[0]
+        return self.own_timeouts_us.get(name, self.own_timeouts_us.get(whole, self.idle_timeout_us))
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "names": list(self.names),
+            "idle_timeout": None if self.idle_timeout_us is None else text_of(self.idle_timeout_us),
+            "own_timeouts": {name: text_of(span) for name, span in sorted(self.own_timeouts_us.items())},
+        }
+
+
+def sources(*names: str, idle_timeout: Span | None = None, own_timeouts: Mapping[str, Span] | None = None) -> Sources:
+    """Declare the sources. A declared source holds W back from the start; another joins at W when it first reports.
+
+    ``own_timeouts`` has timeouts that differ from ``idle_timeout``. Raises `UsageError` for a name that is empty or
+    stands twice, and for a timeout that is not above 0.
+    """
+    if len(set(names)) != len(names) or not all(names):
+        raise UsageError("each source has a name of its own", code="progress-source", found=list(names))
+    own = {name: _timeout(span) for name, span in (own_timeouts or {}).items()}
+    return Sources(names, None if idle_timeout is None else _timeout(idle_timeout), own)
+
+
+def _timeout(span: Span) -> int:
+    found = span_us(span)
+    if found <= 0:
+        raise UsageError("an idle timeout is longer than nothing", code="progress-source", found=text_of(found))
+    return found
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What one source said in one round.
+
+    ``watermark_us`` is exclusive; `BEGINNING_US` says nothing. ``generated``: it follows from this round's rows
+    alone, so one below the last is no step back. ``asked``: the source was asked for data. ``status``: the source
+    itself says that it is idle, or active again. ``ended``: it will never report again.
+    """
+
+    watermark_us: int = BEGINNING_US
+    rows: int = 0
+    asked: bool = True
+    generated: bool = False
+    status: Literal["idle", "active"] | None = None
+    ended: bool = False
+
+
+class Source(msgspec.Struct, frozen=True):
+    """One source so far. ``quiet_us`` is how long it has been asked in vain."""
+
+    watermark_us: int = BEGINNING_US
+    standing: Standing = "counted"
+    says_idle: bool = False
+    quiet_us: int = 0
+    rows: int = 0
+    advances: int = 0
+    backward: int = 0
+    refused: int = 0
+
+
+class Tracker(msgspec.Struct, frozen=True):
+    """All sources so far, and W; `BEGINNING_US` is none yet, `END_US` says that every source has ended.
+
+    Plain data: it goes into a manifest as it is. ``processing_us`` is the latest processing time seen, None before
+    the first round and after a restart. ``backward`` counts ignored steps back, also of sources that have ended.
+    """
+
+    sources: dict[str, Source]
+    watermark_us: int = BEGINNING_US
+    processing_us: int | None = None
+    advances: int = 0
+    backward: int = 0
+    refused: int = 0
+    clock_backward: int = 0
+    ended: int = 0
+    max_drift_us: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether there are sources and every one is idle."""
+        return bool(self.sources) and all(source.standing == "idle" for source in self.sources.values())
+
+    @property
+    def drift_us(self) -> int:
+        """How far the slowest counted source is behind the fastest one; 0 where fewer than two have a watermark."""
+        known = [one.watermark_us for one in self.sources.values() if one.standing == "counted"]
+        real = [mark for mark in known if mark not in (BEGINNING_US, END_US)]
+        return max(real) - min(real) if real else 0
+
+
+def begin(settings: Sources) -> Tracker:
+    """Before the first round: every declared source is counted and has no watermark yet."""
+    return Tracker({name: Source() for name in settings.names})
+
+
+def reset(saved: Tracker) -> Tracker:
+    """As the checkpoint had it. The time since then is nobody's idle time; sources that ended do not come back."""
+    return msgspec.structs.replace(saved, processing_us=None)
+
+
+def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], now_us: int) -> Tracker:
+    """The tracker after a round at processing time ``now_us``; sources without a report were not asked.
+
+    A report that cannot be a watermark (beyond the year 9999) or goes back is ignored and counted. A clock that jumps
+    back is counted, and no time has passed then.
+    """
+    last = tracker.processing_us
+    elapsed = 0 if last is None else max(0, now_us - last)
+    before = tracker.watermark_us
+    heard, left = dict(tracker.sources), []
+    for name in sorted(heard.keys() | reports.keys()):
+        source = heard.get(name) or Source(watermark_us=before)
+        report = reports.get(name) or Report(asked=False)
+        heard[name] = _settle(_hear(source, report, elapsed, settings.timeout_us(name)), before)
+        if report.ended:
+            left.append(heard.pop(name))
+    ended = tracker.ended + len(left)
+    after = _overall(heard, before, ended)
+    old = tracker.sources.values()
+    now = [*heard.values(), *left]
+    grown = Tracker(
+        sources=heard,
+        watermark_us=after,
+        processing_us=now_us if last is None else max(last, now_us),
+        advances=tracker.advances + (after > before),
+        backward=tracker.backward + sum(one.backward for one in now) - sum(one.backward for one in old),
+        refused=tracker.refused + sum(one.refused for one in now) - sum(one.refused for one in old),
+        clock_backward=tracker.clock_backward + (last is not None and now_us < last),
+        ended=ended,
+    )
+    return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
+
+
+def merged(reports: Iterable[Mapping[str, Report]]) -> dict[str, Report]:
+    """Reports of pieces of one round (tasks, files) as one: the largest watermark and the sum of the rows of each."""
+    found: dict[str, Report] = {}
+    for piece in reports:
+        for name, report in piece.items():
+            found[name] = _both(found[name], report) if name in found else report
+    return found
+
+
+def _both(one: Report, other: Report) -> Report:
+    return Report(
+        watermark_us=max(one.watermark_us, other.watermark_us),
+        rows=one.rows + other.rows,
+        asked=one.asked or other.asked,
+        generated=one.generated or other.generated,
+        status=other.status or one.status,
+        ended=one.ended or other.ended,
+    )
+
+
+def _hear(source: Source, report: Report, elapsed_us: int, timeout_us: int | None) -> Source:
+    """The source after its report, before it is known whether it has caught up."""
+    if source.says_idle and report.status != "active":
+        # Until it says that it is back, what it sends does not speak for it.
+        return msgspec.structs.replace(source, rows=source.rows + report.rows)
+    good = usable(report.watermark_us)
+    forward = good and report.watermark_us > source.watermark_us
+    back = good and BEGINNING_US < report.watermark_us < source.watermark_us and not report.generated
+    there = forward or report.rows > 0 or report.status == "active"
+    quiet = 0 if there else source.quiet_us + (elapsed_us if report.asked else 0)
+    gone = report.status == "idle" or (not there and timeout_us is not None and quiet > timeout_us)
+    standing: Standing = source.standing
+    if gone:
+        standing = "idle"
+    elif there and standing == "idle":
+        standing = "catching_up"
+    return Source(
+        watermark_us=report.watermark_us if forward else source.watermark_us,
+        standing=standing,
+        says_idle=report.status == "idle",
+        quiet_us=quiet,
+        rows=source.rows + report.rows,
+        advances=source.advances + forward,
+        backward=source.backward + back,
+        refused=source.refused + (not good),
+    )
+
+
+def _settle(source: Source, watermark_us: int) -> Source:
+    """One that has caught up is counted again."""
+    if source.standing == "catching_up" and source.watermark_us >= watermark_us:
+        return msgspec.structs.replace(source, standing="counted")
+    return source
+
+
+def _overall(heard: Mapping[str, Source], before_us: int, ended: int) -> int:
+    counted = [source.watermark_us for source in heard.values() if source.standing == "counted"]
+    if not heard and ended:
+        return END_US
+    return max(before_us, min(counted, default=before_us))

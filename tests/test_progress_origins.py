@@ -1,0 +1,450 @@
+"""Origin progress, sentence by sentence of "Watermarking and Progress" (NebulaStream), and against sets of buffers.
+
+OURS says that a rule is this project's choice (docs/PROGRESS.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.progress.buffers import buffers, from_table
+from operators.progress.instants import LAST_US
+from operators.progress.origins import (
+    REASONS,
+    Origins,
+    OriginsState,
+    Taken,
+    assigned,
+    end,
+    origins,
+    restore,
+    save,
+    take,
+    wait,
+)
+from operators.transition import BEGINNING_US, END_US
+from statestore.errors import UsageError
+
+
+class Buffer(NamedTuple):
+    origin: int
+    sequence: int
+    chunk: int = 0
+    last: bool = True
+    watermark: Any = 0
+    behind: int = 0
+
+
+def arrive(known: Origins, *arrived: Buffer) -> Taken:
+    columns = [list(column) for column in zip(*arrived, strict=True)] or [[]] * 6
+    types = [pa.int64(), pa.int64(), pa.int64(), pa.bool_(), None, pa.int64()]
+    return take(known, buffers(*(pa.array(c, t) for c, t in zip(columns, types, strict=True))))
+
+
+def after(known: Origins, *arrived: Buffer) -> Origins:
+    return arrive(known, *arrived).origins
+
+
+def said(taken: Taken) -> list[str]:
+    return [REASONS[code] for code in taken.reasons.tolist()]
+
+
+def round_trip(known: Origins) -> Origins:
+    return restore(msgspec.json.decode(msgspec.json.encode(save(known)), type=OriginsState))
+
+
+# OriginId
+
+
+def test_the_origin_id_is_unique_for_each_source_or_stateful_operator_starting_from_1() -> None:
+    assert assigned(["trucks", "cars"]) == {"trucks": 1, "cars": 2}
+    assert assigned(["join", "cars"], {"trucks": 1, "cars": 2}) == {"trucks": 1, "cars": 2, "join": 3}
+
+
+# SequenceNumber
+
+
+@pytest.mark.parametrize(("seen", "longest"), [([1, 2, 3, 4, 5], 5), ([1, 2, 3, 5, 6], 3), ([1, 3, 4, 6], 1)])
+def test_the_table_of_longest_consecutive_sequences(seen: list[int], longest: int) -> None:
+    for order in (seen, seen[::-1]):
+        found = after(origins([1]), *(Buffer(1, number, watermark=number * 10) for number in order))
+        assert found.prefix_of(1) == longest
+        assert found.watermark_us == longest * 10
+
+
+def test_the_sequence_number_is_1_for_the_first_buffer_and_must_not_have_gaps() -> None:
+    assert after(origins([1]), Buffer(1, 2, watermark=5)).watermark_us == BEGINNING_US
+    assert said(arrive(origins([1]), Buffer(1, 0), Buffer(1, -1))) == ["bad_sequence"] * 2
+
+
+def test_the_same_sequence_number_exists_for_different_sources() -> None:
+    found = after(origins([1, 2]), Buffer(1, 1, watermark=5), Buffer(2, 1, watermark=7))
+    assert (found.prefix_of(1), found.prefix_of(2), found.watermark_us) == (1, 1, 5)
+
+
+def test_the_sequence_number_is_unique_for_each_buffer() -> None:
+    found = arrive(origins([1]), Buffer(1, 1, watermark=5), Buffer(1, 1, watermark=5), Buffer(1, 3), Buffer(1, 3))
+    assert said(found) == ["", "seen_before", "", "seen_before"]
+    assert said(arrive(found.origins, Buffer(1, 1), Buffer(1, 3))) == ["seen_before"] * 2
+
+
+# ChunkNumber
+
+
+def test_the_chunk_number_is_0_for_the_first_buffer_and_incremented_by_1() -> None:
+    one = [Buffer(1, 1, 0, False, 3), Buffer(1, 1, 1, False, 9), Buffer(1, 1, 2, True, 6)]
+    known = origins([1])
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        found = known
+        for number, place in enumerate(order):
+            found = after(found, one[place])
+            assert found.prefix_of(1) == (number == 2)
+        assert found.watermark_us == 9
+
+
+def test_a_sequence_number_is_whole_when_all_chunks_up_to_the_last_were_seen() -> None:
+    """`seenAllChunks`: chunks count from 0, so as many as the number of the last one and one more."""
+    found = after(origins([1]), Buffer(1, 1, 3, True), Buffer(1, 1, 0, False), Buffer(1, 1, 1, False))
+    assert found.prefix_of(1) == 0
+    assert after(found, Buffer(1, 1, 2, False)).prefix_of(1) == 1
+
+
+def test_a_repeated_chunk_is_not_counted_twice() -> None:
+    found = arrive(origins([1]), Buffer(1, 1, 1, True), Buffer(1, 1, 1, True), Buffer(1, 1, 1, True))
+    assert found.origins.prefix_of(1) == 0
+    assert said(found) == ["", "seen_before", "seen_before"]
+
+
+# Reasoning about progress
+
+
+def test_the_global_watermark_is_the_minimum_of_all_local_watermarks() -> None:
+    found = after(
+        origins([1, 2, 3]), Buffer(1, 1, watermark=50), Buffer(2, 1, watermark=20), Buffer(3, 1, watermark=90)
+    )
+    assert found.watermark_us == 20
+
+
+def test_a_source_without_a_buffer_holds_the_global_watermark_back() -> None:
+    assert after(origins([1, 2]), Buffer(1, 1, watermark=50)).watermark_us == BEGINNING_US
+
+
+def test_the_local_watermark_is_that_of_the_largest_sequence_number_up_to_which_all_chunks_were_seen() -> None:
+    found = after(origins([1]), Buffer(1, 1, watermark=10), Buffer(1, 2, 0, False, 20), Buffer(1, 3, watermark=30))
+    assert found.watermark_us == 10
+    assert after(found, Buffer(1, 2, 1, True, 20)).watermark_us == 30
+
+
+def test_ours_a_watermark_that_steps_back_is_ignored_and_counted_in_any_order() -> None:
+    marks = [Buffer(1, number, watermark=mark) for number, mark in enumerate([10, 5, 7, 20], 1)]
+    for order in (marks, marks[::-1]):
+        assert after(origins([1]), *order[:4]).watermark_us == 20
+        assert after(origins([1]), *order).counters.backward == 2
+    assert after(origins([1]), *marks[:3]).watermark_us == 10
+
+
+# OURS: ranges
+
+
+def test_ours_a_buffer_may_stand_for_a_range_of_sequence_numbers() -> None:
+    found = after(origins([1]), Buffer(1, 10, behind=4, watermark=10))
+    assert found.prefix_of(1) == 0
+    found = after(found, Buffer(1, 5, behind=4, watermark=5))
+    assert (found.prefix_of(1), found.watermark_us) == (10, 10)
+    assert said(arrive(origins([1]), Buffer(1, 3, behind=3), Buffer(1, 3, behind=-1))) == ["bad_sequence"] * 2
+
+
+def test_ours_a_range_within_another_does_not_stop_progress() -> None:
+    found = after(origins([1]), Buffer(1, 5), Buffer(1, 9, behind=8), Buffer(1, 12, behind=5), Buffer(1, 13))
+    assert found.prefix_of(1) == 13
+    assert not len(found.pending)
+
+
+# OURS: which origins there are
+
+
+def test_ours_an_undeclared_origin_joins_at_w() -> None:
+    known = after(origins([1]), Buffer(1, 1, watermark=50))
+    found = after(known, Buffer(2, 1, watermark=20))
+    assert found.watermark_us == 50
+    found = after(found, Buffer(1, 2, watermark=90))
+    assert found.watermark_us == 50
+    assert after(found, Buffer(2, 2, watermark=70)).watermark_us == 70
+
+
+def test_ours_a_bad_buffer_does_not_bring_in_an_origin() -> None:
+    known = after(origins([1]), Buffer(1, 1, watermark=50))
+    found = arrive(known, Buffer(2, 0), Buffer(3, 1, -1), Buffer(None, 1))  # type: ignore[arg-type]
+    assert found.origins.ids.tolist() == [1]
+    assert said(found) == ["bad_sequence", "bad_chunk", "bad_sequence"]
+
+
+def test_ours_an_origin_that_ends_leaves_the_minimum_and_the_checkpoint() -> None:
+    known = after(origins([1, 2]), Buffer(1, 1, watermark=50), Buffer(2, 1, watermark=20))
+    known = end(known, {2: 3})
+    assert (known.watermark_us, known.ids.tolist()) == (20, [1, 2])
+    known = round_trip(after(known, Buffer(2, 3, watermark=30)))
+    known = after(known, Buffer(2, 2, watermark=25))
+    assert (known.watermark_us, known.ids.tolist(), known.ended) == (50, [1], 1)
+    assert save(known).origins == [(1, 1, 50, -1)]
+    assert end(known, {1: 1}).watermark_us == END_US
+
+
+def test_ours_an_origin_without_any_buffer_can_end() -> None:
+    assert end(origins([1, 2]), {1: 0}).ids.tolist() == [2]
+
+
+def test_ours_a_sequence_after_the_end_is_told() -> None:
+    known = end(after(origins([1]), Buffer(1, 9)), {1: 4})
+    assert (len(known.pending), known.counters.sequence_after_end) == (0, 1)
+    assert said(arrive(known, Buffer(1, 5), Buffer(1, 4))) == ["sequence_after_end", ""]
+
+
+@pytest.mark.parametrize("last", [{2: 1}, {1: 0}, {1: -1}])
+def test_an_end_that_cannot_be_is_refused(last: dict[int, int]) -> None:
+    known = after(origins([1]), Buffer(1, 1))
+    with pytest.raises(UsageError) as caught:
+        end(known, last)
+    assert caught.value.code == "origin-end"
+
+
+# Bad input
+
+
+def test_ours_two_last_chunks_the_lower_counts() -> None:
+    rows = [Buffer(1, 1, 0, False, 1), Buffer(1, 1, 1, True, 2), Buffer(1, 1, 2, True, 9)]
+    found = arrive(origins([1]), *rows)
+    assert said(found) == ["", "", "two_last_chunks"]
+    assert (found.origins.prefix_of(1), found.origins.watermark_us) == (1, 2)
+    first = arrive(origins([1]), rows[2])
+    later = arrive(first.origins, rows[1], rows[0])
+    assert (later.origins.prefix_of(1), later.origins.watermark_us) == (1, 2)
+    assert (later.origins.counters.two_last_chunks, later.origins.counters.counted) == (1, 2)
+
+
+def test_ours_a_chunk_after_the_last_is_told() -> None:
+    found = arrive(origins([1]), Buffer(1, 1, 1, True), Buffer(1, 1, 2, False, 99))
+    assert said(found) == ["", "chunk_after_last"]
+    assert after(found.origins, Buffer(1, 1, 0, False, 7)).watermark_us == 7
+
+
+@pytest.mark.parametrize("mark", [None, float("nan"), float(LAST_US) * 2, LAST_US + 1, END_US - 1, 2.5])
+def test_ours_a_watermark_that_cannot_be_one_is_refused_but_the_buffer_counts(mark: Any) -> None:
+    column = pa.array([10, mark]) if not isinstance(mark, float) else pa.array([10.0, mark])
+    found = take(origins([1]), buffers([1, 1], [1, 2], watermarks=column))
+    assert (found.origins.prefix_of(1), found.origins.watermark_us) == (2, 10)
+    assert found.watermark_refused.tolist() == [False, True]
+    assert found.origins.counters.watermark_refused == 1
+    assert found.origins.counters.backward == 0
+
+
+def test_ours_a_watermark_before_the_epoch_is_one_like_others() -> None:
+    assert after(origins([1]), Buffer(1, 1, watermark=-5)).watermark_us == -5
+
+
+def test_ours_nulls_are_told_row_by_row() -> None:
+    rows = buffers(pa.array([1, None, 1, 1]), pa.array([1, 1, None, 2]), pa.array([0, 0, 0, None]))
+    assert said(take(origins([1]), rows)) == ["", "bad_sequence", "bad_sequence", "bad_sequence"]
+    assert said(arrive(origins([1]), Buffer(1, 1, -1))) == ["bad_chunk"]
+    assert said(arrive(origins(), Buffer(1, 0))) == ["bad_sequence"]
+
+
+def test_ours_a_gap_that_does_not_close_is_reported() -> None:
+    known = after(origins([1, 2]), Buffer(1, 1), Buffer(1, 5), Buffer(1, 6), Buffer(1, 3, 0, False))
+    known, (gap,) = wait(known, 100)
+    assert (gap.origin, gap.first, gap.last, gap.buffers, gap.since_us, gap.given_up) == (1, 2, 4, 3, 100, False)
+    known, (gap,) = wait(known, 900)
+    assert gap.since_us == 100
+    known, gaps = wait(after(known, Buffer(1, 2), Buffer(1, 3, 1), Buffer(1, 4)), 1000)
+    assert not gaps
+
+
+def test_ours_a_gap_is_given_up_after_a_bounded_wait_if_asked() -> None:
+    known = after(origins([1]), Buffer(1, 1, watermark=1), Buffer(1, 5, watermark=5), Buffer(1, 3, 0, False))
+    known, _ = wait(known, 100, patience_us=50)
+    known, (gap,) = wait(known, 150, patience_us=50)
+    assert not gap.given_up
+    assert known.watermark_us == 1
+    known, (gap,) = wait(known, 151, patience_us=50)
+    assert gap.given_up
+    assert (known.prefix_of(1), known.watermark_us, len(known.pending), known.counters.gave_up) == (5, 5, 0, 3)
+    assert said(arrive(known, Buffer(1, 2))) == ["seen_before"]
+    assert wait(known, 152, patience_us=50)[1] == []
+
+
+def test_ours_nothing_is_given_up_while_nothing_whole_lies_behind_the_gap() -> None:
+    known = after(origins([1]), Buffer(1, 2, 1, True))
+    known, _ = wait(known, 0, patience_us=1)
+    known, (gap,) = wait(known, 100, patience_us=1)
+    assert (gap.given_up, gap.first, gap.last) == (False, 1, 2)
+
+
+def test_ours_only_time_while_the_job_runs_counts_for_a_gap() -> None:
+    known, _ = wait(after(origins([1]), Buffer(1, 5)), 0, patience_us=50)
+    known, (gap,) = wait(round_trip(known), 1_000, patience_us=50)
+    assert (gap.since_us, gap.given_up) == (1_000, False)
+
+
+def test_memory_is_bounded_by_the_gap() -> None:
+    known, most = origins([1]), 0
+    for start in range(1, 20_000, 1_000):
+        here = np.arange(start, start + 1_000)
+        known = take(known, buffers(np.ones(1_000, np.int64), here[::-1].copy(), watermarks=here)).origins
+        most = max(most, len(known.pending))
+    assert (known.prefix_of(1), most, save(known).pending) == (20_000, 0, {})
+
+
+# Columns
+
+
+def test_columns_of_a_table() -> None:
+    names = ["origin", "sequence", "chunk", "last_chunk", "watermark"]
+    table = pa.table([[1], [1], [0], [True], pa.array([7], pa.timestamp("us", "UTC"))], names=names)
+    assert take(origins([1]), from_table(table)).origins.watermark_us == 7
+    wide = table.set_column(1, "sequence", [[4]]).append_column("behind", [[3]])
+    assert take(origins([1]), from_table(wide)).origins.prefix_of(1) == 4
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: from_table(pa.table({"origin": [1]})), "column-missing"),
+        (lambda: buffers([1, 1], [1]), "progress-column"),
+        (lambda: buffers(["a"], [1]), "progress-column"),
+        (lambda: buffers([1], [1], last=["yes"]), "progress-column"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(make: Any, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert caught.value.code == code
+
+
+# Against the naive twin
+
+
+class Twin:
+    """Every buffer ever seen, in sets."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.seen: dict[int, dict[int, dict[int, tuple[bool, int]]]] = {origin: {} for origin in ids}
+        self.w = BEGINNING_US
+
+    def take(self, one: Buffer) -> None:
+        for number in range(one.sequence - one.behind, one.sequence + 1):
+            chunks = self.seen[one.origin].setdefault(number, {})
+            chunks.setdefault(one.chunk, (one.last, one.watermark))
+        self.w = max(self.w, min(self.local(origin)[1] for origin in self.seen))
+
+    def local(self, origin: int) -> tuple[int, int]:
+        number, mark = 0, BEGINNING_US
+        while True:
+            chunks = self.seen[origin].get(number + 1, {})
+            last = [chunk for chunk, (is_last, _) in chunks.items() if is_last]
+            if not last or set(range(last[0] + 1)) != set(chunks):
+                return number, mark
+            number, mark = number + 1, max(mark, *(one for _, one in chunks.values()))
+
+
+@st.composite
+def sequences(draw: st.DrawFn, ranges: bool = False) -> list[Buffer]:
+    """Real sequences of some origins: every buffer there is, in order."""
+    found = []
+    for origin in range(1, draw(st.integers(1, 3)) + 1):
+        number = 0
+        for _ in range(draw(st.integers(1, 8))):
+            behind = draw(st.integers(0, 3)) if ranges else 0
+            number += behind + 1
+            chunks = draw(st.sampled_from([1, 1, 1, 2, 4]))
+            for chunk in range(chunks):
+                mark = draw(st.integers(-5, 30))
+                found.append(Buffer(origin, number, chunk, chunk == chunks - 1, mark, behind))
+    return found
+
+
+@given(st.booleans().flatmap(lambda ranges: sequences(ranges)), st.data())
+def test_a_shuffle_gives_the_same_watermark_as_the_sorted_one_and_as_the_twin(real: list[Buffer], data: Any) -> None:
+    """With duplicates, in batches of any size, saved and restored in between; compared after each batch."""
+    ids = sorted({one.origin for one in real})
+    repeats = data.draw(st.lists(st.sampled_from(real), max_size=5))
+    mixed = data.draw(st.permutations([*real, *repeats]))
+    known, twin = origins(ids), Twin(ids)
+    while mixed:
+        size = data.draw(st.integers(1, len(mixed)))
+        piece, mixed = mixed[:size], mixed[size:]
+        known = round_trip(after(known, *piece))
+        for one in piece:
+            twin.take(one)
+        assert known.watermark_us == twin.w
+        for origin in ids:
+            assert known.prefix_of(origin) == twin.local(origin)[0]
+    in_order = after(origins(ids), *real)
+    assert save(known).origins == save(in_order).origins
+    assert known.watermark_us == in_order.watermark_us
+    assert not len(known.pending)
+    assert known.counters.seen_before == len(repeats)
+    assert known.counters.backward == in_order.counters.backward
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=3), st.data())
+def test_the_global_watermark_is_a_barrier_after_which_nothing_smaller_arrives(
+    steps: list[list[int]], data: Any
+) -> None:
+    """Of data that is in order at its sources, whatever the order in which the buffers arrive."""
+    real = [
+        Buffer(origin, number, watermark=sum(origin_steps[:number]))
+        for origin, origin_steps in enumerate(steps, 1)
+        for number in range(1, len(origin_steps) + 1)
+    ]
+    mixed, known = data.draw(st.permutations(real)), origins(range(1, len(steps) + 1))
+    for place, one in enumerate(mixed, 1):
+        known = after(known, one)
+        # A buffer's data is no older than the watermark of the buffer before it.
+        starts = [sum(steps[other.origin - 1][: other.sequence - 1]) for other in mixed[place:]]
+        assert all(start >= known.watermark_us for start in starts)
+
+
+buffers_of_any_kind = st.builds(
+    Buffer,
+    st.integers(1, 3) | st.sampled_from([2**63 - 1, -(2**63), None]),
+    st.integers(-1, 6) | st.sampled_from([2**63 - 1, -(2**63), None]),
+    st.integers(-1, 3) | st.sampled_from([2**63 - 1, -(2**63), None]),
+    st.booleans(),
+    st.none() | st.integers(-5, 30) | st.sampled_from([LAST_US + 1, BEGINNING_US + 1]),
+    st.integers(-1, 3) | st.sampled_from([2**63 - 1, -(2**63), None]),
+)
+
+
+@given(st.lists(st.lists(buffers_of_any_kind, max_size=10), max_size=5), st.integers(0, 3))
+def test_whatever_comes_is_told_and_nothing_goes_back(batches: list[list[Buffer]], patience: int) -> None:
+    known, told = origins([1, 2]), 0
+    for now, batch in enumerate(batches):
+        before, prefixes = known.watermark_us, dict(zip(known.ids.tolist(), known.prefixes.tolist(), strict=True))
+        found = arrive(known, *batch)
+        known, _ = wait(found.origins, now, patience)
+        told += len(batch)
+        assert len(found.reasons) == len(batch)
+        assert known.watermark_us >= before
+        assert all(known.prefix_of(origin) >= prefix for origin, prefix in prefixes.items())
+        known = round_trip(known)
+    counters = msgspec.structs.asdict(known.counters)
+    assert sum(counters[name] for name in ("counted", *REASONS[1:])) == told
+
+
+def test_a_million_buffers_in_random_order_within_a_window() -> None:
+    from tools.bench.progress import shuffled
+
+    order = shuffled(1_000_000, np.random.default_rng(1)) + 1
+    known = origins([0])
+    for start in range(0, len(order), 1_000):
+        here = order[start : start + 1_000]
+        known = take(known, buffers(np.zeros(len(here), np.int64), here, watermarks=here)).origins
+        assert len(known.pending) <= 1_000
+    assert known.watermark_us == 1_000_000
