@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree as Xml
 
 import pytest
 
 from tools.timelines import __main__ as timelines
+from tools.timelines import drawing
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +24,19 @@ def test_pictures_are_what_the_code_shows(drawn: dict[str, str]) -> None:
 def test_every_block_with_a_picture_is_drawn(drawn: dict[str, str]) -> None:
     shown = re.findall(r"\(timelines/([\w-]+)\.svg\)", timelines.PAGE.read_text())
     assert sorted(shown) == sorted(drawn)
+
+
+def test_no_text_is_cut_off_and_no_step_runs_into_the_picture(drawn: dict[str, str]) -> None:
+    """By the estimated width of a letter."""
+    beyond = []
+    for name, picture in drawn.items():
+        for text in Xml.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):
+            x, width = float(text.attrib["x"]), len(text.text or "") * drawing.LETTER
+            left = x - width * {"start": 0, "middle": 0.5, "end": 1}[text.attrib["text-anchor"]]
+            edge = drawing.LEFT if x == 14 and text.attrib["class"] == "text" else drawing.WIDTH
+            if left < 0 or left + width > edge:
+                beyond.append((name, text.text))
+    assert not beyond
 
 
 def test_check_tells_what_differs(

@@ -1,4 +1,4 @@
-"""Draws recorded steps: event time from left to right, steps from top to bottom.
+"""Draws recorded steps: event time (or numbers, or offsets) from left to right, steps from top to bottom.
 
 Widths of text are estimates, so that the same steps give the same bytes on every machine.
 """
@@ -86,7 +86,7 @@ def draw(title: str, scenario: Scenario, rows: list[Row]) -> str:
         _brackets(canvas, windows)
     else:
         _windows(canvas, placed)
-    if not scenario.numbered:
+    if scenario.axis != "number":
         _watermark(canvas, placed)
     for place in placed:
         _step(canvas, place)
@@ -122,10 +122,11 @@ def _grid(canvas: Canvas, placed: list[Placed], bottom: float) -> None:
     canvas.text(14, TOP - 14, "steps", "soft")
     for at in range(scenario.low, scenario.high + 1, scenario.minute):
         canvas.line("grid", [(canvas.x(at), TOP - 6), (canvas.x(at), bottom)])
-        if not scenario.numbered:
+        if scenario.axis == "time":
             canvas.text(canvas.x(at), TOP - 14, clock_text(at), "soft", "middle")
         elif at < scenario.high:
-            canvas.text(canvas.x(at + 0.5), TOP - 14, f"no. {at}", "soft", "middle")
+            name = f"no. {at}" if scenario.axis == "number" else f"offset {at}" if at == scenario.low else str(at)
+            canvas.text(canvas.x(at + 0.5), TOP - 14, name, "soft", "middle")
     for place in placed:
         if place.top > top:
             canvas.line("row", [(14, place.top), (RIGHT, place.top)])
@@ -149,7 +150,8 @@ def _brackets(canvas: Canvas, windows: dict[Bounds, int]) -> None:
     for (start, end), lane in windows.items():
         left, right = canvas.x(start), canvas.x(end)
         canvas.box("window", left + 1, TOP + 20 * lane, right - left - 2, 16)
-        name = f"{start} to {end - 1}" if canvas.scenario.numbered else f"{clock_text(start)} – {clock_text(end)}"
+        time = canvas.scenario.axis == "time"
+        name = f"{clock_text(start)} – {clock_text(end)}" if time else f"{start} to {end - 1}"
         canvas.text((left + right) / 2, TOP + 20 * lane + 12, name, "soft", "middle")
 
 
@@ -199,7 +201,7 @@ def _step(canvas: Canvas, place: Placed) -> None:
 
 
 def _dot(canvas: Canvas, dot: Dot, y: float) -> None:
-    x = canvas.x(dot.at + 0.5 if canvas.scenario.numbered else dot.at)
+    x = canvas.x(dot.at)
     css = "rejected" if dot.reason else "behind" if dot.late else "event"
     canvas.add("circle", css, cx=x, cy=y, r=RADIUS)
     canvas.text(x, y + 4, str(dot.value), "red" if dot.reason else "inside", "middle")
@@ -255,7 +257,7 @@ def _signs(canvas: Canvas, rows: list[Row]) -> list[tuple[str, str]]:
         ("event", "an event", any(not d.late and not d.reason for d in dots)),
         ("behind", "behind the watermark, taken", any(d.late and not d.reason for d in dots)),
         ("rejected", "rejected, to the late ledger", any(d.reason for d in dots)),
-        ("mark", "the watermark", not canvas.scenario.numbered and any(row.after is not None for row in rows)),
+        ("mark", "the watermark", canvas.scenario.axis != "number" and any(row.after is not None for row in rows)),
         ("clock", "the clock moves on", any(row.clock for row in rows)),
         ("window", kept, True),
         *(

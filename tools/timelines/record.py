@@ -8,26 +8,38 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from operators.binding import bind_plan
 from operators.description import Windowed
-from operators.general.plan import GeneralPlan
 from operators.harness import Harness
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import END_OF_TIME_US
 from tools.timelines.scenarios import Scenario
 
 MINUTE_US = 60_000_000
 NOON_US = int(datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp()) * 1_000_000
 FAR = 10**6
 """Minutes that stand for the end of time."""
-SCHEMA = pa.schema([("time", pa.timestamp("us", tz="UTC")), ("value", pa.int64())])
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [("time", TIME), ("offset", pa.int64()), ("value", pa.int64()), ("window_start", TIME), ("window_end", TIME)]
+)
 
 Bounds = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Dot:
-    """An event: where it lies, whether behind the watermark, and why it was rejected, if it was."""
+class Event:
+    """An event as a story has it: its value, where it lies, and the start of the window that it names, if it does."""
 
+    value: int
     at: int
+    start: int | None
+
+
+@dataclass(frozen=True)
+class Dot:
+    """An event: where it is drawn, whether behind the watermark, and why it was rejected, if it was."""
+
+    at: float
     value: int
     late: bool
     reason: str | None
@@ -35,7 +47,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Pane:
-    """A pane, its window in minutes (or message numbers)."""
+    """A pane, its window in minutes (or message numbers, or offsets)."""
 
     window: Bounds
     value: int | None
@@ -51,8 +63,8 @@ class Row:
 
     label: str
     dots: tuple[Dot, ...]
-    before: int | None
-    after: int | None
+    before: float | None
+    after: float | None
     clock: bool
     panes: tuple[Pane, ...]
     kept: frozenset[Bounds]
@@ -62,60 +74,78 @@ class Recorder:
     """One run of a description."""
 
     def __init__(self, description: Windowed, scenario: Scenario, folder: str) -> None:
-        self._description, self._scenario = description, scenario
-        self._harness = Harness(description, SCHEMA, folder=folder, generate=False)
+        self._scenario, self._folder = scenario, folder
+        self._harness = Harness(description, SCHEMA, folder=folder, generate=scenario.follows)
         self._harness.advance_processing_time(NOON_US)
-        self._whole = isinstance(bind_plan(description, SCHEMA), GeneralPlan)
-        self._watermark: int | None = None
-        self._accepted: list[Dot] = []
-        self._rejected = 0
+        self._watermark = self._reached()
+        self._fed = self._accepted = self._rejected = 0
+        self._refused: list[Event] = []
 
     def take(self, step: str) -> Row:
         """One step, as in `tools.timelines.scenarios`."""
         before = self._watermark
-        dots: tuple[Dot, ...] = ()
+        events: list[Event] = []
         if "@" in step:
-            pairs = [(int(value), int(at)) for value, _, at in (part.partition("@") for part in step.split())]
-            shown = self._harness.feed([{"time": _moment(at), "value": value} for value, at in pairs])
-            dots, label = self._dots(pairs), f"one batch: {', '.join(str(value) for value, _ in pairs)}"
-            label = label if len(pairs) > 1 else f"{pairs[0][0]} at {clock_text(pairs[0][1])}"
+            events = [_event(word) for word in step.split()]
+            shown, label = self._harness.feed([self._row(event) for event in events]), self._label(events)
+        elif step == "feed":
+            events, self._refused = self._refused, []
+            shown, label = self._harness.feed_back(), f"feed back: {_values(events)}"
         elif step == "end":
-            shown, self._watermark, label = self._harness.finish(), FAR, "end of the input"
+            shown, label = self._harness.finish(), "end of the input"
         elif step.startswith("W"):
-            self._watermark = int(step[1:])
-            shown, label = self._harness.advance_watermark(_us(self._watermark)), f"watermark {clock_text(step[1:])}"
+            shown, label = self._harness.advance_watermark(_us(int(step[1:]))), f"watermark {clock_text(step[1:])}"
         else:
-            shown = self._harness.advance_processing_time(_us(int(step[1:])))
-            label = f"clock {clock_text(step[1:])}"
+            shown, label = self._harness.advance_processing_time(_us(int(step[1:]))), f"clock {clock_text(step[1:])}"
+        self._watermark = self._reached()
         panes = tuple(self._pane(row) for row in shown.to_pylist())
-        return Row(label, dots, before, self._watermark, step.startswith("P"), panes, self._kept())
+        kept = frozenset(self._bounds(row) for row in self._harness.windows().to_pylist())
+        dots = self._dots(events, before)
+        return Row(label, dots, before, self._watermark, step.startswith("P"), panes, kept)
 
-    def _dots(self, pairs: list[tuple[int, int]]) -> tuple[Dot, ...]:
+    def _row(self, event: Event) -> dict[str, object]:
+        offset = event.at if self._scenario.axis == "offset" else self._fed
+        self._fed += 1
+        if event.start is not None:
+            return {"value": event.value, "window_start": _moment(event.start), "window_end": _moment(event.at)}
+        return {"time": _moment(event.at), "offset": offset, "value": event.value}
+
+    def _label(self, events: list[Event]) -> str:
+        first = events[0]
+        if len(events) > 1:
+            return f"one batch: {_values(events)}"
+        if first.start is not None:
+            return f"{first.value} of {clock_text(first.start)} – {clock_text(first.at)}"
+        return f"{first.value} at {f'offset {first.at}' if self._scenario.axis == 'offset' else clock_text(first.at)}"
+
+    def _reached(self) -> float | None:
+        """The watermark on the axis that is drawn."""
+        head = Checkpoint.open(self._folder).head()
+        found = head.manifest.watermark_us if head else None
+        if found is None:
+            return None
+        if found == END_OF_TIME_US:
+            return FAR
+        return found if self._scenario.axis == "offset" else (found - NOON_US) / MINUTE_US
+
+    def _dots(self, events: list[Event], watermark: float | None) -> tuple[Dot, ...]:
         ledger = self._harness.ledger().to_pylist()
-        fresh = {row["time"]: row["reason"] for row in ledger[self._rejected :]}
+        fresh = {row["value"]: row["reason"] for row in ledger[self._rejected :]}
         self._rejected = len(ledger)
-        behind = -FAR if self._watermark is None or self._scenario.numbered else self._watermark
         dots = []
-        for value, at in pairs:
-            reason = fresh.get(_moment(at))
-            place = len(self._accepted) if self._scenario.numbered else at
-            dots.append(Dot(place, value, at < behind, reason))
-            self._accepted += [] if reason else [dots[-1]]
+        for event in events:
+            reason = fresh.get(event.value)
+            late = self._scenario.axis != "number" and watermark is not None and event.at < watermark
+            dots.append(Dot(self._place(event), event.value, late, reason))
+            self._accepted += reason is None
+            self._refused += [event] if reason == "very_late" else []
         return tuple(dots)
 
-    def _kept(self) -> frozenset[Bounds]:
-        """Windows that are kept. Where state is in slices they follow from the events, as the rule says."""
-        if self._watermark == FAR:
-            return frozenset()
-        if self._whole:
-            return frozenset(self._bounds(row) for row in self._harness.windows().to_pylist())
-        windows, allowed = self._description.windows, self._description.lateness.allowed_us // MINUTE_US
-        size, slide = windows.size // MINUTE_US, windows.slide // MINUTE_US  # type: ignore[union-attr]
-        found = set()
-        for dot in self._accepted:
-            starts = range(dot.at // slide * slide, dot.at - size, -slide)
-            found |= {(start, start + size) for start in starts}
-        return frozenset(w for w in found if self._watermark is None or w[1] + allowed > self._watermark)
+    def _place(self, event: Event) -> float:
+        """Numbers and offsets are drawn in the middle of their column, a pane at the end of the window it names."""
+        if self._scenario.axis == "number":
+            return self._accepted + 0.5
+        return event.at + 0.5 if self._scenario.axis == "offset" else event.at - 0.5 * (event.start is not None)
 
     def _bounds(self, row: dict[str, object]) -> Bounds:
         return _minute(row["window_start"]), _minute(row["window_end"])
@@ -136,6 +166,16 @@ def record(description: Windowed, scenario: Scenario) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="timeline-") as folder:
         recorder = Recorder(description, scenario, folder)
         return [recorder.take(step) for step in scenario.steps]
+
+
+def _event(word: str) -> Event:
+    value, _, at = word.partition("@")
+    start, dash, end = at.partition("-")
+    return Event(int(value), int(end if dash else at), int(start) if dash else None)
+
+
+def _values(events: list[Event]) -> str:
+    return ", ".join(str(event.value) for event in events)
 
 
 def clock_text(minute: int | str) -> str:
