@@ -31,6 +31,10 @@ from operators.description import DISCARDING as DISCARDING
 from operators.description import RETRACTING as RETRACTING
 from operators.description import Windowed as Windowed
 from operators.description import windowed as windowed
+from operators.progress.generators import IngestionTime as IngestionTime
+from operators.progress.generators import Punctuation as Punctuation
+from operators.progress.generators import fixed as fixed
+from operators.progress.generators import max_event_time as max_event_time
 from operators.triggers import after_count as after_count
 from operators.triggers import after_processing_time as after_processing_time
 from operators.triggers import after_watermark as after_watermark

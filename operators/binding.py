@@ -13,10 +13,12 @@ from operators.description import Runnable, Windowed
 from operators.general.names import END, START
 from operators.general.plan import GeneralPlan
 from operators.plan import ONLY, PANE_KIND, PANE_TIME, PROCESSING_TIME, RESERVED, Plan
+from operators.progress.generators import Fixed, IngestionTime
 from operators.sense import check_sense
 from operators.slices.plan import SlicePlan
 from operators.transition import LIMIT_US
 from operators.triggers import DEFAULT
+from operators.watermarks import Watermarks, default_watermarks
 from operators.windows import Given, Global, Sessions, Sliding
 from statestore.errors import UsageError
 from statestore.tables import TIME
@@ -25,7 +27,7 @@ from statestore.tables import TIME
 def input_columns(description: Runnable, available: Sequence[str]) -> list[str]:
     """The input columns a description reads, each once, of those that are there."""
     if isinstance(description, Deduplicated):
-        return list(dict.fromkeys([*available, description.event_time, *description.on]))
+        return list(dict.fromkeys([*available, description.event_time, *description.on, *_claimed(description)]))
     assert isinstance(description, Windowed)
     kind = description.windows
     added = _added(description)
@@ -37,6 +39,7 @@ def input_columns(description: Runnable, available: Sequence[str]) -> list[str]:
         *(name for name in (description.origin, description.offset) if name),
         *((START, END) if kind is None else ()),
         *([PANE_KIND] if kind is None and PANE_KIND in available else []),
+        *_claimed(description),
         *description.lateness.keep,
     ]
     return [name for name in dict.fromkeys(wanted) if name not in added]
@@ -61,14 +64,15 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
         name for name in (description.event_time, *((START, END) if description.windows is None else ())) if name
     ]
     for name in times:
-        _check_event_time(name, schema)
+        if name not in added:
+            _check_event_time(name, schema)
     keys = tuple(_key_field(schema.field(name)) for name in description.key)
     _check_order(description, schema)
     types = pa.schema(
         [pa.field(name, _input_type(name, times, description, schema)) for name in columns]
         + [pa.field(name, TIME) for name in added]
     )
-    place = next(iter(added), description.event_time or description.offset or "")
+    place = description.event_time or next(iter(added), description.offset or "")
     aggregates = tuple(
         bind(name, one, types, description.event_time or place) for name, one in description.aggregates
     )
@@ -85,7 +89,9 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
         key_fields=keys,
         aggregates=aggregates,
         # Everything before the watermark has been seen: the offset after the largest is the first that was not.
-        watermark_delay_us=description.watermark_delay_us if late is None else -1,
+        watermarks=_watermarks(description, place)
+        if late is None
+        else default_watermarks(description.offset or "", -1),
         allowed_us=lateness.allowed_us if late is None else late,
         future_us=lateness.future_us if late is None else LIMIT_US,
         mode=description.mode,
@@ -99,10 +105,24 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
     )
 
 
+def _claimed(description: Runnable) -> list[str]:
+    """Columns that the watermark is claimed by."""
+    return description.watermarks.columns if description.watermarks else []
+
+
+def _watermarks(description: Windowed | Deduplicated, column: str) -> Watermarks:
+    """As described; by default the largest event time less a delay, or the clock."""
+    if isinstance(description, Windowed) and description.processing_time:
+        return Watermarks(Fixed(0))
+    return description.watermarks or default_watermarks(column, description.watermark_delay_us)
+
+
 def _added(description: Windowed) -> tuple[str, ...]:
     """The column of times that the input lacks, if it lacks one that is needed."""
     if description.processing_time:
         return (PROCESSING_TIME,)
+    if description.watermarks and isinstance(description.watermarks.generator, IngestionTime):
+        return (description.watermarks.generator.column,)
     return (PANE_TIME,) if description.windows is None and description.event_time is None else ()
 
 
@@ -137,7 +157,7 @@ def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:
         input_schema=pa.schema(fields),
         key_fields=tuple(_key_field(pa.schema(fields).field(name)) for name in description.on),
         aggregates=(),
-        watermark_delay_us=description.watermark_delay_us,
+        watermarks=_watermarks(description, description.event_time),
         allowed_us=0,
         future_us=60_000_000,
         mode="discarding",

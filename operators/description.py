@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from operators.aggregates import Aggregate, max_, min_
 from operators.aggregates.stamps import EndOfWindow
 from operators.durations import Span, span_us, text_of
+from operators.progress.generators import Generator
+from operators.progress.tracker import sources as declared
 from operators.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
+from operators.watermarks import Watermarks, given_watermarks
 from operators.windows import Windows
 from statestore.errors import UsageError
 from statestore.store import Parquet, StoreConfig
@@ -60,10 +63,37 @@ class Retained:
         return {"span": text_of(self.span_us) if self.span_us is not None else None, "windows": self.windows}
 
 
+def tick_us(tick: Span | None) -> int:
+    """How often time goes on by itself, in microseconds."""
+    found = 1_000_000 if tick is None else span_us(tick)
+    if found <= 0:
+        raise UsageError("a tick comes after a span of time", code="tick", found=tick)
+    return found
+
+
 class Runnable(ABC):
     """A description that can run: on Spark, or alone."""
 
     name: str
+    watermarks: Watermarks | None
+
+    def watermark(
+        self,
+        generator: Generator,
+        *,
+        by: str | None = None,
+        sources: Sequence[str] = (),
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> Self:
+        """Where the watermark comes from, instead of the largest event time less ``watermark_delay``.
+
+        With ``by``, the values of that column are sources with a watermark each, and the smallest counts; those in
+        ``sources`` hold it from the start, others join when they come. One that has given nothing for
+        ``idle_timeout`` of processing time is idle: it holds nothing back until it has caught up.
+        """
+        known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
+        return replace(self, watermarks=given_watermarks(generator, by, known))  # type: ignore[type-var]
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -77,17 +107,19 @@ class Runnable(ABC):
         store: StoreConfig | None = None,
         sink: SparkSink | None = None,
         partitions: int | None = None,
+        tick: Span | None = None,
     ) -> SparkJob:
         """This computation over a streaming DataFrame; nothing runs until ``start()``.
 
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
         DataFrame of panes and their checkpoint id, in ascending id, at least once each; without one, panes
         are in the checkpoint's pane files, exactly once. ``partitions`` of state are fixed by the first start
-        (default: Spark's default parallelism).
+        (default: Spark's default parallelism). Every ``tick`` (default: 1 second) time goes on without a batch too,
+        where it makes a difference: idle sources, watermarks and triggers by processing time.
         """
         from operators.spark.query import SparkJob
 
-        return SparkJob(self, stream, str(checkpoint), store or Parquet(), sink, partitions)
+        return SparkJob(self, stream, str(checkpoint), store or Parquet(), sink, partitions, tick=tick_us(tick))
 
     def standalone(
         self,
@@ -120,6 +152,7 @@ class Windowed(Runnable):
     triggers: Triggers = DEFAULT
     mode: Accumulation = ACCUMULATING
     retained: Retained | None = None
+    watermarks: Watermarks | None = None
 
     def window(self, windows: Windows) -> Windowed:
         """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`.
@@ -148,7 +181,7 @@ class Windowed(Runnable):
 
     def late(
         self,
-        allowed: Span,
+        allowed: Span = "60 seconds",
         *,
         rule: Rule = "event",
         keep: str | Sequence[str] = (),
@@ -244,6 +277,7 @@ class Windowed(Runnable):
             "key": list(self.key),
             "order": {"origin": self.origin, "offset": self.offset},
             "watermark_delay": text_of(self.watermark_delay_us),
+            "watermark": self.watermarks.describe() if self.watermarks else None,
             "window": self.windows.describe() if self.windows else None,
             "aggregates": {name: aggregate.describe() for name, aggregate in self.aggregates},
             "allowed_lateness": text_of(self.lateness.allowed_us),
@@ -308,4 +342,6 @@ def windowed(
         raise UsageError("processing time has no event time and no delay", code="processing-time")
     if origin is not None and offset is None:
         raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
-    return Windowed(event_time, columns, delay_us, name, offset, origin, processing_time)
+    # Nothing is ever late for the clock.
+    lateness = Lateness(allowed_us=0) if processing_time else Lateness()
+    return Windowed(event_time, columns, delay_us, name, offset, origin, processing_time, lateness=lateness)

@@ -13,7 +13,9 @@ import msgspec
 
 from operators.partition import PartitionResult, Round
 from operators.plan import Plan
+from operators.progress.tracker import Tracker, begin, reset
 from operators.transition import total
+from operators.watermarks import mark_of
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.manifest import (
     FORMAT,
@@ -53,6 +55,7 @@ class Job:
         self._store = store
         self._head = head
         self._hook = hook
+        self._tracker = reset(tracker_of(self.head) or begin(plan.watermarks.sources))
 
     @classmethod
     def begin(
@@ -124,12 +127,21 @@ class Job:
             store=self._store,
             base=self._operator.partitions,
             sequence=self.head.id + 1,
-            before_us=self.head.watermark_us,
+            tracker=self._tracker,
             was_us=now if was is None else was,
             now_us=now,
             origins=self.head.origins,
             feeding=feeding,
         )
+
+    @property
+    def tracker(self) -> Tracker:
+        """How far the sources have come."""
+        return self._tracker
+
+    def waited(self, tracker: Tracker) -> None:
+        """Time has gone by and nothing has changed but for how long sources have been quiet: nothing is published."""
+        self._tracker = tracker
 
     def commit(
         self,
@@ -163,7 +175,7 @@ class Job:
             kind=kind,
             created_us=now_us(),
             operators={self.plan.name: msgspec.structs.replace(operator, partitions=tuple(r.state for r in results))},
-            watermark_us=results[0].after_us,
+            watermark_us=mark_of(results[0].tracker),
             watermark_before_us=head.watermark_us,
             max_event_us=max(max_events, default=None),
             processing_us=_latest(head.processing_us, position.processing_us),
@@ -175,10 +187,13 @@ class Job:
             delivered=delivered,
             counters=counters,
             totals=total([head.totals, counters]),
+            progress=msgspec.to_builtins(results[0].tracker),
+            due_us=min((r.due_us for r in results if r.due_us is not None), default=None),
             origins=results[0].origins or head.origins,
             fed=head.id if fed else head.fed,
         )
         self._head = self.checkpoint.publish(manifest)
+        self._tracker = results[0].tracker
         self._hook("after-manifest", manifest.id)
         return manifest
 
@@ -191,9 +206,19 @@ class Job:
         expected = [(i, state.lineage) for i, state in enumerate(self._operator.partitions)]
         found = [(result.partition, result.base_lineage) for result in results]
         invariant(found == expected, "each partition answers once, from the base it was told", found=found)
-        for part in ("after_us", "max_event_us", "inputs", "origins"):
-            values = {getattr(result, part) for result in results}
-            invariant(len(values) == 1, "all partitions saw the same input", part=part, values=values)
+        for part in ("tracker", "max_event_us", "inputs", "origins"):
+            values = [getattr(result, part) for result in results]
+            invariant(
+                all(value == values[0] for value in values),
+                "all partitions saw the same input",
+                part=part,
+                values=values,
+            )
+
+
+def tracker_of(manifest: Manifest) -> Tracker | None:
+    """How far the sources had come; None before the first batch."""
+    return msgspec.convert(manifest.progress, Tracker) if manifest.progress is not None else None
 
 
 def _first(plan: Plan, checkpoint: Checkpoint, partitions: int) -> Manifest:

@@ -7,6 +7,7 @@ that nobody refers to until a manifest does. It is safe to run it twice, or in a
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -14,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.plan import Intake, Plan
-from operators.transition import BEGINNING_US, Moments
+from operators.progress.tracker import Report, Tracker
+from operators.transition import Moments
+from operators.watermarks import Reports, mark_of
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError
 from statestore.files.partition_log import PartitionLog
@@ -34,11 +37,20 @@ class Round:
     store: StoreConfig
     base: tuple[PartitionState, ...]
     sequence: int
-    before_us: int | None
+    tracker: Tracker
     was_us: int = 0
     now_us: int = 0
     origins: tuple[str, ...] = ()
     feeding: bool = False
+
+    @property
+    def before_us(self) -> int | None:
+        """The watermark that classifies the batch; None before the first."""
+        return mark_of(self.tracker)
+
+    def after(self, reports: Iterable[Mapping[str, Report]]) -> Tracker:
+        """The tracker after what the pieces of this round's input report; as it is, where that is fed back."""
+        return self.tracker if self.feeding else self.plan.watermarks.after(self.tracker, reports, self.now_us)
 
     @property
     def intake(self) -> Intake:
@@ -57,9 +69,10 @@ class PartitionResult(msgspec.Struct, frozen=True):
     partition: int
     base_lineage: str
     state: PartitionState
-    after_us: int | None
+    tracker: Tracker
     max_event_us: int | None
     inputs: int
+    due_us: int | None = None
     panes: tuple[FileRef, ...] = ()
     late: tuple[FileRef, ...] = ()
     counters: dict[str, int] = {}
@@ -76,6 +89,7 @@ class Arrivals:
     inputs: int
     counters: dict[str, int]
     origins: tuple[str, ...] = ()
+    reports: tuple[Reports, ...] = ()
 
 
 def no_arrivals(plan: Plan) -> Arrivals:
@@ -83,27 +97,30 @@ def no_arrivals(plan: Plan) -> Arrivals:
     return Arrivals(plan.exchanged.schema.empty_table(), None, None, 0, {})
 
 
-def run_partition(round_: Round, partition: int, arrivals: Arrivals, after_us: int | None) -> PartitionResult:
-    """Take ``arrivals`` into the partition's state; write segments, panes and ledger. Raises on damaged files."""
+def run_partition(round_: Round, partition: int, arrivals: Arrivals, after: Tracker) -> PartitionResult:
+    """Take ``arrivals`` into the partition's state; write segments, panes and ledger. Raises on damaged files.
+
+    ``after`` is the tracker at the end of the round.
+    """
     objects = Objects(round_.root)
     # The root is part of it: a copy of a checkpoint must not meet the original's caches.
     identity = f"{objects.root}/{round_.job_id}/{round_.plan.name}/{partition}/{round_.partitions}"
     try:
-        return _attempt(round_, partition, arrivals, after_us, objects, identity)
+        return _attempt(round_, partition, arrivals, after, objects, identity)
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
             raise
         # Only the local cache is damaged. The step is pure, so it is simply taken again.
         forget_cache(round_.store, identity)
-        return _attempt(round_, partition, arrivals, after_us, objects, identity)
+        return _attempt(round_, partition, arrivals, after, objects, identity)
 
 
 def _attempt(
-    round_: Round, partition: int, arrivals: Arrivals, after_us: int | None, objects: Objects, identity: str
+    round_: Round, partition: int, arrivals: Arrivals, after: Tracker, objects: Objects, identity: str
 ) -> PartitionResult:
     base, attempt = round_.base[partition], uuid.uuid4().hex
     with open_store(round_.store, objects, identity, round_.plan.tables, base) as store:
-        moved = round_.plan.step(store, arrivals.partials, _moments(round_, after_us))
+        moved = round_.plan.step(store, arrivals.partials, _moments(round_, after))
         log = PartitionLog(
             objects, round_.plan.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
         )
@@ -116,7 +133,8 @@ def _attempt(
         partition=partition,
         base_lineage=base.lineage,
         state=state,
-        after_us=after_us,
+        tracker=after,
+        due_us=moved.due_us,
         max_event_us=arrivals.max_event_us,
         inputs=arrivals.inputs,
         panes=panes,
@@ -126,10 +144,9 @@ def _attempt(
     )
 
 
-def _moments(round_: Round, after_us: int | None) -> Moments:
-    before = BEGINNING_US if round_.before_us is None else round_.before_us
-    after = before if after_us is None else max(before, after_us)
-    return Moments(before, after, round_.was_us, round_.now_us)
+def _moments(round_: Round, after: Tracker) -> Moments:
+    before = round_.tracker.watermark_us
+    return Moments(before, max(before, after.watermark_us), round_.was_us, round_.now_us)
 
 
 def write_output(

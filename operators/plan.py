@@ -15,6 +15,7 @@ import pyarrow as pa
 from operators.aggregates import BoundAggregate
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.triggers import Triggers
+from operators.watermarks import Watermarks
 from operators.windows import Sliding, Times, Windows, by_offset
 from statestore.checksums import checksum
 from statestore.store import StateView
@@ -67,7 +68,7 @@ class Plan(ABC):
     input_schema: pa.Schema
     key_fields: tuple[pa.Field, ...]
     aggregates: tuple[BoundAggregate, ...]
-    watermark_delay_us: int
+    watermarks: Watermarks
     allowed_us: int
     future_us: int
     mode: str
@@ -96,8 +97,9 @@ class Plan(ABC):
 
     @property
     def clocked(self) -> bool:
-        """Whether processing time is the time of events, and the watermark."""
-        return self.added == (PROCESSING_TIME,)
+        """Whether time alone may show panes: the watermark follows it, sources fall idle, or triggers wait for it."""
+        timed = self.watermarks.sources.idle_timeout_us is not None or bool(self.watermarks.sources.own_timeouts_us)
+        return self.watermarks.by_clock or timed or self.triggers.by_clock
 
     @property
     def one_origin(self) -> str | None:
@@ -214,13 +216,3 @@ class Plan(ABC):
     def key_specs(self) -> tuple[Column, ...]:
         """Key columns as tables have them."""
         return tuple(Column(field.name, str(field.type), "key") for field in self.key_fields)
-
-
-def advance(plan: Plan, before_us: int | None, max_event_us: int | None, now_us: int) -> int | None:
-    """The watermark after events up to ``max_event_us``, at the processing time ``now_us``: it never goes back."""
-    if plan.clocked:
-        return now_us if before_us is None else max(before_us, now_us)
-    if max_event_us is None:
-        return before_us
-    generated = max(-(2**63) + 1, max_event_us - plan.watermark_delay_us)
-    return generated if before_us is None else max(before_us, generated)

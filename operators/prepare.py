@@ -7,7 +7,7 @@ is sent on is already small. Pure and vectorised.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from operators.plan import ONLY, PANE_KIND, PANE_TIME, Intake, Plan
 from operators.transition import LIMIT_US
+from operators.watermarks import Reports
 from operators.windows import Given
 from statestore.errors import UsageError
 from statestore.keyhash import partition_of
@@ -33,7 +34,8 @@ class Prepared:
 
     ``partials`` has, per state partition, rows of the plan's ``exchanged`` (a key may repeat); ``accepted`` the
     events in them, ``rejected`` rows of the late ledger; ``max_event_us`` the largest accepted event time, None when
-    there was none; ``origins`` where the input comes from, of a plan that takes one origin.
+    there was none; ``reports`` what sources claim of the watermark; ``origins`` where the input comes from, of a plan
+    that takes one origin.
     """
 
     partials: list[pa.Table]
@@ -42,6 +44,7 @@ class Prepared:
     max_event_us: int | None
     counters: Counters
     origins: tuple[str, ...] = ()
+    reports: Reports = field(default_factory=dict)
 
 
 def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Prepared:
@@ -50,14 +53,23 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
     Events that are fed back may have a column ``window_start``: the window that each is meant for, or null.
     """
     named = events["window_start"] if intake.feeding and "window_start" in events.column_names else None
-    events = _conform(plan, events, intake.now_us)
+    events = _conform(plan, events, intake)
+    claims = None
+    if plan.watermarks.controls and not intake.feeding:
+        claims = plan.watermarks.read(events, intake.now_us)
+        events = claims.events
     if named is not None and plan.names_windows:
         events = events.append_column(ONLY, named.cast(plan.bound_type).cast(pa.int64()))
     accepted, rejected, counters = _classify(plan, events, intake)
+    if claims is None:
+        # What is rejected for its time or key says nothing of how far the stream has come.
+        claims = plan.watermarks.read(accepted, intake.now_us)
+    reports = {} if intake.feeding else claims.reports
+    counters |= {} if intake.feeding else claims.counters
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
         nothing = [plan.exchanged.schema.empty_table()] * partitions
-        return Prepared(nothing, accepted, rejected, None, counters, origins)
+        return Prepared(nothing, accepted, rejected, None, counters, origins, reports)
     times = _int_times(accepted[plan.event_time])
     if intake.watermark_us is not None:
         partly = plan.refused(accepted, times, intake.watermark_us, feeding=intake.feeding)
@@ -67,7 +79,7 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
             counters["purged_windows" if intake.feeding else "refused_windows"] = partly.num_rows
     partials = _split(plan, plan.arrive(accepted, times, intake), partitions)
     newest = None if intake.feeding else int(times.max())
-    return Prepared(partials, accepted, rejected, newest, counters, origins)
+    return Prepared(partials, accepted, rejected, newest, counters, origins, reports)
 
 
 def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[str, ...]:
@@ -90,14 +102,14 @@ def _origins(plan: Plan, accepted: pa.Table) -> list[str]:
     return [str(origin) for origin in pc.unique(accepted[plan.one_origin]).slice(0, 2).to_pylist()]
 
 
-def _conform(plan: Plan, events: pa.Table, now_us: int) -> pa.Table:
+def _conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
     missing = [name for name in plan.read_names if name not in events.column_names]
     if missing:
         raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
     chosen = events.select(plan.read_names)
-    fed_back = all(name in events.column_names for name in plan.added)
     for name in plan.added:
-        times = events[name] if fed_back else _added(name, chosen, now_us)
+        there = intake.feeding and name in events.column_names
+        times = events[name] if there else _added(name, chosen, intake.now_us)
         chosen = chosen.append_column(name, times.cast(TIME))
     if chosen.schema.equals(plan.input_schema):
         return chosen

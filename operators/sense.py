@@ -79,6 +79,8 @@ def _check_retention(description: Windowed) -> None:
         return
     if isinstance(kind, Global | Counted):
         raise UsageError("count and global windows are kept until they are full, or for ever", code="retention")
+    if isinstance(kind, Sessions) and kind.by_offset:
+        raise UsageError("sessions of offsets are kept while they take offsets: session(late=...)", code="retention")
     if retained.windows is not None and not isinstance(kind, Sliding):
         raise UsageError("only windows of a fixed size are retained by number", code="retention")
     if kind is not None and by_offset(kind):

@@ -30,13 +30,15 @@ class Moments:
 class Transition:
     """Everything a step wants done. ``panes`` are in order: retractions before what replaces them.
 
-    ``rejected``: ledger rows of what windows did not take, beside those that never came so far.
+    ``rejected``: ledger rows of what windows did not take, beside those that never came so far. ``due_us``: the
+    processing time at which something is due next; None for none.
     """
 
     changes: ChangeSet
     panes: pa.Table
     counters: dict[str, int] = field(default_factory=dict)
     rejected: pa.Table | None = None
+    due_us: int | None = None
 
 
 def constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArray:

@@ -64,6 +64,13 @@ class Triggers:
     per_element: bool = False
 
     @property
+    def by_clock(self) -> bool:
+        """Whether a trigger waits for processing time."""
+        given = [trigger for trigger in (self.early, self.late, self.when) if trigger is not None]
+        kinds = {node.kind for trigger in given for node in trigger.nodes}
+        return bool(kinds & {"every_processing_time", "after_processing_time"})
+
+    @property
     def finishes(self) -> bool:
         """Whether a window may close for good before it is over."""
         return self.when is not None and self.when.kind != "repeatedly"

@@ -56,8 +56,9 @@ class OperatorState(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """A checkpoint. Times are microseconds since 1970 UTC; ``watermark_us`` is exclusive, None while undefined.
 
-    Where windows are of offsets it is an offset. ``origins`` are then those the input had; ``fed`` is the checkpoint up
-    to which the late ledger has been fed back.
+    Where windows are of offsets it is an offset. ``origins`` are then those the input had; ``fed`` is the checkpoint
+    up to which the late ledger has been fed back. ``progress`` is the state of the watermark's sources, ``due_us``
+    the processing time at which something is due without input.
     """
 
     format: int
@@ -83,6 +84,8 @@ class Manifest(msgspec.Struct, frozen=True):
     totals: dict[str, int] = {}
     origins: tuple[str, ...] = ()
     fed: int = 0
+    progress: dict[str, Any] | None = None
+    due_us: int | None = None
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:

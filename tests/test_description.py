@@ -181,6 +181,7 @@ def test_every_step_makes_a_new_description() -> None:
         "key": ["k"],
         "order": {"origin": None, "offset": None},
         "watermark_delay": "0 seconds",
+        "watermark": None,
         "window": {"kind": "tumbling", "size": "1 minute", "slide": "1 minute", "offset": "0 seconds"},
         "aggregates": {"n": {"function": "count"}},
         "allowed_lateness": "5 minutes",

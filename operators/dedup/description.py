@@ -8,6 +8,7 @@ from typing import Any
 
 from operators.description import Runnable
 from operators.durations import Span, span_us, text_of
+from operators.watermarks import Watermarks
 from statestore.errors import UsageError
 
 
@@ -20,6 +21,7 @@ class Deduplicated(Runnable):
     within_us: int | None
     watermark_delay_us: int
     name: str
+    watermarks: Watermarks | None = None
 
     def describe(self) -> dict[str, Any]:
         """The configuration as a manifest holds it."""
@@ -29,6 +31,7 @@ class Deduplicated(Runnable):
             "on": list(self.on),
             "within": None if self.within_us is None else text_of(self.within_us),
             "watermark_delay": text_of(self.watermark_delay_us),
+            "watermark": self.watermarks.describe() if self.watermarks else None,
         }
 
 

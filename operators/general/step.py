@@ -73,7 +73,17 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
         counters["window_closed"] = rejected.num_rows
     changes = _changes(plan, gathered, _shown(plan, groups, values, due, fired), phase, at)
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *([first.panes] if first else []), *gone, *shown])
-    return Transition(changes, rows, {name: count for name, count in counters.items() if count}, rejected)
+    counters = {name: count for name, count in counters.items() if count}
+    return Transition(changes, rows, counters, rejected, _due_us(plan, view, changes[CLOCK], at))
+
+
+def _due_us(plan: GeneralPlan, view: StateView, timers: TableChanges, at: Moments) -> int | None:
+    """The processing time at which a group is due next, of those there were and those of this step."""
+    if not plan.triggers.by_clock:
+        return None
+    first = (int(rows["due"][0].as_py()) for rows in view.scan(CLOCK, (at.now + 1,)) if rows.num_rows)
+    fresh = [] if timers.put is None else [int(pc.min(timers.put["due"]).as_py())]
+    return min([*fresh, *([found] if (found := next(first, None)) is not None else [])], default=None)
 
 
 def _rejected(plan: GeneralPlan, gathered: Gathered, at: Moments) -> pa.Table | None:

@@ -33,6 +33,8 @@ from operators.feeding import to_feed
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, Round
 from operators.prepare import prepare
+from operators.progress.metrics import Metrics, metrics, prometheus_text
+from operators.progress.tracker import Tracker
 from operators.spark.tasks import (
     EXCHANGE,
     RESULTS,
@@ -42,7 +44,9 @@ from operators.spark.tasks import (
     state_side,
     tick_side,
 )
-from recovery.checkpoint import Checkpoint
+from operators.spark.ticker import Ticker
+from operators.watermarks import at_least
+from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import END_OF_TIME_US, Manifest
 from recovery.spark_log import (
     FOLDER,
@@ -81,6 +85,7 @@ class SparkJob:
     partitions: int | None
     trigger: dict[str, Any] | None = None
     hook: Hook = no_hook
+    tick: int = 1_000_000
 
     def schedule(self, **trigger: Any) -> SparkJob:
         """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
@@ -115,7 +120,7 @@ class SparkJob:
             check=lambda head: _check_input(head, spark_log),
             hook=self.hook,
         )
-        query = DurableQuery(session, job, spark_log, self.sink)
+        query = DurableQuery(session, job, spark_log, self.sink, self.tick / 1e6 if plan.clocked else None)
         # Only what the job reads: nothing projected later reaches the source.
         columns = [sf.col(f"`{name}`") for name in plan.read_names]
         query.begin(self.stream.select(*columns), self.trigger)
@@ -125,7 +130,9 @@ class SparkJob:
 class DurableQuery:
     """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever dies."""
 
-    def __init__(self, session: SparkSession, job: Job, spark_log: SparkLog, sink: SparkSink | None) -> None:
+    def __init__(
+        self, session: SparkSession, job: Job, spark_log: SparkLog, sink: SparkSink | None, tick_s: float | None
+    ) -> None:
         self._session = session
         self._job = job
         self._log = spark_log
@@ -136,6 +143,7 @@ class DurableQuery:
         self._ended_by_us = False
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
+        self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
 
     def begin(self, stream: DataFrame, trigger: dict[str, Any] | None) -> None:
         """Deliver what the last run left undelivered, then start. A drained checkpoint is refused after that."""
@@ -147,6 +155,8 @@ class DurableQuery:
         if trigger:
             writer = writer.trigger(**trigger)
         self._query = writer.start()
+        if self._ticker is not None:
+            self._ticker.start()
 
     @property
     def checkpoint_id(self) -> int:
@@ -188,6 +198,8 @@ class DurableQuery:
         self._stopping = True
         with self._lock:
             pass  # a batch in progress ends here; the next one sees the flag
+        if self._ticker is not None:
+            self._ticker.stop()
         self._spark_query.stop()
         if self._failure is not None:
             raise self._failure
@@ -221,7 +233,7 @@ class DurableQuery:
         """Spark's hook. Whatever it raises ends the query and is kept for `await_termination`."""
         with self._lock:
             try:
-                if self._stopping:
+                if self._stopping or self._failure is not None:
                     raise StoppingError("the query is stopping", code="stopping")
                 self._take(batch, batch_id)
             except StoppingError:
@@ -254,12 +266,46 @@ class DurableQuery:
         self._report(manifest)
         self._delivery.up_to(manifest)
 
+    def _tick(self) -> bool:
+        """Time goes on without a batch: a checkpoint, where that makes a difference. False when there is no more."""
+        with self._lock:
+            if self._stopping or self._failure is not None or not self.is_active:
+                return False
+            try:
+                self._move(self._job.round(now_us()))
+            except BaseException as error:
+                self._failure = error
+        if self._failure is not None:
+            self._spark_query.stop()  # without the lock, for a batch may be waiting for it
+        return self._failure is None
+
+    def _move(self, round_: Round) -> None:
+        head, after = self._job.head, round_.after([])
+        due = head.due_us is not None and head.due_us <= round_.now_us
+        if after.watermark_us == round_.tracker.watermark_us and not due:
+            self._job.waited(after)
+            return
+        results = _run_tick(self._session, round_, after)
+        manifest = self._job.commit(
+            results, "tick", Position(processing_us=round_.now_us), delivered=self._delivery.delivered
+        )
+        self._report(manifest)
+        self._delivery.up_to(manifest)
+
+    def metrics(self) -> Metrics:
+        """Watermark and lag of each source, how often they moved, who is idle."""
+        return metrics(self._job.tracker)
+
+    def prometheus(self) -> str:
+        """The same in the text format of Prometheus, with the counters of events and panes."""
+        return prometheus_text(self.metrics(), {"job": self._job.plan.name})
+
     def _drain(self) -> None:
         if self._job.head.drained:
             self._delivery.up_to(self._job.head)
             return
         round_ = self._job.round()
-        results = _run_tick(self._session, round_, END_OF_TIME_US)
+        results = _run_tick(self._session, round_, at_least(round_.tracker, END_OF_TIME_US))
         manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
         self._report(manifest)
         self._delivery.up_to(manifest)
@@ -286,7 +332,10 @@ class DurableQuery:
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; when the query has failed, raise our own error rather than Spark's wrapping of it."""
         try:
-            return wait()
+            found = wait()
+            if self._failure is not None:
+                raise self._failure
+            return found
         except Exception:
             if self._failure is not None:
                 raise self._failure from None
@@ -339,9 +388,9 @@ def _run_feed(session: SparkSession, round_: Round, rows: pa.Table) -> list[Part
     return [decode_answer(bytes(row["result"])) for row in answers]
 
 
-def _run_tick(session: SparkSession, round_: Round, after_us: int) -> list[PartitionResult]:
+def _run_tick(session: SparkSession, round_: Round, after: Tracker) -> list[PartitionResult]:
     numbers = session.range(0, round_.partitions, 1, round_.partitions)
-    rows = numbers.mapInArrow(partial(tick_side, round_, after_us), RESULTS).collect()
+    rows = numbers.mapInArrow(partial(tick_side, round_, after), RESULTS).collect()
     return [decode_answer(bytes(row["result"])) for row in rows]
 
 

@@ -15,9 +15,11 @@ import msgspec
 import pyarrow as pa
 
 from operators.partition import Arrivals, PartitionResult, Round, no_arrivals, run_partition
-from operators.plan import Plan, advance
+from operators.plan import Plan
 from operators.prepare import Prepared, one_origin, prepare
+from operators.progress.tracker import Tracker
 from operators.transition import total
+from operators.watermarks import Reports
 from statestore import errors
 from statestore.errors import TidemarkError, invariant
 
@@ -55,6 +57,7 @@ class Header(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
     failure: Failure | None = None
     origins: tuple[str, ...] = ()
+    reports: Reports = {}
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -86,14 +89,14 @@ def state_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     yield _answer_row(_answer(round_, rows))
 
 
-def tick_side(round_: Round, after_us: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def tick_side(round_: Round, after: Tracker, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A step without input: only the watermark moves. Each input row is the number of a state partition."""
     _freeze_once()
     nothing = no_arrivals(round_.plan)
     for batch in batches:
         for partition in batch.column(0).to_pylist():
             try:
-                answer = Answer(run_partition(round_, partition, nothing, after_us))
+                answer = Answer(run_partition(round_, partition, nothing, after))
             except TidemarkError as error:
                 answer = Answer(failure=_failure(error))
             yield _answer_row(answer)
@@ -116,8 +119,7 @@ def _answer(round_: Round, rows: pa.Table) -> Answer:
         if failure is not None:
             return Answer(failure=failure)
         arrivals = replace(arrivals, origins=one_origin(round_.plan, round_.origins, arrivals.origins))
-        after = advance(round_.plan, round_.before_us, arrivals.max_event_us, round_.now_us)
-        return Answer(run_partition(round_, partition, arrivals, after))
+        return Answer(run_partition(round_, partition, arrivals, round_.after(arrivals.reports)))
     except TidemarkError as error:
         return Answer(failure=_failure(error))
 
@@ -146,7 +148,12 @@ def exchange_rows(prepared: Prepared, number: int, partitions: int) -> Iterator[
     ledger_owner = number % partitions
     for partition in range(partitions):
         owner = partition == ledger_owner
-        header = Header(prepared.max_event_us, prepared.counters if owner else {}, origins=prepared.origins)
+        header = Header(
+            prepared.max_event_us,
+            prepared.counters if owner else {},
+            origins=prepared.origins,
+            reports=prepared.reports,
+        )
         partials = prepared.partials[partition]
         columns = [
             pa.array([partition], pa.int32()),
@@ -182,6 +189,7 @@ def _gather(plan: Plan, rows: pa.Table) -> tuple[int, Arrivals, Failure | None]:
         inputs=len(headers),
         counters=total([header.counters for header in headers]),
         origins=tuple({origin for header in headers for origin in header.origins}),
+        reports=tuple(header.reports for header in headers),
     )
     return own, arrivals, next((h.failure for h in headers if h.failure is not None), None)
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from operators.plan import Intake
 from operators.prepare import ledger, prepare
 from operators.transition import LIMIT_US
+from operators.watermarks import Reports
 from operators.window_operator.plan import OperatorPlan
 from statestore.changes import ChangeSet
 from statestore.errors import UsageError
@@ -35,6 +36,7 @@ class Accepted:
     max_event_us: int | None
     counters: dict[str, int]
     origins: tuple[str, ...]
+    reports: Reports
 
 
 def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake) -> Accepted:
@@ -59,7 +61,14 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake)
     if duplicates := int(np.count_nonzero(known.verdicts == DUPLICATE)):
         counters["duplicates"] = duplicates
     return Accepted(
-        changes, prepared.accepted, prepared.partials[0], rejected, prepared.max_event_us, counters, prepared.origins
+        changes,
+        prepared.accepted,
+        prepared.partials[0],
+        rejected,
+        prepared.max_event_us,
+        counters,
+        prepared.origins,
+        prepared.reports,
     )
 
 

@@ -23,7 +23,8 @@ from operators.general.panes import results_of
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, write_output
 from operators.plan import Intake
-from operators.transition import BEGINNING_US, Moments, total
+from operators.transition import Moments, total
+from operators.watermarks import at_least, mark_of
 from operators.window_metadata import replay_from
 from operators.window_operator.overlay import Overlay
 from operators.window_operator.plan import bind_operator
@@ -104,7 +105,7 @@ class WindowOperator:
         folder = Checkpoint.open_or_create(checkpoint)
         self._job = Job.begin(self._plan, folder, self._store, partitions=1, hook=hook)
         head = self._job.head
-        self._watermark, self._now = head.watermark_us, head.processing_us
+        self._tracker, self._now = self._job.tracker, head.processing_us
         self._newest: int | None = None
         self._since = _Since()
         self._acknowledged, self._taken = head.delivered, head.delivered
@@ -121,8 +122,9 @@ class WindowOperator:
         rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         self._not_drained()
         state = self._current().fork()
-        intake = Intake(self._watermark, self._now or 0, origins=self._since.origins or self._job.head.origins)
-        step = take_messages(self._plan, state, rows, intake)
+        origins = self._since.origins or self._job.head.origins
+        intake = Intake(self.watermark_us, self._now or 0, origins=origins)
+        step = take_messages(self._plan, state, rows, self._tracker, intake)
         opened = step.newest is not None and (self._newest is None or step.newest > self._newest)
         self._newest = step.newest if opened else self._newest
         self._adopt(state, step, rows.num_rows)
@@ -138,12 +140,13 @@ class WindowOperator:
         self._not_drained()
         was = self._now if self._now is not None else now_us
         now = max(was, now_us)
-        low = BEGINNING_US if self._watermark is None else self._watermark
-        high = low if watermark_us is None else max(low, watermark_us)
+        after = self._plan.watermarks.after(self._tracker, [], now)
+        if watermark_us is not None:
+            after = at_least(after, watermark_us)
         state = self._current().fork()
         nothing = self._plan.exchanged.schema.empty_table()
-        step = move(self._plan, state, nothing, Moments(low, high, was, now))
-        self._now = now
+        step = move(self._plan, state, nothing, Moments(self._tracker.watermark_us, after.watermark_us, was, now))
+        self._now, self._tracker = now, after
         self._adopt(state, step, 0)
         if step.purged or step.panes.num_rows:
             self._flush()
@@ -168,7 +171,7 @@ class WindowOperator:
         if not back.num_rows:
             return {}
         state = self._current().fork()
-        step = take_back(self._plan, state, back, Intake(self._watermark, self._now or 0, feeding=True))
+        step = take_back(self._plan, state, back, Intake(self.watermark_us, self._now or 0, feeding=True))
         self._adopt(state, step, 0)
         self._flush(fed=rows is None)
         return step.counters
@@ -187,12 +190,12 @@ class WindowOperator:
         """The input has ended: every window shows what is due; no message is taken any more."""
         if self._job.head.drained:
             return
-        low = BEGINNING_US if self._watermark is None else self._watermark
-        now = self._now or 0
+        low, now = self._tracker.watermark_us, self._now or 0
         state = self._current().fork()
         step = move(
             self._plan, state, self._plan.exchanged.schema.empty_table(), Moments(low, END_OF_TIME_US, now, now)
         )
+        self._tracker = at_least(self._tracker, END_OF_TIME_US)
         self._adopt(state, step, 0)
         self._flush(drained=True)
 
@@ -204,7 +207,7 @@ class WindowOperator:
     @property
     def watermark_us(self) -> int | None:
         """Every event before this has been seen; None before the first."""
-        return self._watermark
+        return mark_of(self._tracker)
 
     @property
     def drained(self) -> bool:
@@ -312,7 +315,7 @@ class WindowOperator:
     @property
     def _moved(self) -> bool:
         head = self._job.head
-        return (self._watermark, self._now) != (head.watermark_us, head.processing_us)
+        return (self.watermark_us, self._now) != (head.watermark_us, head.processing_us)
 
     def _not_drained(self) -> None:
         self._job.round()
@@ -330,7 +333,7 @@ class WindowOperator:
     def _adopt(self, state: Overlay, step: Stepped, messages: int) -> None:
         self._state = state
         self._since = self._since.and_then(step, messages)
-        self._watermark = None if step.after == BEGINNING_US else step.after
+        self._tracker = step.tracker or self._tracker
 
     def _flush(self, *, drained: bool = False, fed: bool | None = None, base: PartitionState | None = None) -> None:
         """One checkpoint of everything since the last."""
@@ -354,7 +357,7 @@ class WindowOperator:
             partition=0,
             base_lineage=base.lineage,
             state=log.append(base, self._current().changes(), sequence),
-            after_us=self._watermark,
+            tracker=self._tracker,
             max_event_us=since.max_event_us,
             inputs=1 if since.messages else 0,
             panes=_file(objects, f"panes/{plan.name}", since.panes, sequence, attempt),

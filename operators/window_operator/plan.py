@@ -124,7 +124,7 @@ def bind_operator(
     if description.windows is not None and by_offset(description.windows):
         told = replace(told, offset=offset, origin=origin)
     plan = bind_plan(told, schema)
-    if isinstance(plan.kind, Given) or plan.clocked or (plan.by_offset and isinstance(plan.kind, Sessions)):
+    if isinstance(plan.kind, Given) or plan.added or (plan.by_offset and isinstance(plan.kind, Sessions)):
         raise UsageError(
             "the operator fed by hand has windows of event time, of offsets, or of counted messages, and sessions of "
             "event time",

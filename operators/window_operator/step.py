@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.general.names import END, GROUPS, START
-from operators.plan import Intake, advance
+from operators.plan import Intake
 from operators.prepare import prepare
+from operators.progress.tracker import Tracker
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.window_metadata import ending
 from operators.window_metadata import expire as expire_windows
@@ -32,9 +33,12 @@ from statestore.messages.tables import MessageTables
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step showed and rejected, and why it should be made durable (`purged`, a new window, panes)."""
+    """What a step showed and rejected, and why it should be made durable (`purged`, a new window, panes).
 
-    after: int
+    ``tracker``: how far the sources are after it, where it moved them.
+    """
+
+    tracker: Tracker | None
     panes: pa.Table
     rejected: list[pa.Table] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
@@ -44,7 +48,7 @@ class Stepped:
     origins: tuple[str, ...] = ()
 
 
-def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, intake: Intake) -> Stepped:
+def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, tracker: Tracker, intake: Intake) -> Stepped:
     """Messages at a watermark: each takes effect once, whatever comes again."""
     before, now = intake.watermark_us, intake.now_us
     took = accept(plan, state, batch, intake)
@@ -52,12 +56,12 @@ def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, intake: I
     recorded = record(plan, state, took.messages, intake)
     state.apply(recorded.changes)
     low = BEGINNING_US if before is None else before
-    after = advance(plan, before, took.max_event_us, now)
-    moved = move(plan, state, took.arriving, Moments(low, low if after is None else after, now, now))
+    after = plan.watermarks.after(tracker, [took.reports], now)
+    moved = move(plan, state, took.arriving, Moments(low, max(low, after.watermark_us), now, now))
     counters = took.counters | moved.counters
     rejected = [*took.rejected, *moved.rejected]
     return Stepped(
-        moved.after,
+        after,
         moved.panes,
         rejected,
         counters,
@@ -75,7 +79,7 @@ def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake
     low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
     moved = move(plan, state, prepared.partials[0], Moments(low, low, intake.now_us, intake.now_us))
     rejected = [*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected]
-    return Stepped(moved.after, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
+    return Stepped(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
 
 
 def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
@@ -87,7 +91,7 @@ def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) ->
         _forget_full(plan, state, moved.changes.get(GROUPS)) if plan.by_number else _forget(plan, state, at.after)
     )
     rejected = [] if moved.rejected is None else [moved.rejected]
-    return Stepped(at.after, moved.panes, rejected, counters=moved.counters, purged=purged)
+    return Stepped(None, moved.panes, rejected, counters=moved.counters, purged=purged)
 
 
 def messages_of(plan: OperatorPlan, state: Overlay, windows: pa.Table) -> Ranges:
