@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.dedup.plan import DedupPlan
 from operators.delivery import read_rows
+from operators.general.arrive import assign
 from operators.job import Job
-from operators.prepare import VERY_LATE
+from operators.prepare import PURGED, VERY_LATE
+from recovery.fork import advice
+from recovery.manifest import Manifest
 from statestore.errors import UsageError
+
+log = logging.getLogger("tidemark")
 
 
 def to_feed(job: Job, rows: pa.Table | None) -> pa.Table:
@@ -28,3 +36,39 @@ def to_feed(job: Job, rows: pa.Table | None) -> pa.Table:
             ledger = read_rows(job.checkpoint, manifest.late, plan.late_schema)
             found.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     return pa.concat_tables(found)
+
+
+def warn_of_purged(job: Job, fed: Manifest) -> str | None:
+    """Say how to take in what came back for windows that are gone: the newest checkpoint that had them all, forked.
+
+    The command is logged and returned; None where nothing was purged, or no checkpoint that is left had the windows.
+    """
+    plan = job.plan
+    rows = read_rows(job.checkpoint, fed.late, plan.late_schema)
+    rows = rows.filter(pc.equal(rows["reason"], PURGED))
+    if not rows.num_rows:
+        return None
+    index, _, ends = assign(plan.kind, rows[plan.event_time].cast(pa.int64()).to_numpy(), rows)
+    last = np.full(rows.num_rows, np.iinfo(np.int64).min)
+    np.maximum.at(last, index, ends)
+    if "window_end" in rows.column_names:
+        named = pc.fill_null(rows["window_end"].cast(pa.int64()), np.iinfo(np.int64).max).to_numpy()
+        last = np.minimum(last, named)
+    earliest = int(last.min())
+    kept = [
+        manifest.id
+        for manifest in job.checkpoint.history()
+        if manifest.id < fed.id
+        and (manifest.watermark_us is None or plan.forgotten(manifest.watermark_us) < earliest)
+    ]
+    command = advice(job.checkpoint.objects.root, kept[-1]) if kept else None
+    log.warning(
+        "checkpoint %d: %d events came back for windows that are gone: their rows are in its late ledger (%s)%s",
+        fed.id,
+        rows.num_rows,
+        PURGED,
+        f"; to take them in, begin a job where the windows are kept, and feed_back(rows) there: {command}"
+        if command
+        else "",
+    )
+    return command

@@ -10,7 +10,7 @@ import pyarrow as pa
 from operators.binding import bind_plan
 from operators.delivery import ArrowSink, Delivery, read_rows
 from operators.description import Runnable
-from operators.feeding import to_feed
+from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import Arrivals, PartitionResult, Round, no_arrivals, run_partition
 from operators.plan import Plan
@@ -116,7 +116,9 @@ class Standalone:
         if not back.num_rows:
             return job.plan.pane_schema.empty_table()
         results = take(job.round(feeding=True), back)
-        return self._commit(job, job.commit(results, "feed", Position(), delivered=self._sent, fed=rows is None))
+        manifest = job.commit(results, "feed", Position(), delivered=self._sent, fed=rows is None)
+        warn_of_purged(job, manifest)
+        return self._commit(job, manifest)
 
     @property
     def head(self) -> Manifest:

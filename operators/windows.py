@@ -190,7 +190,7 @@ def session(
     if sum(given is not None for given in (gap, gap_column, offsets)) != 1:
         raise UsageError("give a session a gap, or the column that holds it, or offsets", code="session-gap")
     if offsets is not None:
-        return Sessions(_positive(offsets, "session-gap"), late=_late(late, offsets))
+        return Sessions(_positive(offsets), late=_late(late, offsets))
     if late is not None:
         raise UsageError("sessions of time have .late(...)", code="window-late", late=late)
     if gap is None:
@@ -216,8 +216,8 @@ def count_window(
     (default: ``count``) past it.
     """
     step = count if step is None else step
-    _positive(count, "window-count")
-    _positive(step, "window-count")
+    _positive(count)
+    _positive(step)
     if by not in ("count", "offset"):
         raise UsageError("a count window goes by count or by offset", code="window-by", found=repr(by))
     if by == "offset":
@@ -256,9 +256,11 @@ def _checked(size: Span, slide: Span, offset: Span, *, strict: bool) -> Sliding:
     return Sliding(size_us, slide_us, offset_us % slide_us)
 
 
-def _positive(count: int, code: str) -> int:
+def _positive(count: int) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**60:
-        raise UsageError("messages and offsets are counted from one, in whole numbers", code=code, found=repr(count))
+        raise UsageError(
+            "messages and offsets are counted from one, in whole numbers", code="window-count", found=repr(count)
+        )
     return count
 
 

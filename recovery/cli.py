@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -13,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery.checkpoint import Checkpoint
+from recovery.fork import fork
 from recovery.manifest import Manifest, OperatorState
 from recovery.summary import brief, full, partitions, size_text, time_text
 from statestore.errors import DataError, NotFoundError, TidemarkError
 
 app = typer.Typer(
-    help="Durable window state for PySpark: look into checkpoints. Nothing here changes a checkpoint.",
+    help="Durable window state for PySpark: look into checkpoints, and fork them. Nothing here changes them.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -97,6 +99,25 @@ def show(
     if head.manifest.totals:
         parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
     _emit(*parts)
+
+
+@app.command("fork", epilog="Example: tidemark fork /data/flights /data/flights-try --at 42")
+def fork_checkpoint(
+    root: Root,
+    destination: Annotated[str, typer.Argument(help="An empty folder, or one that is not there.")],
+    at: Annotated[int | None, typer.Option(metavar="ID", help="Which checkpoint; the newest by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A new job that goes on from a checkpoint of this one, which may be running and is not changed."""
+    made = fork(root, destination, at)
+    if as_json:
+        _print_json(asdict(made))
+        return
+    table = _pairs()
+    table.add_row("forked", f"checkpoint {made.checkpoint_id} into {made.root}")
+    table.add_row("job", made.job_id)
+    table.add_row("copied", f"{made.files:,} files, {size_text(made.bytes)}")
+    _emit(table)
 
 
 def _facts(manifest: Manifest) -> Table:

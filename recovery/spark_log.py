@@ -69,6 +69,31 @@ class SparkLog:
                 files[str(source)] = self._files(source, -1 if before is None else before, last)
         return Planned(SparkPosition(query_id, batch_id, start, end, files), timestamp_ms)
 
+    def files_up_to(self, source: int, end: str) -> dict[str, str]:
+        """A file source's log as it was when it stood at ``end``: names of files and what is in them.
+
+        Empty for a source that keeps none. Spark looks for what is older than its last compaction in that alone, so
+        the entries are laid out as Spark would have done it.
+        """
+        last, folder = _log_offset(end), f"{FOLDER}/sources/{source}"
+        if last is None:
+            return {}
+        names = self.objects.names(folder)
+        compacts = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
+        every = compacts[1] - compacts[0] if len(compacts) > 1 else compacts[0] + 1 if compacts else 10
+        compact = (last + 1) // every * every - 1
+        entries: dict[int, set[str]] = {}
+        for name in names:
+            if name.removesuffix(".compact").isdigit():
+                for line in self.objects.read(f"{folder}/{name}").decode().splitlines()[1:]:
+                    number = int(json.loads(line)["batchId"])
+                    entries.setdefault(number, set()).add(line)
+        made = {str(n): sorted(entries.get(n, ())) for n in range(compact + 1, last + 1)}
+        if compact >= 0:
+            older = [number for number in sorted(entries) if number <= compact]
+            made[f"{compact}.compact"] = [line for number in older for line in sorted(entries[number])]
+        return {name: "\n".join(["v1", *lines]) for name, lines in made.items()}
+
     def _offsets(self, batch_id: int) -> tuple[int, tuple[str, ...]]:
         path = f"{FOLDER}/offsets/{batch_id}"
         lines = self.objects.read(path).decode().splitlines()

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from operators.delivery import read_rows
 from operators.description import Windowed
-from operators.feeding import to_feed
+from operators.feeding import to_feed, warn_of_purged
 from operators.general.names import GROUPS, START
 from operators.general.panes import results_of
 from operators.job import Hook, Job, Position, no_hook
@@ -174,6 +174,7 @@ class WindowOperator:
         step = take_back(self._plan, state, back, Intake(self.watermark_us, self._now or 0, feeding=True))
         self._adopt(state, step, 0)
         self._flush(fed=rows is None)
+        warn_of_purged(self._job, self._job.head)
         return step.counters
 
     def flush(self) -> int:

@@ -1,0 +1,145 @@
+"""A job forked from an older checkpoint: the same from there on, and nothing of the first one touched."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from operators import RETRACTING, Memory, Parquet, RocksDB, Windowed, count, sum_, tumbling, windowed
+from operators.delivery import read_rows
+from recovery.checkpoint import Checkpoint
+from recovery.fork import fork
+from statestore.errors import IncompatibleError, NotFoundError, UsageError
+from statestore.store import StoreConfig
+from tests.spark_inputs import batch, sample, write
+from tests.test_spark_job import output, stream
+
+JOB = (
+    windowed(event_time="t", key="k", watermark_delay="5 seconds")
+    .window(tumbling("10 seconds"))
+    .aggregate(n=count(), s=sum_("v"))
+    .late("5 seconds")
+    .accumulation(RETRACTING)
+)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def after(root: Path, first: int) -> list[list[tuple[object, ...]]]:
+    """Panes of each checkpoint after one."""
+    checkpoint = Checkpoint.open(root)
+    panes = [m.panes for m in checkpoint.history() if m.id > first and m.panes]
+    found = []
+    for refs in panes:
+        schema = pq.read_schema(checkpoint.objects.locate(refs[0].path))
+        rows = read_rows(checkpoint, refs, schema).to_pylist()
+        found.append(sorted((tuple(row.values()) for row in rows), key=repr))
+    return found
+
+
+@pytest.mark.parametrize("store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(), RocksDB()], ids=repr)
+def test_a_fork_goes_on_as_the_first_job_did(tmp_path: Path, store: StoreConfig) -> None:
+    tables = sample(6, 120)
+    first = JOB.standalone(checkpoint=tmp_path / "first", store=store)
+    first.run(tables, drain=True)
+    middle = next(m.id for m in Checkpoint.open(tmp_path / "first").history() if m.input and m.input.batches == 3)
+    before = files(tmp_path / "first")
+    made = fork(tmp_path / "first", tmp_path / "second", middle)
+    assert files(tmp_path / "first") == before
+    assert made.checkpoint_id == middle
+    assert made.job_id != Checkpoint.open(tmp_path / "first").marker.job_id
+    JOB.standalone(checkpoint=tmp_path / "second", store=store).run(tables, drain=True)
+    assert after(tmp_path / "second", middle) == after(tmp_path / "first", middle)
+
+
+def test_what_is_not_there_and_what_is_not_empty(tmp_path: Path) -> None:
+    JOB.standalone(checkpoint=tmp_path / "first").run(sample(2, 50))
+    with pytest.raises(NotFoundError, match="no-such-checkpoint"):
+        fork(tmp_path / "first", tmp_path / "second", 99)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "something").write_text("of yours")
+    with pytest.raises(UsageError, match="fork-used"):
+        fork(tmp_path / "first", tmp_path / "used")
+    assert files(tmp_path / "used") == {"something": b"of yours"}
+    with pytest.raises(NotFoundError, match="no-checkpoint"):
+        fork(tmp_path / "nowhere", tmp_path / "third")
+
+
+def test_purged_events_come_with_the_command_that_takes_them_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def near(second: float, value: int) -> pa.Table:
+        return batch([(second, "a", value)])
+
+    job: Windowed = JOB.late("0 seconds")
+    first = job.standalone(checkpoint=tmp_path / "first")
+    first.run([near(1, 1), near(30, 1), near(2, 5)])
+    with caplog.at_level(logging.WARNING, "tidemark"):
+        first.feed_back()
+    said = caplog.messages[-1]
+    command = said[said.index("tidemark fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
+    done = subprocess.run(
+        [sys.executable, "-m", "recovery.cli", *command[1:], "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["files"] > 0
+    second = job.standalone(checkpoint=tmp_path / "second")
+    second.run([near(1, 1)])
+    second.feed_back(near(2, 5))
+    panes = second.run([near(1, 1), near(30, 1)])
+    assert panes.select(["n", "s"]).to_pylist() == [{"n": 2, "s": 6}]
+
+
+@pytest.mark.spark
+def test_a_fork_of_a_spark_job_reads_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    tables = sample(14, 60)
+    for number, table in enumerate(tables[:12]):
+        write(tmp_path / "input", number, table)
+
+    def run(root: Path) -> None:
+        query = JOB.on_spark(stream(spark, tmp_path / "input"), checkpoint=root, partitions=2).start()
+        query.process_all_available()
+        query.stop()
+
+    run(tmp_path / "first")
+    history = list(Checkpoint.open(tmp_path / "first").history())
+    # Batch 11 lies behind Spark's compaction at 9, batch 5 before it: both logs are made anew.
+    for batch_id in (5, 11):
+        at = next(m.id for m in history if m.spark and m.spark.batch_id == batch_id)
+        fork(tmp_path / "first", tmp_path / f"fork{batch_id}", at)
+    for number, table in enumerate(tables[12:], 12):
+        write(tmp_path / "input", number, table)
+    run(tmp_path / "first")
+    for batch_id in (5, 11):
+        run(tmp_path / f"fork{batch_id}")
+        at = next(m.id for m in history if m.spark and m.spark.batch_id == batch_id)
+        forked = Checkpoint.open(tmp_path / f"fork{batch_id}").head()
+        first = Checkpoint.open(tmp_path / "first").head()
+        assert forked is not None
+        assert first is not None
+        assert forked.manifest.totals == first.manifest.totals
+        assert forked.manifest.watermark_us == first.manifest.watermark_us
+        assert after(tmp_path / f"fork{batch_id}", at) == after(tmp_path / "first", at)
+    assert output(tmp_path / "first", "panes")
+
+
+@pytest.mark.spark
+def test_spark_has_forgotten_the_batch(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, sample(1, 20)[0])
+    query = JOB.on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "first", partitions=1).start()
+    query.process_all_available()
+    query.stop()
+    (tmp_path / "first" / "spark" / "offsets" / "0").unlink()
+    with pytest.raises(IncompatibleError, match="fork-spark-log"):
+        fork(tmp_path / "first", tmp_path / "second")
+    assert not (tmp_path / "second" / "tidemark.json").exists()
