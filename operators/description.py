@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from operators.aggregates import Aggregate, max_, min_
 from operators.aggregates.stamps import EndOfWindow
 from operators.durations import Span, span_us, text_of
+from operators.progress.buffered import BufferProgress
+from operators.progress.ctis import Ctis, Settings
 from operators.progress.generators import Generator
 from operators.progress.tracker import sources as declared
 from operators.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
-from operators.watermarks import Watermarks, given_watermarks
+from operators.watermarks import Watermarks, given_ctis, given_watermarks
 from operators.windows import Windows
 from statestore.errors import UsageError
 from statestore.store import Parquet, StoreConfig
@@ -47,6 +49,8 @@ class Lateness:
     rule: Rule = "event"
     keep: tuple[str, ...] = ()
     future_us: int = 60_000_000
+    given: bool = field(default=False, compare=False)
+    """Whether the user has said it: an advance-time policy has another default."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Runnable(ABC):
 
     def watermark(
         self,
-        generator: Generator,
+        generator: Generator | BufferProgress,
         *,
         by: str | None = None,
         sources: Sequence[str] = (),
@@ -90,7 +94,8 @@ class Runnable(ABC):
 
         With ``by``, the values of that column are sources with a watermark each, and the smallest counts; those in
         ``sources`` hold it from the start, others join when they come. One that has given nothing for
-        ``idle_timeout`` of processing time is idle: it holds nothing back until it has caught up.
+        ``idle_timeout`` of processing time is idle: it holds nothing back until it has caught up. Give a longer one
+        than Spark's trigger, which says how often it is asked. With `BufferProgress` each origin is a source.
         """
         known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
         return replace(self, watermarks=given_watermarks(generator, by, known))  # type: ignore[type-var]
@@ -164,6 +169,40 @@ class Windowed(Runnable):
             raise UsageError("give a window, as tumbling(...) or session(...)", code="window", found=repr(windows))
         return replace(self, windows=windows)
 
+    def advance_time(
+        self,
+        settings: Settings = None,
+        *,
+        at_source: Settings = None,
+        shape: str = "point",
+        end: str | None = None,
+        shape_column: str | None = None,
+        by: str | None = None,
+        sources: Sequence[str] = (),
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> Windowed:
+        """The watermark of each source is its newest CTI, by settings that `operators.progress.advance_time` makes;
+        what comes behind it is dropped or adjusted. ``sources`` and the rest are as in `watermark`.
+
+        ``settings`` are those of the query, for all sources or by name; they replace those ``at_source``. Events
+        start at the event time; ``end`` and ``shape_column`` are columns of their ends and shapes, without the latter
+        all are of one ``shape``. Rows count in the order (origin, offset), which `windowed` names; sources are told
+        apart by the column ``by``, or else the origin. Lateness is 0 unless `late` says otherwise.
+        """
+        if self.event_time is None or self.offset is None:
+            raise UsageError(
+                "CTIs follow event times in the order of offsets: windowed(event_time=..., offset=...)",
+                code="advance-time",
+                event_time=self.event_time,
+                offset=self.offset,
+            )
+        order = tuple(name for name in (self.origin, self.offset) if name)
+        ctis = Ctis(settings, at_source, self.event_time, order, end, shape, shape_column)
+        known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
+        lateness = self.lateness if self.lateness.given else replace(self.lateness, allowed_us=0)
+        return replace(self, watermarks=given_ctis(ctis, by or self.origin, known), lateness=lateness)
+
     def aggregate(self, **aggregates: Aggregate) -> Windowed:
         """What to compute per key and window: ``name=count()``, ``name=mean("column")`` and so on."""
         for name, aggregate in aggregates.items():
@@ -181,25 +220,29 @@ class Windowed(Runnable):
 
     def late(
         self,
-        allowed: Span = "60 seconds",
+        allowed: Span | None = None,
         *,
         rule: Rule = "event",
         keep: str | Sequence[str] = (),
         future: Span = "60 seconds",
     ) -> Windowed:
-        """Take events up to ``allowed`` behind the watermark; later ones go to the late ledger.
+        """Take events up to ``allowed`` behind the watermark (60 seconds by default, 0 with `advance_time`); later
+        ones go to the late ledger.
 
         By ``rule`` it is the event's time that counts, or the end of each window that would hold it. ``keep`` names
         further input columns that a ledger entry keeps. An event more than ``future`` ahead of the watermark is
         processed and counted as a future event.
         """
-        allowed_us, future_us = span_us(allowed), span_us(future)
+        advancing = self.watermarks is not None and isinstance(self.watermarks.generator, Ctis)
+        usual = "0 seconds" if advancing else "60 seconds"
+        allowed_us = span_us(usual if allowed is None else allowed)
+        future_us = span_us(future)
         kept = (keep,) if isinstance(keep, str) else tuple(keep)
         if allowed_us < 0 or future_us < 0:
             raise UsageError("lateness and future tolerance cannot be negative", code="lateness", allowed=allowed)
         if rule not in ("event", "window"):
             raise UsageError("the rule of lateness is event or window", code="late-rule", found=repr(rule))
-        return replace(self, lateness=Lateness(allowed_us, rule, kept, future_us))
+        return replace(self, lateness=Lateness(allowed_us, rule, kept, future_us, given=allowed is not None))
 
     def retain(self, span: Span | None = None, *, windows: int | None = None) -> Windowed:
         """Keep a window for ``span`` after its end, to be read and to take what `feed_back` brings; with ``windows``

@@ -22,14 +22,13 @@ from operators.general.plan import GeneralPlan
 from operators.job import Job, Position
 from operators.partition import Round, no_arrivals, run_partition
 from operators.plan import Plan
-from operators.progress.tracker import Tracker
 from operators.slices.plan import SlicePlan
 from operators.slices.step import whole_windows
 from operators.standalone import take
 from operators.transition import BEGINNING_US
-from operators.watermarks import at_least
+from operators.watermarks import Progress, at_least
 from recovery.checkpoint import Checkpoint
-from recovery.manifest import END_OF_TIME_US, Manifest
+from recovery.manifest import Manifest
 from statestore.errors import UsageError
 from statestore.objects import Objects
 from statestore.opening import open_store
@@ -83,7 +82,7 @@ class Harness:
 
     def advance_watermark(self, time_us: int) -> pa.Table:
         """Every event before ``time_us`` has been seen. A step back is ignored, as everywhere."""
-        return self._tick(at_least(self._job.round(self._now).tracker, time_us))
+        return self._tick(at_least(self._job.round(self._now).progress, time_us))
 
     def advance_processing_time(self, time_us: int) -> pa.Table:
         """The clock shows ``time_us``. Raises `UsageError` when it would go back."""
@@ -94,7 +93,7 @@ class Harness:
 
     def finish(self) -> pa.Table:
         """The input has ended: every window shows what is due, and nothing is taken any more."""
-        return self._tick(at_least(self._job.round(self._now).tracker, END_OF_TIME_US), drained=True)
+        return self._tick(self._job.plan.watermarks.finished(self._job.progress), drained=True)
 
     def restart(self) -> None:
         """A new instance, from the durable files alone."""
@@ -139,7 +138,7 @@ class Harness:
         self._now = max(self._now, job.head.processing_us or 0)
         return job
 
-    def _tick(self, after: Tracker, *, drained: bool = False) -> pa.Table:
+    def _tick(self, after: Progress, *, drained: bool = False) -> pa.Table:
         round_ = self._job.round(self._now)
         nothing = no_arrivals(self._job.plan)
         results = [run_partition(round_, number, nothing, after) for number in range(round_.partitions)]

@@ -13,9 +13,11 @@ import msgspec
 
 from operators.partition import PartitionResult, Round
 from operators.plan import Plan
-from operators.progress.tracker import Tracker, begin, reset
+from operators.progress.advance_time import Advance
+from operators.progress.buffered import BufferState
+from operators.progress.tracker import Tracker
 from operators.transition import total
-from operators.watermarks import mark_of
+from operators.watermarks import Progress, mark_of, restarted
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.manifest import (
     FORMAT,
@@ -55,7 +57,7 @@ class Job:
         self._store = store
         self._head = head
         self._hook = hook
-        self._tracker = reset(tracker_of(self.head) or begin(plan.watermarks.sources))
+        self._progress = restarted(progress_of(self.head) or plan.watermarks.begin())
 
     @classmethod
     def begin(
@@ -127,7 +129,7 @@ class Job:
             store=self._store,
             base=self._operator.partitions,
             sequence=self.head.id + 1,
-            tracker=self._tracker,
+            progress=self._progress,
             was_us=now if was is None else was,
             now_us=now,
             origins=self.head.origins,
@@ -135,13 +137,13 @@ class Job:
         )
 
     @property
-    def tracker(self) -> Tracker:
+    def progress(self) -> Progress:
         """How far the sources have come."""
-        return self._tracker
+        return self._progress
 
-    def waited(self, tracker: Tracker) -> None:
+    def waited(self, progress: Progress) -> None:
         """Time has gone by and nothing has changed but for how long sources have been quiet: nothing is published."""
-        self._tracker = tracker
+        self._progress = progress
 
     def commit(
         self,
@@ -175,7 +177,7 @@ class Job:
             kind=kind,
             created_us=now_us(),
             operators={self.plan.name: msgspec.structs.replace(operator, partitions=tuple(r.state for r in results))},
-            watermark_us=mark_of(results[0].tracker),
+            watermark_us=mark_of(results[0].progress),
             watermark_before_us=head.watermark_us,
             max_event_us=max(max_events, default=None),
             processing_us=_latest(head.processing_us, position.processing_us),
@@ -187,13 +189,13 @@ class Job:
             delivered=delivered,
             counters=counters,
             totals=total([head.totals, counters]),
-            progress=msgspec.to_builtins(results[0].tracker),
+            **_kept(results[0].progress),
             due_us=min((r.due_us for r in results if r.due_us is not None), default=None),
             origins=results[0].origins or head.origins,
             fed=head.id if fed else head.fed,
         )
         self._head = self.checkpoint.publish(manifest)
-        self._tracker = results[0].tracker
+        self._progress = results[0].progress
         self._hook("after-manifest", manifest.id)
         return manifest
 
@@ -206,7 +208,7 @@ class Job:
         expected = [(i, state.lineage) for i, state in enumerate(self._operator.partitions)]
         found = [(result.partition, result.base_lineage) for result in results]
         invariant(found == expected, "each partition answers once, from the base it was told", found=found)
-        for part in ("tracker", "max_event_us", "inputs", "origins"):
+        for part in ("progress", "max_event_us", "inputs", "origins"):
             values = [getattr(result, part) for result in results]
             invariant(
                 all(value == values[0] for value in values),
@@ -216,9 +218,19 @@ class Job:
             )
 
 
-def tracker_of(manifest: Manifest) -> Tracker | None:
+def progress_of(manifest: Manifest) -> Progress | None:
     """How far the sources had come; None before the first batch."""
-    return msgspec.convert(manifest.progress, Tracker) if manifest.progress is not None else None
+    if manifest.progress is None:
+        return None
+    buffers = msgspec.convert(manifest.buffers, BufferState) if manifest.buffers is not None else None
+    advances = msgspec.convert(manifest.advances, dict[str, Advance])
+    return Progress(msgspec.convert(manifest.progress, Tracker), advances, buffers)
+
+
+def _kept(progress: Progress) -> dict[str, Any]:
+    """The manifest's fields of it, as plain values: `recovery` knows nothing of operators."""
+    plain = msgspec.to_builtins(progress)
+    return {"progress": plain["tracker"], "advances": plain["advances"], "buffers": plain["buffers"]}
 
 
 def _first(plan: Plan, checkpoint: Checkpoint, partitions: int) -> Manifest:

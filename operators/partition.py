@@ -7,7 +7,7 @@ that nobody refers to until a manifest does. It is safe to run it twice, or in a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.plan import Intake, Plan
-from operators.progress.tracker import Report, Tracker
 from operators.transition import Moments
-from operators.watermarks import Reports, mark_of
+from operators.watermarks import Claims, Progress, mark_of
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError
 from statestore.files.partition_log import PartitionLog
@@ -37,7 +36,7 @@ class Round:
     store: StoreConfig
     base: tuple[PartitionState, ...]
     sequence: int
-    tracker: Tracker
+    progress: Progress
     was_us: int = 0
     now_us: int = 0
     origins: tuple[str, ...] = ()
@@ -46,16 +45,16 @@ class Round:
     @property
     def before_us(self) -> int | None:
         """The watermark that classifies the batch; None before the first."""
-        return mark_of(self.tracker)
+        return mark_of(self.progress)
 
-    def after(self, reports: Iterable[Mapping[str, Report]]) -> Tracker:
-        """The tracker after what the pieces of this round's input report; as it is, where that is fed back."""
-        return self.tracker if self.feeding else self.plan.watermarks.after(self.tracker, reports, self.now_us)
+    def after(self, claims: Iterable[Claims]) -> Progress:
+        """The progress after what the pieces of this round's input claim; as it is, where that is fed back."""
+        return self.progress if self.feeding else self.plan.watermarks.after(self.progress, claims, self.now_us)
 
     @property
     def intake(self) -> Intake:
         """How the batch is taken in."""
-        return Intake(self.before_us, self.now_us, self.feeding, self.origins)
+        return Intake(self.before_us, self.now_us, self.feeding, self.origins, self.progress, self.progress)
 
     @property
     def partitions(self) -> int:
@@ -69,7 +68,7 @@ class PartitionResult(msgspec.Struct, frozen=True):
     partition: int
     base_lineage: str
     state: PartitionState
-    tracker: Tracker
+    progress: Progress
     max_event_us: int | None
     inputs: int
     due_us: int | None = None
@@ -89,7 +88,7 @@ class Arrivals:
     inputs: int
     counters: dict[str, int]
     origins: tuple[str, ...] = ()
-    reports: tuple[Reports, ...] = ()
+    claims: tuple[Claims, ...] = ()
 
 
 def no_arrivals(plan: Plan) -> Arrivals:
@@ -97,10 +96,10 @@ def no_arrivals(plan: Plan) -> Arrivals:
     return Arrivals(plan.exchanged.schema.empty_table(), None, None, 0, {})
 
 
-def run_partition(round_: Round, partition: int, arrivals: Arrivals, after: Tracker) -> PartitionResult:
+def run_partition(round_: Round, partition: int, arrivals: Arrivals, after: Progress) -> PartitionResult:
     """Take ``arrivals`` into the partition's state; write segments, panes and ledger. Raises on damaged files.
 
-    ``after`` is the tracker at the end of the round.
+    ``after`` is the progress at the end of the round.
     """
     objects = Objects(round_.root)
     # The root is part of it: a copy of a checkpoint must not meet the original's caches.
@@ -116,7 +115,7 @@ def run_partition(round_: Round, partition: int, arrivals: Arrivals, after: Trac
 
 
 def _attempt(
-    round_: Round, partition: int, arrivals: Arrivals, after: Tracker, objects: Objects, identity: str
+    round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects, identity: str
 ) -> PartitionResult:
     base, attempt = round_.base[partition], uuid.uuid4().hex
     with open_store(round_.store, objects, identity, round_.plan.tables, base) as store:
@@ -133,7 +132,7 @@ def _attempt(
         partition=partition,
         base_lineage=base.lineage,
         state=state,
-        tracker=after,
+        progress=after,
         due_us=moved.due_us,
         max_event_us=arrivals.max_event_us,
         inputs=arrivals.inputs,
@@ -144,9 +143,9 @@ def _attempt(
     )
 
 
-def _moments(round_: Round, after: Tracker) -> Moments:
-    before = round_.tracker.watermark_us
-    return Moments(before, max(before, after.watermark_us), round_.was_us, round_.now_us)
+def _moments(round_: Round, after: Progress) -> Moments:
+    before = round_.progress.watermark_us
+    return Moments(before, max(before, after.watermark_us), round_.was_us, round_.now_us, round_.feeding)
 
 
 def write_output(

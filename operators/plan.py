@@ -15,7 +15,7 @@ import pyarrow as pa
 from operators.aggregates import BoundAggregate
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.triggers import Triggers
-from operators.watermarks import Watermarks
+from operators.watermarks import Progress, Watermarks
 from operators.windows import Sliding, Times, Windows, by_offset
 from statestore.checksums import checksum
 from statestore.store import StateView
@@ -45,13 +45,16 @@ RESERVED = {
 class Intake:
     """How a batch is taken in: at this watermark (None: none yet) and clock, from these ``origins`` so far.
 
-    ``feeding``: the events come back from the late ledger.
+    ``feeding``: the events come back from the late ledger. ``began``: the progress at the start of the batch;
+    ``so_far``: with the pieces of the same sources before this one.
     """
 
     watermark_us: int | None
     now_us: int = 0
     feeding: bool = False
     origins: tuple[str, ...] = ()
+    began: Progress | None = None
+    so_far: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,7 @@ class Plan(ABC):
     @property
     def clocked(self) -> bool:
         """Whether time alone may show panes: the watermark follows it, sources fall idle, or triggers wait for it."""
-        timed = self.watermarks.sources.idle_timeout_us is not None or bool(self.watermarks.sources.own_timeouts_us)
-        return self.watermarks.by_clock or timed or self.triggers.by_clock
+        return self.watermarks.clocked or self.triggers.by_clock
 
     @property
     def one_origin(self) -> str | None:

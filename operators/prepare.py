@@ -7,7 +7,7 @@ is sent on is already small. Pure and vectorised.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.plan import ONLY, PANE_KIND, PANE_TIME, Intake, Plan
-from operators.transition import LIMIT_US
-from operators.watermarks import Reports
-from operators.windows import Given
+from operators.transition import LIMIT_US, total
+from operators.watermarks import Claims, Heard
+from operators.windows import Given, Sliding
 from statestore.errors import UsageError
 from statestore.keyhash import partition_of
 from statestore.tables import TIME
@@ -25,6 +25,7 @@ from statestore.tables import TIME
 VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
 BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
 REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
+OFFSET_LIMIT = 2**57
 Counters = dict[str, int]
 
 
@@ -34,7 +35,7 @@ class Prepared:
 
     ``partials`` has, per state partition, rows of the plan's ``exchanged`` (a key may repeat); ``accepted`` the
     events in them, ``rejected`` rows of the late ledger; ``max_event_us`` the largest accepted event time, None when
-    there was none; ``reports`` what sources claim of the watermark; ``origins`` where the input comes from, of a plan
+    there was none; ``claims`` what sources say of the watermark; ``origins`` where the input comes from, of a plan
     that takes one origin.
     """
 
@@ -44,7 +45,7 @@ class Prepared:
     max_event_us: int | None
     counters: Counters
     origins: tuple[str, ...] = ()
-    reports: Reports = field(default_factory=dict)
+    claims: Claims = field(default_factory=Claims)
 
 
 def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Prepared:
@@ -54,22 +55,23 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
     """
     named = events["window_start"] if intake.feeding and "window_start" in events.column_names else None
     events = _conform(plan, events, intake)
-    claims = None
-    if plan.watermarks.controls and not intake.feeding:
-        claims = plan.watermarks.read(events, intake.now_us)
-        events = claims.events
+    first = _source_first(plan, events, intake)
+    events = first.events if first else events
     if named is not None and plan.names_windows:
         events = events.append_column(ONLY, named.cast(plan.bound_type).cast(pa.int64()))
     accepted, rejected, counters = _classify(plan, events, intake)
-    if claims is None:
-        # What is rejected for its time or key says nothing of how far the stream has come.
-        claims = plan.watermarks.read(accepted, intake.now_us)
-    reports = {} if intake.feeding else claims.reports
-    counters |= {} if intake.feeding else claims.counters
+    claims = Claims()
+    if first is not None:
+        claims, counters, rejected = first.claims, _with_first(counters, first), _both(plan, first, rejected, intake)
+    elif not intake.feeding:
+        # What is rejected for its time or key says nothing of how far the stream has come, but that it is there.
+        heard = plan.watermarks.hear(accepted, intake.now_us, intake.so_far, intake.began)
+        counters |= heard.counters
+        claims = heard.claims.beside(plan.watermarks.present(rejected) if rejected is not None else {})
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
         nothing = [plan.exchanged.schema.empty_table()] * partitions
-        return Prepared(nothing, accepted, rejected, None, counters, origins, reports)
+        return Prepared(nothing, accepted, rejected, None, counters, origins, claims)
     times = _int_times(accepted[plan.event_time])
     if intake.watermark_us is not None:
         partly = plan.refused(accepted, times, intake.watermark_us, feeding=intake.feeding)
@@ -79,7 +81,40 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
             counters["purged_windows" if intake.feeding else "refused_windows"] = partly.num_rows
     partials = _split(plan, plan.arrive(accepted, times, intake), partitions)
     newest = None if intake.feeding else int(times.max())
-    return Prepared(partials, accepted, rejected, newest, counters, origins, reports)
+    return Prepared(partials, accepted, rejected, newest, counters, origins, claims)
+
+
+def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Heard | None:
+    """Where the source itself says which rows are events, and of when: what it makes of them, before they are judged.
+
+    Rows without a place in the order are refused before that, where it counts.
+    """
+    if intake.feeding or not plan.watermarks.acts_first:
+        return None
+    bad = _bad_order(plan, events) if plan.watermarks.order else np.zeros(0, bool)
+    if not len(bad):
+        return plan.watermarks.hear(events, intake.now_us, intake.so_far, intake.began)
+    out, sound = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
+    heard = plan.watermarks.hear(sound, intake.now_us, intake.so_far, intake.began)
+    rows, reasons = heard.refused or (out.schema.empty_table(), pa.array([], pa.string()))
+    why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
+    claims = heard.claims.beside(plan.watermarks.present(out))
+    return replace(heard, claims=claims, refused=(pa.concat_tables([rows, out]), why))
+
+
+def _with_first(counters: Counters, first: Heard) -> Counters:
+    """With what the source did; what it refused was an event too."""
+    reasons = first.refused[1] if first.refused is not None else pa.array([], pa.string())
+    refused = {one["values"]: one["counts"] for one in pc.value_counts(reasons).to_pylist()}
+    return total([counters, {"events": len(reasons)}, refused, first.counters])
+
+
+def _both(plan: Plan, first: Heard, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
+    """The ledger's rows: what the source refused, and what was rejected after that."""
+    if first.refused is None or not first.refused[0].num_rows:
+        return rejected
+    rows = ledger(plan, *first.refused, intake.watermark_us)
+    return rows if rejected is None else pa.concat_tables([rows, rejected])
 
 
 def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[str, ...]:
@@ -181,7 +216,7 @@ def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us
     why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
     mark = pa.array([watermark_us], pa.int64()).cast(plan.mark_type) if _real(watermark_us) else None
     marks = pc.take(mark, pa.array(nowhere)) if mark is not None else pa.nulls(count, plan.mark_type)
-    given = {"reason": why, "watermark": marks}
+    given = {"reason": why, "watermark": marks, **_named(plan, rejected)}
     columns = [
         given[field.name]
         if field.name in given
@@ -193,12 +228,24 @@ def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us
     return pa.table(columns, names=plan.late_schema.names).cast(plan.late_schema)
 
 
+def _named(plan: Plan, rejected: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The window that a row came back for, and is refused by."""
+    if ONLY not in rejected.column_names or not isinstance(plan.kind, Sliding):
+        return {}
+    starts = rejected[ONLY]
+    bounds = {"window_start": starts, "window_end": pc.add(starts, plan.kind.size)}
+    return {
+        name: values.cast(plan.bound_type) for name, values in bounds.items() if name not in rejected.column_names
+    }
+
+
 def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     """Rows that say nothing of their place among the others; of length 0 when there is none."""
     if not plan.order:
         return np.zeros(0, bool)
     offsets = events[plan.order[-1]]
-    negative = np.asarray(pc.fill_null(pc.less(offsets, 0), True))
+    # Beyond the limit nothing could be a watermark.
+    negative = np.asarray(pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True))
     nulls = _nulls(events, plan.order)
     bad = negative | nulls if len(nulls) else negative
     return bad if bad.any() else np.zeros(0, bool)

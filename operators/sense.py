@@ -35,13 +35,16 @@ def _check_axis(description: Windowed) -> None:
             raise UsageError("windows of offsets need windowed(offset=...)", code="offset")
         if description.processing_time or description.watermark_delay_us:
             raise UsageError("windows of offsets follow the offsets, not a time", code="offset")
+        if description.watermarks is not None:
+            raise UsageError("windows of offsets have their watermark from the offsets", code="offset")
         if description.lateness != Lateness(keep=description.lateness.keep):
             raise UsageError("say how many offsets may be late: count_window(..., late=...)", code="window-late")
     elif description.event_time is None and not description.processing_time and kind is not None:
         raise UsageError("say which column is the event time, or processing_time=True", code="event-time")
+    if description.processing_time and description.watermarks is not None:
+        raise UsageError("with processing time the clock is the watermark", code="processing-time")
     if description.processing_time and kind is None:
         raise UsageError("windows of the input have times of their own", code="processing-time")
-
     if _by_number(kind) and any(isinstance(one, EndOfWindow) for _, one in description.aggregates):
         raise UsageError('these windows have no end in time: take "earliest" or "latest"', code="pane-timestamp")
 
@@ -81,6 +84,13 @@ def _check_retention(description: Windowed) -> None:
         raise UsageError("count and global windows are kept until they are full, or for ever", code="retention")
     if isinstance(kind, Sessions) and kind.by_offset:
         raise UsageError("sessions of offsets are kept while they take offsets: session(late=...)", code="retention")
+    own_gaps = isinstance(kind, Sessions) and kind.gap_column is not None
+    if own_gaps and description.lateness.rule == "window":
+        raise UsageError(
+            "by the rule of windows, sessions of gaps of their own may begin where one that is kept began: give them "
+            'one gap, or late(rule="event")',
+            code="retention",
+        )
     if retained.windows is not None and not isinstance(kind, Sliding):
         raise UsageError("only windows of a fixed size are retained by number", code="retention")
     if kind is not None and by_offset(kind):

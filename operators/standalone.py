@@ -15,9 +15,8 @@ from operators.job import Hook, Job, Position, no_hook
 from operators.partition import Arrivals, PartitionResult, Round, no_arrivals, run_partition
 from operators.plan import Plan
 from operators.prepare import Prepared, prepare
-from operators.watermarks import at_least
 from recovery.checkpoint import Checkpoint, now_us
-from recovery.manifest import END_OF_TIME_US, InputPosition, Manifest
+from recovery.manifest import InputPosition, Manifest
 from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
 from statestore.store import StoreConfig
@@ -97,7 +96,7 @@ class Standalone:
             return job.plan.pane_schema.empty_table()
         round_ = job.round()
         results = [
-            run_partition(round_, partition, no_arrivals(job.plan), at_least(round_.tracker, END_OF_TIME_US))
+            run_partition(round_, partition, no_arrivals(job.plan), job.plan.watermarks.finished(round_.progress))
             for partition in range(round_.partitions)
         ]
         return self._commit(job, job.commit(results, "tick", Position(), delivered=self._sent, drained=True))
@@ -178,7 +177,7 @@ def _check_runner(head: Manifest | None) -> None:
 def take(round_: Round, batch: pa.Table, *, generate: bool = True) -> list[PartitionResult]:
     """One batch through all state partitions, in this process; without ``generate`` the watermark stays."""
     prepared = prepare(round_.plan, batch, round_.intake, round_.partitions)
-    after = round_.after([prepared.reports]) if generate else round_.tracker
+    after = round_.after([prepared.claims]) if generate else round_.progress
     numbers = range(round_.partitions)
     return [run_partition(round_, number, arrivals_of(prepared, number), after) for number in numbers]
 
@@ -193,7 +192,7 @@ def arrivals_of(prepared: Prepared, partition: int) -> Arrivals:
         inputs=1,
         counters=prepared.counters if first else {},
         origins=prepared.origins,
-        reports=(prepared.reports,),
+        claims=(prepared.claims,),
     )
 
 

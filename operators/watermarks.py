@@ -1,21 +1,34 @@
 """The watermark of a job: what claims it, of which sources, and how a round moves it. Pure.
 
 Every piece of input says what its sources claim; every state partition gets all claims of a round and comes to the
-same tracker, so the watermark after a batch is known where windows fire, without another pass or job.
+same progress, so the watermark after a batch is known where windows fire, without another pass or job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from operators.progress.generators import Fixed, Generator, IngestionTime, MaxEventTime, Punctuation, Reading
-from operators.progress.tracker import Report, Sources, Tracker, merged, observe
-from operators.transition import BEGINNING_US
+from operators.progress.advance_time import Advance
+from operators.progress.buffered import GIVEN_UP, BufferProgress, BufferState, reports_of
+from operators.progress.ctis import Ctis
+from operators.progress.generators import (
+    Counters,
+    Fixed,
+    Generator,
+    IngestionTime,
+    MaxEventTime,
+    Parts,
+    Punctuation,
+    parts_of,
+    present,
+)
+from operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
+from operators.transition import BEGINNING_US, END_US
 from statestore.errors import UsageError
 
 INPUT = "input"
@@ -24,18 +37,59 @@ ONE = Sources((INPUT,))
 Reports = dict[str, Report]
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """How far the input has come, as it is kept between rounds.
+
+    ``advances``: by source, with advance-time settings; ``buffers``: with buffers.
+    """
+
+    tracker: Tracker
+    advances: dict[str, Advance] = {}
+    buffers: BufferState | None = None
+
+    @property
+    def watermark_us(self) -> int:
+        """W; `BEGINNING_US` before the first."""
+        return self.tracker.watermark_us
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """What one piece of input says of the watermark; ``buffers`` are packed."""
+
+    reports: Reports = {}
+    advances: dict[str, Advance] = {}
+    buffers: bytes = b""
+
+    def beside(self, reports: Reports) -> Claims:
+        """With further reports."""
+        return msgspec.structs.replace(self, reports=merged([self.reports, reports]))
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A piece of input: the events to go on with, its claims, and what the source ``refused``, with reasons."""
+
+    events: pa.Table
+    claims: Claims
+    counters: Counters = field(default_factory=dict)
+    refused: tuple[pa.Table, pa.Array] | None = None
+
+
 @dataclass(frozen=True)
 class Watermarks:
     """``generator`` claims watermarks; ``by`` the column that tells sources apart, ``sources`` those declared."""
 
-    generator: Generator
+    generator: Generator | Ctis | BufferProgress
     sources: Sources = ONE
     by: str | None = None
 
     @property
     def columns(self) -> list[str]:
         """The input columns that are read."""
-        names = [getattr(self.generator, "column", None), getattr(self.generator, "flag", None), self.by]
+        if isinstance(self.generator, Ctis | BufferProgress):
+            names = [*self.generator.columns, self.by]
+        else:
+            names = [getattr(self.generator, "column", None), getattr(self.generator, "flag", None), self.by]
         return [name for name in names if name]
 
     @property
@@ -44,42 +98,127 @@ class Watermarks:
         return isinstance(self.generator, Fixed | IngestionTime)
 
     @property
-    def controls(self) -> bool:
-        """Whether rows of the input are about the watermark and not events."""
-        return isinstance(self.generator, Punctuation)
+    def clocked(self) -> bool:
+        """Whether time alone may move it: it follows the clock, or sources fall idle, or wait for each other."""
+        waits = isinstance(self.generator, BufferProgress) and self.generator.patience is not None
+        follows = isinstance(self.generator, Ctis) and bool(self.generator.imports)
+        timed = self.sources.idle_timeout_us is not None or bool(self.sources.own_timeouts_us)
+        return self.by_clock or timed or waits or follows
 
-    def read(self, events: pa.Table, now_us: int) -> Reading:
-        """What ``events`` claim, per source, and the events to go on with."""
+    @property
+    def acts_first(self) -> bool:
+        """Whether the source says which rows are events, before these are judged."""
+        return isinstance(self.generator, Punctuation | Ctis | BufferProgress)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns in whose order each source's rows are read, one after the other; none where any order does."""
+        return self.generator.order if isinstance(self.generator, Ctis) else ()
+
+    def begin(self) -> Progress:
+        """Before the first round."""
+        buffers = self.generator.begin(self.sources.names) if isinstance(self.generator, BufferProgress) else None
+        return Progress(begin(self.sources), {}, buffers)
+
+    def hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Heard:
+        """What ``events`` claim, at processing time ``now_us``. ``began`` is the progress at the start of the batch,
+        ``so_far`` with the pieces of the same sources before this one.
+        """
+        so_far = so_far or self.begin()
+        if isinstance(self.generator, Ctis):
+            return self._ctis(self.generator, events, so_far, began or so_far)
+        if isinstance(self.generator, BufferProgress):
+            return _buffers(self.generator, events, began or so_far)
         reading = self.generator.read(events, now_us, source=INPUT, by=self.by)
-        if self.by is None:
-            return reading
-        named = {name.removeprefix(f"{INPUT}/"): report for name, report in reading.reports.items()}
-        return Reading(reading.events, named, reading.counters)
+        return Heard(reading.events, Claims(self._named(reading.reports)), reading.counters)
 
-    def after(self, tracker: Tracker, reports: Iterable[Mapping[str, Report]], now_us: int) -> Tracker:
-        """The tracker after a round at processing time ``now_us``; every known source was asked."""
-        asked = {name: Report() for name in tracker.sources}
+    def _ctis(self, generator: Ctis, events: pa.Table, so_far: Progress, began: Progress) -> Heard:
+        events = events.sort_by([(name, "ascending") for name in generator.order])
+        parts = parts_of(events, INPUT, self.by)
+        parts = Parts([self._name(name) for name in parts.names], parts.codes, parts.alone)
+        acted = generator.act(events, parts, so_far.advances, began.advances)
+        claims = Claims(self.present(events), acted.states)
+        return Heard(acted.events, claims, acted.counters, (acted.refused, acted.reasons))
+
+    def present(self, rows: pa.Table) -> Reports:
+        """Which sources gave ``rows`` that say nothing of the watermark: a source that sends is not idle."""
+        return self._named(present(rows, source=INPUT, by=self.by))
+
+    def _named(self, reports: Reports) -> Reports:
+        return {self._name(name): report for name, report in reports.items()}
+
+    def _name(self, name: str) -> str:
+        return name if self.by is None else name.removeprefix(f"{INPUT}/")
+
+    def after(self, before: Progress, claims: Iterable[Claims], now_us: int) -> Progress:
+        """The progress after a round at processing time ``now_us``; every known source was asked."""
+        claims, tracker = list(claims), before.tracker
+        # A batch is planned before the last tick, perhaps: that is no clock that jumps back.
+        now_us = max(now_us, tracker.processing_us or now_us)
+        advances, buffers = before.advances, before.buffers
+        said = {name: Report() for name in tracker.sources}
         if self.by_clock:
-            claim = self.generator.read(pa.table({}), now_us, source=INPUT).reports[INPUT]
-            asked = dict.fromkeys(asked or {INPUT: claim}, claim)
-        return observe(self.sources, tracker, merged([asked, *reports]), now_us)
+            claim = self.generator.read(pa.table({}), now_us, source=INPUT).reports[INPUT]  # type: ignore[union-attr]
+            said = dict.fromkeys(said or {INPUT: claim}, claim)
+        if isinstance(self.generator, Ctis):
+            advances = self.generator.after(before.advances, [one.advances for one in claims], tracker.sources)
+            said |= {name: Report(state.cti_us, generated=True) for name, state in advances.items()}
+        if isinstance(self.generator, BufferProgress) and buffers is not None:
+            buffers = self.generator.after(buffers, [one.buffers for one in claims], now_us)
+            said |= reports_of(buffers)
+        reports = merged([said, *(one.reports for one in claims)])
+        return Progress(observe(self.sources, tracker, reports, now_us), advances, buffers)
+
+    def finished(self, progress: Progress) -> Progress:
+        """At the end of time: every window is due."""
+        ended = at_least(progress, END_US)
+        if not isinstance(self.generator, Ctis):
+            return ended
+        return msgspec.structs.replace(ended, advances=self.generator.finished(ended.advances))
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
         return {"generator": self.generator.describe(), "sources": self.sources.describe(), "by": self.by}
 
 
-def given_watermarks(generator: Generator, by: str | None, known: Sources) -> Watermarks:
+def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> Heard:
+    known = began.buffers or generator.begin(())
+    found = generator.sort(events, known)
+    reasons = pa.array([GIVEN_UP] * found.refused.num_rows, pa.string())
+    return Heard(found.events, Claims(found.rows, {}, found.arrived), found.counters, (found.refused, reasons))
+
+
+def given_watermarks(generator: Generator | BufferProgress, by: str | None, known: Sources) -> Watermarks:
     """As a user gives them. Raises `UsageError` where they do not go together."""
+    if isinstance(generator, BufferProgress):
+        return _of_buffers(generator, by, known)
     if not hasattr(generator, "read") or not hasattr(generator, "describe"):
         raise UsageError(
             "give a generator of watermarks, as max_event_time(...) or fixed(...)",
             code="watermark",
             found=repr(generator),
         )
+    return Watermarks(generator, _sources(by, known), by)
+
+
+def given_ctis(ctis: Ctis, by: str | None, known: Sources) -> Watermarks:
+    """The same of advance-time settings."""
+    chosen = _sources(by, known)
+    ctis.check(known.names)
+    return Watermarks(ctis, chosen, by)
+
+
+def _of_buffers(generator: BufferProgress, by: str | None, known: Sources) -> Watermarks:
+    if by not in (None, generator.origin):
+        raise UsageError("with buffers each origin is a source", code="watermark", by=by, origin=generator.origin)
+    generator.begin(known.names)
+    return Watermarks(generator, known, generator.origin)
+
+
+def _sources(by: str | None, known: Sources) -> Sources:
     if by is None and known.names:
         raise UsageError("several sources are told apart by a column: by=", code="watermark", sources=known.names)
-    return Watermarks(generator, known if by else Sources((INPUT,), known.idle_timeout_us, known.own_timeouts_us), by)
+    return known if by else Sources((INPUT,), known.idle_timeout_us, known.own_timeouts_us)
 
 
 def default_watermarks(column: str, delay_us: int) -> Watermarks:
@@ -87,11 +226,30 @@ def default_watermarks(column: str, delay_us: int) -> Watermarks:
     return Watermarks(MaxEventTime(column, delay_us))
 
 
-def at_least(tracker: Tracker, watermark_us: int) -> Tracker:
-    """``tracker`` moved on by hand; a step back is ignored."""
-    return msgspec.structs.replace(tracker, watermark_us=max(tracker.watermark_us, watermark_us))
+def at_least(progress: Progress, watermark_us: int) -> Progress:
+    """``progress`` moved on by hand; a step back is ignored."""
+    tracker = progress.tracker
+    moved = msgspec.structs.replace(tracker, watermark_us=max(tracker.watermark_us, watermark_us))
+    return msgspec.structs.replace(progress, tracker=moved)
 
 
-def mark_of(tracker: Tracker) -> int | None:
+def restarted(progress: Progress) -> Progress:
+    """As the checkpoint had it. The time since then is nobody's idle time, and no gap was waited for."""
+    buffers = progress.buffers
+    if buffers is not None:
+        buffers = msgspec.structs.replace(buffers, waiting=[])
+    return Progress(reset(progress.tracker), progress.advances, buffers)
+
+
+def not_asked_until(progress: Progress, now_us: int) -> Progress:
+    """The time up to ``now_us`` is nobody's idle time: a batch was at work, and no source was asked for more."""
+    last = progress.tracker.processing_us
+    if last is None or last >= now_us:
+        return progress
+    tracker = msgspec.structs.replace(progress.tracker, processing_us=now_us)
+    return msgspec.structs.replace(progress, tracker=tracker)
+
+
+def mark_of(progress: Progress) -> int | None:
     """The watermark; None before the first."""
-    return None if tracker.watermark_us == BEGINNING_US else tracker.watermark_us
+    return None if progress.watermark_us == BEGINNING_US else progress.watermark_us

@@ -57,8 +57,9 @@ class Manifest(msgspec.Struct, frozen=True):
     """A checkpoint. Times are microseconds since 1970 UTC; ``watermark_us`` is exclusive, None while undefined.
 
     Where windows are of offsets it is an offset. ``origins`` are then those the input had; ``fed`` is the checkpoint
-    up to which the late ledger has been fed back. ``progress`` is the state of the watermark's sources, ``due_us``
-    the processing time at which something is due without input.
+    up to which the late ledger has been fed back. ``progress`` is the state of the watermark's sources, ``advances``
+    that of their CTIs, ``buffers`` that of their buffers. ``due_us``: the processing time at which something is due
+    without input.
     """
 
     format: int
@@ -85,6 +86,8 @@ class Manifest(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()
     fed: int = 0
     progress: dict[str, Any] | None = None
+    advances: dict[str, Any] = {}
+    buffers: dict[str, Any] | None = None
     due_us: int | None = None
 
 

@@ -67,7 +67,7 @@ class MaxEventTime:
         if self.hold_future_us is not None:
             held = ~missing & ~beyond & (times > moved_one(now_us, self.hold_future_us))
         claims = np.where(missing | beyond | held, BEGINNING_US, times)
-        reports = _reports(claims, _parts(events, source, by), lambda largest: moved_one(largest, -self.delay_us))
+        reports = _reports(claims, parts_of(events, source, by), lambda largest: moved_one(largest, -self.delay_us))
         return Reading(events, reports, _counted(held=held, watermark_refused=beyond))
 
     def describe(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Punctuation:
         times, missing = instants(_column(events, self.column), self.column)
         refused = control & (missing | ~is_watermark(times))
         claims = np.where(control & ~refused, times, BEGINNING_US)
-        reports = _reports(claims, _parts(events, source, by), lambda largest: largest, generated=False)
+        reports = _reports(claims, parts_of(events, source, by), lambda largest: largest, generated=False)
         data = events.filter(pa.array(~control)) if control.any() else events
         return Reading(data, reports, _counted(control_rows=control, watermark_refused=refused))
 
@@ -170,6 +170,11 @@ def fixed(delay: Span) -> Fixed:
     return Fixed(_not_negative(delay))
 
 
+def present(events: pa.Table, *, source: str, by: str | None = None) -> dict[str, Report]:
+    """How many of these rows each source gave, and nothing of a watermark."""
+    return _alike(events, BEGINNING_US, source, by)
+
+
 def _not_negative(span: Span) -> int:
     found = span_us(span)
     if found < 0:
@@ -193,7 +198,7 @@ def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """Names of sources, and for each row which it is of."""
 
     names: list[str]
@@ -201,20 +206,21 @@ class _Parts:
     alone: bool
 
 
-def _parts(events: pa.Table, source: str, by: str | None) -> _Parts:
+def parts_of(events: pa.Table, source: str, by: str | None) -> Parts:
+    """The sources of a piece of input: ``source``, or its parts by the column ``by``."""
     if by is None:
-        return _Parts([source], np.zeros(events.num_rows, np.int64), alone=True)
+        return Parts([source], np.zeros(events.num_rows, np.int64), alone=True)
     column = _column(events, by)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     # Encoded as one array, so that there is one dictionary; a null is a part of its own.
     values = pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)]).dictionary_encode("encode")
     names = [f"{source}/{value}" for value in values.dictionary.to_pylist()]
-    return _Parts(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
+    return Parts(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
 
 
 def _reports(
-    claims: Times, parts: _Parts, watermark: Callable[[int], int], generated: bool = True
+    claims: Times, parts: Parts, watermark: Callable[[int], int], generated: bool = True
 ) -> dict[str, Report]:
     """The largest claim of each source, as ``watermark`` makes one of it."""
     if parts.alone:
@@ -232,7 +238,7 @@ def _reports(
 
 def _alike(events: pa.Table, claim_us: int, source: str, by: str | None) -> dict[str, Report]:
     """The same claim from every source of the piece."""
-    parts = _parts(events, source, by)
+    parts = parts_of(events, source, by)
     rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
     return {
         name: Report(claim_us, rows=count)

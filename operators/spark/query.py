@@ -29,12 +29,12 @@ from pyspark.sql.types import (
 from operators.binding import bind_plan, input_columns
 from operators.delivery import Delivery, SparkSink
 from operators.description import Runnable
-from operators.feeding import to_feed
+from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, Round
+from operators.plan import Plan
 from operators.prepare import prepare
 from operators.progress.metrics import Metrics, metrics, prometheus_text
-from operators.progress.tracker import Tracker
 from operators.spark.tasks import (
     EXCHANGE,
     RESULTS,
@@ -45,9 +45,9 @@ from operators.spark.tasks import (
     tick_side,
 )
 from operators.spark.ticker import Ticker
-from operators.watermarks import at_least
+from operators.watermarks import Progress, not_asked_until
 from recovery.checkpoint import Checkpoint, now_us
-from recovery.manifest import END_OF_TIME_US, Manifest
+from recovery.manifest import Manifest
 from recovery.spark_log import (
     FOLDER,
     SparkLog,
@@ -225,6 +225,7 @@ class DurableQuery:
                 manifest = job.commit(
                     results, "feed", Position(), delivered=self._delivery.delivered, fed=rows is None
                 )
+                warn_of_purged(job, manifest)
                 self._report(manifest)
                 self._delivery.up_to(manifest)
         return int(back.num_rows)
@@ -265,6 +266,8 @@ class DurableQuery:
         )
         self._report(manifest)
         self._delivery.up_to(manifest)
+        # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
+        job.waited(not_asked_until(job.progress, now_us()))
 
     def _tick(self) -> bool:
         """Time goes on without a batch: a checkpoint, where that makes a difference. False when there is no more."""
@@ -282,7 +285,7 @@ class DurableQuery:
     def _move(self, round_: Round) -> None:
         head, after = self._job.head, round_.after([])
         due = head.due_us is not None and head.due_us <= round_.now_us
-        if after.watermark_us == round_.tracker.watermark_us and not due:
+        if after.watermark_us == round_.progress.watermark_us and not due:
             self._job.waited(after)
             return
         results = _run_tick(self._session, round_, after)
@@ -294,7 +297,7 @@ class DurableQuery:
 
     def metrics(self) -> Metrics:
         """Watermark and lag of each source, how often they moved, who is idle."""
-        return metrics(self._job.tracker)
+        return metrics(self._job.progress.tracker)
 
     def prometheus(self) -> str:
         """The same in the text format of Prometheus, with the counters of events and panes."""
@@ -304,8 +307,9 @@ class DurableQuery:
         if self._job.head.drained:
             self._delivery.up_to(self._job.head)
             return
-        round_ = self._job.round()
-        results = _run_tick(self._session, round_, at_least(round_.tracker, END_OF_TIME_US))
+        job = self._job
+        round_ = job.round()
+        results = _run_tick(self._session, round_, job.plan.watermarks.finished(round_.progress))
         manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
         self._report(manifest)
         self._delivery.up_to(manifest)
@@ -366,7 +370,7 @@ def _run_batch(batch: DataFrame, round_: Round) -> list[PartitionResult]:
     conf = batch.sparkSession.conf
     conf.set("spark.sql.adaptive.enabled", "false")
     conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
-    exchanged = _times_as_numbers(batch).mapInArrow(partial(map_side, round_), EXCHANGE)
+    exchanged = _in_order(_times_as_numbers(batch), round_.plan).mapInArrow(partial(map_side, round_), EXCHANGE)
     placed = exchanged.repartitionById(round_.partitions, sf.col("partition"))
     rows = placed.mapInArrow(partial(state_side, round_), RESULTS).collect()
     return [decode_answer(bytes(row["result"])) for row in rows]
@@ -379,6 +383,16 @@ def _times_as_numbers(batch: DataFrame) -> DataFrame:
     return batch.select(*(sf.unix_micros(c).alias(n) if n in times else c for n, c in quoted.items()))
 
 
+def _in_order(batch: DataFrame, plan: Plan) -> DataFrame:
+    """Where the order of its rows counts, each source as a whole in one task, in that order."""
+    order = [sf.col(f"`{name}`") for name in plan.watermarks.order]
+    if not order:
+        return batch
+    tasks = batch.sparkSession.sparkContext.defaultParallelism if plan.watermarks.by else 1
+    by = [sf.col(f"`{plan.watermarks.by}`")] if plan.watermarks.by else []
+    return batch.repartition(tasks, *by).sortWithinPartitions(*order)
+
+
 def _run_feed(session: SparkSession, round_: Round, rows: pa.Table) -> list[PartitionResult]:
     """The ledger is read and prepared here; the state takes it where it is."""
     prepared = prepare(round_.plan, rows, round_.intake, round_.partitions)
@@ -388,7 +402,7 @@ def _run_feed(session: SparkSession, round_: Round, rows: pa.Table) -> list[Part
     return [decode_answer(bytes(row["result"])) for row in answers]
 
 
-def _run_tick(session: SparkSession, round_: Round, after: Tracker) -> list[PartitionResult]:
+def _run_tick(session: SparkSession, round_: Round, after: Progress) -> list[PartitionResult]:
     numbers = session.range(0, round_.partitions, 1, round_.partitions)
     rows = numbers.mapInArrow(partial(tick_side, round_, after), RESULTS).collect()
     return [decode_answer(bytes(row["result"])) for row in rows]

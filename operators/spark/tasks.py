@@ -17,9 +17,8 @@ import pyarrow as pa
 from operators.partition import Arrivals, PartitionResult, Round, no_arrivals, run_partition
 from operators.plan import Plan
 from operators.prepare import Prepared, one_origin, prepare
-from operators.progress.tracker import Tracker
 from operators.transition import total
-from operators.watermarks import Reports
+from operators.watermarks import Claims, Progress
 from statestore import errors
 from statestore.errors import TidemarkError, invariant
 
@@ -57,7 +56,7 @@ class Header(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
     failure: Failure | None = None
     origins: tuple[str, ...] = ()
-    reports: Reports = {}
+    claims: Claims = Claims()
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -71,15 +70,22 @@ def map_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     """Prepare this task's input. Also called for an input partition without rows."""
     _freeze_once()
     task = _task_partition()
+    intake = round_.intake
     for chunk_number, chunk in enumerate(_chunks(round_.plan, batches)):
         # Ordered by task, then chunk, so that sums fold in the same order whatever arrives first.
         number = (task << 20) + chunk_number
         try:
-            prepared = prepare(round_.plan, chunk, round_.intake, round_.partitions)
+            prepared = prepare(round_.plan, chunk, intake, round_.partitions)
         except TidemarkError as error:
             yield from _failure_rows(error, number, round_.partitions)
         else:
+            intake = replace(intake, so_far=_going_on(intake.so_far or round_.progress, prepared.claims))
             yield from exchange_rows(prepared, number, round_.partitions)
+
+
+def _going_on(so_far: Progress, claims: Claims) -> Progress:
+    """For the next chunk of the same sources, where their order counts."""
+    return msgspec.structs.replace(so_far, advances=so_far.advances | claims.advances)
 
 
 def state_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,7 +95,7 @@ def state_side(round_: Round, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     yield _answer_row(_answer(round_, rows))
 
 
-def tick_side(round_: Round, after: Tracker, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def tick_side(round_: Round, after: Progress, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A step without input: only the watermark moves. Each input row is the number of a state partition."""
     _freeze_once()
     nothing = no_arrivals(round_.plan)
@@ -119,7 +125,7 @@ def _answer(round_: Round, rows: pa.Table) -> Answer:
         if failure is not None:
             return Answer(failure=failure)
         arrivals = replace(arrivals, origins=one_origin(round_.plan, round_.origins, arrivals.origins))
-        return Answer(run_partition(round_, partition, arrivals, round_.after(arrivals.reports)))
+        return Answer(run_partition(round_, partition, arrivals, round_.after(arrivals.claims)))
     except TidemarkError as error:
         return Answer(failure=_failure(error))
 
@@ -152,7 +158,7 @@ def exchange_rows(prepared: Prepared, number: int, partitions: int) -> Iterator[
             prepared.max_event_us,
             prepared.counters if owner else {},
             origins=prepared.origins,
-            reports=prepared.reports,
+            claims=prepared.claims,
         )
         partials = prepared.partials[partition]
         columns = [
@@ -189,7 +195,7 @@ def _gather(plan: Plan, rows: pa.Table) -> tuple[int, Arrivals, Failure | None]:
         inputs=len(headers),
         counters=total([header.counters for header in headers]),
         origins=tuple({origin for header in headers for origin in header.origins}),
-        reports=tuple(header.reports for header in headers),
+        claims=tuple(header.claims for header in headers),
     )
     return own, arrivals, next((h.failure for h in headers if h.failure is not None), None)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from operators.plan import Intake
 from operators.prepare import ledger, prepare
 from operators.transition import LIMIT_US
-from operators.watermarks import Reports
+from operators.watermarks import Claims
 from operators.window_operator.plan import OperatorPlan
 from statestore.changes import ChangeSet
 from statestore.errors import UsageError
@@ -36,7 +36,7 @@ class Accepted:
     max_event_us: int | None
     counters: dict[str, int]
     origins: tuple[str, ...]
-    reports: Reports
+    claims: Claims
 
 
 def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake) -> Accepted:
@@ -68,7 +68,7 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake)
         prepared.max_event_us,
         counters,
         prepared.origins,
-        prepared.reports,
+        prepared.claims,
     )
 
 

@@ -105,7 +105,7 @@ class WindowOperator:
         folder = Checkpoint.open_or_create(checkpoint)
         self._job = Job.begin(self._plan, folder, self._store, partitions=1, hook=hook)
         head = self._job.head
-        self._tracker, self._now = self._job.tracker, head.processing_us
+        self._progress, self._now = self._job.progress, head.processing_us
         self._newest: int | None = None
         self._since = _Since()
         self._acknowledged, self._taken = head.delivered, head.delivered
@@ -124,7 +124,7 @@ class WindowOperator:
         state = self._current().fork()
         origins = self._since.origins or self._job.head.origins
         intake = Intake(self.watermark_us, self._now or 0, origins=origins)
-        step = take_messages(self._plan, state, rows, self._tracker, intake)
+        step = take_messages(self._plan, state, rows, self._progress, intake)
         opened = step.newest is not None and (self._newest is None or step.newest > self._newest)
         self._newest = step.newest if opened else self._newest
         self._adopt(state, step, rows.num_rows)
@@ -140,13 +140,13 @@ class WindowOperator:
         self._not_drained()
         was = self._now if self._now is not None else now_us
         now = max(was, now_us)
-        after = self._plan.watermarks.after(self._tracker, [], now)
+        after = self._plan.watermarks.after(self._progress, [], now)
         if watermark_us is not None:
             after = at_least(after, watermark_us)
         state = self._current().fork()
         nothing = self._plan.exchanged.schema.empty_table()
-        step = move(self._plan, state, nothing, Moments(self._tracker.watermark_us, after.watermark_us, was, now))
-        self._now, self._tracker = now, after
+        step = move(self._plan, state, nothing, Moments(self._progress.watermark_us, after.watermark_us, was, now))
+        self._now, self._progress = now, after
         self._adopt(state, step, 0)
         if step.purged or step.panes.num_rows:
             self._flush()
@@ -191,12 +191,12 @@ class WindowOperator:
         """The input has ended: every window shows what is due; no message is taken any more."""
         if self._job.head.drained:
             return
-        low, now = self._tracker.watermark_us, self._now or 0
+        low, now = self._progress.watermark_us, self._now or 0
         state = self._current().fork()
         step = move(
             self._plan, state, self._plan.exchanged.schema.empty_table(), Moments(low, END_OF_TIME_US, now, now)
         )
-        self._tracker = at_least(self._tracker, END_OF_TIME_US)
+        self._progress = at_least(self._progress, END_OF_TIME_US)
         self._adopt(state, step, 0)
         self._flush(drained=True)
 
@@ -208,7 +208,7 @@ class WindowOperator:
     @property
     def watermark_us(self) -> int | None:
         """Every event before this has been seen; None before the first."""
-        return mark_of(self._tracker)
+        return mark_of(self._progress)
 
     @property
     def drained(self) -> bool:
@@ -334,7 +334,7 @@ class WindowOperator:
     def _adopt(self, state: Overlay, step: Stepped, messages: int) -> None:
         self._state = state
         self._since = self._since.and_then(step, messages)
-        self._tracker = step.tracker or self._tracker
+        self._progress = step.progress or self._progress
 
     def _flush(self, *, drained: bool = False, fed: bool | None = None, base: PartitionState | None = None) -> None:
         """One checkpoint of everything since the last."""
@@ -358,7 +358,7 @@ class WindowOperator:
             partition=0,
             base_lineage=base.lineage,
             state=log.append(base, self._current().changes(), sequence),
-            tracker=self._tracker,
+            progress=self._progress,
             max_event_us=since.max_event_us,
             inputs=1 if since.messages else 0,
             panes=_file(objects, f"panes/{plan.name}", since.panes, sequence, attempt),

@@ -15,6 +15,8 @@ from operators.description import Windowed
 from operators.general.arrive import FIRST_US, LAST_US
 from operators.general.names import ALONE
 from operators.general.plan import GeneralPlan
+from operators.progress.buffered import BufferProgress
+from operators.progress.ctis import Ctis
 from operators.window_metadata import WindowTables
 from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows, by_offset
 from statestore.changes import Ranges
@@ -130,6 +132,8 @@ def bind_operator(
             "event time",
             code="operator-window",
         )
+    if isinstance(plan.watermarks.generator, Ctis | BufferProgress):
+        raise UsageError("the operator fed by hand knows no CTIs and no buffers", code="operator-window")
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
     if plan.triggers.per_element and any(isinstance(a, BoundRows) for a in plan.aggregates):
         raise UsageError("functions over messages see them as they are after a batch", code="trigger-element")

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from operators.general.names import END, GROUPS, START
 from operators.plan import Intake
 from operators.prepare import prepare
-from operators.progress.tracker import Tracker
 from operators.transition import BEGINNING_US, END_US, Moments
+from operators.watermarks import Progress
 from operators.window_metadata import ending
 from operators.window_metadata import expire as expire_windows
 from operators.window_operator.accept import accept
@@ -35,10 +35,10 @@ from statestore.messages.tables import MessageTables
 class Stepped:
     """What a step showed and rejected, and why it should be made durable (`purged`, a new window, panes).
 
-    ``tracker``: how far the sources are after it, where it moved them.
+    ``progress``: how far the sources are after it, where it moved them.
     """
 
-    tracker: Tracker | None
+    progress: Progress | None
     panes: pa.Table
     rejected: list[pa.Table] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Stepped:
     origins: tuple[str, ...] = ()
 
 
-def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, tracker: Tracker, intake: Intake) -> Stepped:
+def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, progress: Progress, intake: Intake) -> Stepped:
     """Messages at a watermark: each takes effect once, whatever comes again."""
     before, now = intake.watermark_us, intake.now_us
     took = accept(plan, state, batch, intake)
@@ -56,7 +56,7 @@ def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, tracker: 
     recorded = record(plan, state, took.messages, intake)
     state.apply(recorded.changes)
     low = BEGINNING_US if before is None else before
-    after = plan.watermarks.after(tracker, [took.reports], now)
+    after = plan.watermarks.after(progress, [took.claims], now)
     moved = move(plan, state, took.arriving, Moments(low, max(low, after.watermark_us), now, now))
     counters = took.counters | moved.counters
     rejected = [*took.rejected, *moved.rejected]
@@ -77,7 +77,7 @@ def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake
     prepared = prepare(plan, rows, intake, 1)
     state.apply(record(plan, state, prepared.accepted, intake).changes)
     low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
-    moved = move(plan, state, prepared.partials[0], Moments(low, low, intake.now_us, intake.now_us))
+    moved = move(plan, state, prepared.partials[0], Moments(low, low, intake.now_us, intake.now_us, feeding=True))
     rejected = [*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected]
     return Stepped(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
 

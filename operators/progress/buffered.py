@@ -1,0 +1,199 @@
+"""Watermarks from the buffers that rows came in: each origin's is that of its longest whole prefix. Pure, vectorised.
+
+Pieces of input say which buffers they have; `operators.progress.origins` puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from operators.durations import Span, span_us
+from operators.progress.buffers import Buffers, Numbers, buffers
+from operators.progress.generators import Counters
+from operators.progress.instants import Flags
+from operators.progress.origins import SEEN, Gap, Origins, OriginsState, origins, restore, save, take, wait
+from operators.progress.tracker import Report
+from operators.transition import BEGINNING_US
+from statestore.errors import UsageError
+
+GIVEN_UP = "gap_given_up"
+"""Why a row is refused: its buffer came after the gap that it belongs to was given up."""
+
+
+class BufferState(msgspec.Struct, frozen=True):
+    """Plain data for a manifest. ``waiting``: origins that wait for a gap, and since which processing time (not
+    across a restart). ``given_up``: origin, first and last sequence number of gaps no longer waited for.
+    """
+
+    origins: OriginsState
+    waiting: list[tuple[int, int]] = []
+    given_up: list[tuple[int, int, int]] = []
+
+    def known(self) -> Origins:
+        """As `operators.progress.origins` takes them."""
+        found = restore(self.origins)
+        since = dict(self.waiting)
+        waited = [since.get(origin, BEGINNING_US) for origin in found.ids.tolist()]
+        return replace(found, waiting_since_us=np.array(waited, np.int64))
+
+    def gaps(self, now_us: int) -> list[Gap]:
+        """What is waited for at processing time ``now_us``."""
+        return wait(self.known(), now_us)[1]
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Rows by what becomes of their buffers: ``events`` go on, ``refused`` are of gaps that were given up.
+
+    ``arrived`` are the distinct buffers, packed; ``rows`` how many rows each origin gave.
+    """
+
+    events: pa.Table
+    refused: pa.Table
+    arrived: bytes
+    rows: dict[str, Report]
+    counters: Counters
+
+
+@dataclass(frozen=True)
+class BufferProgress:
+    """Rows carry the buffer they came in, in these columns; without ``chunk`` a buffer is whole by itself, without
+    ``last`` each chunk is the last. All rows of a buffer come in one batch: one that comes again is left out.
+
+    Each origin is a source. A gap holds its watermark for as long as ``patience``, by default for ever; what comes
+    for it later is refused. Raises `UsageError` for a patience that is no span above 0.
+    """
+
+    origin: str
+    sequence: str
+    watermark: str
+    chunk: str | None = None
+    last: str | None = None
+    patience: Span | None = None
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and span_us(self.patience) <= 0:
+            raise UsageError("a gap is waited for longer than nothing", code="watermark", patience=self.patience)
+
+    @property
+    def columns(self) -> list[str]:
+        """The input columns that are read."""
+        return [name for name in (self.origin, self.sequence, self.watermark, self.chunk, self.last) if name]
+
+    @property
+    def patience_us(self) -> int | None:
+        """In microseconds."""
+        return None if self.patience is None else span_us(self.patience)
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        names = ("origin", "sequence", "watermark", "chunk", "last")
+        said = {name: getattr(self, name) for name in names}
+        return {"kind": "buffers", **said, "patience": None if self.patience is None else str(self.patience)}
+
+    def begin(self, names: Iterable[str]) -> BufferState:
+        """With these origins declared. Raises `UsageError` for a name that is no whole number."""
+        declared = list(names)
+        if wrong := [name for name in declared if not name.removeprefix("-").isdigit()]:
+            raise UsageError("origins of buffers are whole numbers", code="progress-source", found=wrong)
+        return BufferState(save(origins(int(name) for name in declared)))
+
+    def sort(self, events: pa.Table, state: BufferState) -> Sorted:
+        """Leave out rows of buffers that were there before this batch, and say which buffers these are."""
+        all_rows = buffers(
+            events[self.origin],
+            events[self.sequence],
+            0 if self.chunk is None else events[self.chunk],
+            True if self.last is None else events[self.last],
+            events[self.watermark],
+        )
+        distinct, owner = once(all_rows)
+        late = _within(distinct, state.given_up)
+        seen = (take(state.known(), distinct).reasons == SEEN) & ~late
+        out, refused = seen[owner], late[owner]
+        return Sorted(
+            events.filter(pa.array(~(out | refused))),
+            events.filter(pa.array(refused)),
+            pack(distinct),
+            _rows_by_origin(all_rows),
+            {"duplicate_buffers": int(np.count_nonzero(out))} if out.any() else {},
+        )
+
+    def after(self, state: BufferState, arrived: Iterable[bytes], now_us: int) -> BufferState:
+        """After the buffers of all pieces of a batch, at processing time ``now_us``."""
+        known = take(state.known(), once(unpack(arrived))[0]).origins
+        known, gaps = wait(known, now_us, self.patience_us)
+        given_up = [(gap.origin, gap.first, gap.last) for gap in gaps if gap.given_up]
+        pairs = zip(known.ids.tolist(), known.waiting_since_us.tolist(), strict=True)
+        waiting = [(origin, since) for origin, since in pairs if since != BEGINNING_US]
+        return BufferState(save(known), waiting, [*state.given_up, *given_up])
+
+
+def reports_of(state: BufferState) -> dict[str, Report]:
+    """What each origin claims."""
+    return {
+        str(origin): Report(watermark, generated=True)
+        for origin, _, watermark, _ in state.origins.origins
+        if watermark != BEGINNING_US
+    }
+
+
+def once(given: Buffers) -> tuple[Buffers, Numbers]:
+    """Each buffer once, with the largest watermark of its rows; and of which of them each row is."""
+    if not len(given):
+        return given, np.zeros(0, np.int64)
+    keys = (given.chunks, given.sequences, given.origins, given.unusable)
+    order = np.lexsort(keys)
+    new = np.zeros(len(order), bool)
+    new[0] = True
+    for key in keys:
+        new[1:] |= key[order][1:] != key[order][:-1]
+    heads, owner = np.flatnonzero(new), np.empty(len(order), np.int64)
+    owner[order] = np.cumsum(new) - 1
+    first = order[heads]
+    return Buffers(
+        given.origins[first],
+        given.sequences[first],
+        given.chunks[first],
+        np.logical_or.reduceat(given.last[order], heads),
+        np.maximum.reduceat(given.watermarks_us[order], heads),
+        given.behind[first],
+        np.logical_and.reduceat(given.watermark_refused[order], heads),
+        given.unusable[first],
+    ), owner
+
+
+_COLUMNS = ("origins", "sequences", "chunks", "last", "watermarks_us", "behind", "watermark_refused", "unusable")
+_FLAGS = ("last", "watermark_refused", "unusable")
+
+
+def pack(given: Buffers) -> bytes:
+    """As bytes, to travel: int64, column by column."""
+    return np.stack([getattr(given, name).astype(np.int64) for name in _COLUMNS]).tobytes()
+
+
+def unpack(packed: Iterable[bytes]) -> Buffers:
+    """The buffers of all pieces."""
+    tables = [np.frombuffer(piece, np.int64).reshape(len(_COLUMNS), -1) for piece in packed]
+    whole = np.concatenate([np.zeros((len(_COLUMNS), 0), np.int64), *tables], axis=1)
+    columns = dict(zip(_COLUMNS, whole, strict=True))
+    return Buffers(**{name: found.astype(bool) if name in _FLAGS else found for name, found in columns.items()})
+
+
+def _within(given: Buffers, ranges: list[tuple[int, int, int]]) -> Flags:
+    """Which buffers are of one of these ranges of sequence numbers."""
+    found = np.zeros(len(given), bool)
+    for origin, first, last in ranges:
+        found |= (given.origins == origin) & (given.sequences >= first) & (given.sequences <= last)
+    return found & ~given.unusable
+
+
+def _rows_by_origin(given: Buffers) -> dict[str, Report]:
+    ids, counts = np.unique(given.origins[~given.unusable], return_counts=True)
+    return {str(origin): Report(rows=rows) for origin, rows in zip(ids.tolist(), counts.tolist(), strict=True)}
