@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from operators import DISCARDING, Memory, Windowed, count, list_, tumbling, wind
 from operators.harness import Harness
 from operators.progress import advance_time, generation
 from operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
+from operators.spark import tasks
 from operators.transition import END_US
 from operators.window_operator import WindowOperator
 from statestore.errors import UsageError
@@ -281,3 +283,27 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
     gone = whole.rejected_events(stream)
     assert refused == Counter(zip(gone["at"].to_pylist(), gone["reason"].to_pylist(), strict=True))
     assert Advance(**state) == whole.state
+
+
+@pytest.mark.parametrize("at_query", SETTINGS)
+def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(5)
+    sources = ["orders", "prices"]
+    given_ = rows(*((int(chance.integers(0, 60)), number, sources[number % 2]) for number in range(200)))
+    given_ = given_.sort_by([("src", "ascending"), ("at", "ascending")])
+    described = job(at_query, sources=sources)
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        round_ = Harness(described, SCHEMA, folder=folder)._job.round(0)
+        found = []
+        for chunk_rows in (1000, 1, 7):
+            monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
+            sent = pa.Table.from_batches(tasks.map_side(round_, iter(given_.to_batches(max_chunksize=1))))
+            headers = [msgspec.msgpack.decode(raw, type=tasks.Header) for raw in sent["header"].to_pylist()]
+            rejected = [table["at"].to_pylist() for table in tasks._unpack_all(sent["rejected"])]
+            after = round_.after([header.claims for header in headers])
+            total_ = Counter[str]()
+            for header in headers:
+                total_.update(header.counters)
+            found.append((after.advances, after.watermark_us, sorted(at for some in rejected for at in some), total_))
+    assert found[0] == found[1] == found[2]
+    assert found[0][2] if at_query.policy == "drop" else found[0][0]

@@ -9,23 +9,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from operators import (
+    BufferProgress,
     IngestionTime,
     Punctuation,
     Windowed,
     after_processing_time,
     count,
     fixed,
+    list_,
     max_event_time,
     tumbling,
     windowed,
 )
+from operators.progress import advance_time, generation
 from operators.spark.query import DurableQuery
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import Manifest
 from tests import evidence
 from tests.progress_child import job as killed_job
 from tests.spark_inputs import START, Event, batch, sample, write
@@ -177,6 +184,88 @@ def test_punctuation_is_that_of_the_standalone_runner(spark: SparkSession, tmp_p
     assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
     assert query.manifest.totals == alone.head.totals
+
+
+def ordered() -> Windowed:
+    """Origins are ``k``, offsets ``id``."""
+    described = windowed(event_time="t", key="v", offset="id", origin="k").window(tumbling("10 seconds"))
+    return described.aggregate(n=count(), all=list_("id"))
+
+
+IN_ORDER = {
+    "dropped": ordered().advance_time(advance_time("drop", generation(7, "2 seconds")), sources=["a", "b"]),
+    "adjusted and imported": ordered().advance_time(
+        {
+            "a": advance_time("adjust", generation("5 seconds", final=True)),
+            "b": advance_time("adjust", generation(3), import_from="a"),
+        },
+        at_source=advance_time("drop", generation(1)),
+        shape="edge_start",
+        sources=["a", "b"],
+    ),
+    "buffers": ordered().watermark(
+        BufferProgress(origin="v", sequence="seq", chunk="chunk", last="last", watermark="t"), sources=["1", "2"]
+    ),
+}
+
+
+def shuffled() -> list[pa.Table]:
+    """Twelve files of three origins, rows in any order; columns of buffers: some come twice, one comes late."""
+    chance = np.random.default_rng(3)
+    tables = []
+    for number, table in enumerate(sample(12, 40)):
+        first = number - 3 if number % 4 == 3 else number  # an earlier one once more
+        sequence = {5: 6, 6: 5}.get(first, first) + 1
+        rows = np.arange(40)
+        columns = {
+            "k": pa.array([None if row == 3 else "abc"[row % 3] for row in rows]),
+            "v": pa.array(rows % 2 + 1),
+            "seq": pa.array(np.full(40, sequence)),
+            "chunk": pa.array(rows % 4 // 2),
+            "last": pa.array(rows % 4 // 2 == 1),
+        }
+        for name, column in columns.items():
+            place = table.schema.get_field_index(name)
+            table = table.append_column(name, column) if place < 0 else table.set_column(place, name, column)
+        tables.append(table.take(pa.array(chance.permutation(40))))
+    return tables
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    tables, described = shuffled(), IN_ORDER[name]
+    for number, table in enumerate(tables):
+        write(tmp_path / "in", number, table)
+    schema = "t timestamp, k string, v long, id long, seq long, chunk long, last boolean"
+    given = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(tmp_path / "in"))
+    started = described.on_spark(given, checkpoint=tmp_path / "root", partitions=2, tick="1 hour")
+    query = started.start()
+    query.process_all_available()
+    query.stop(drain=True)
+    alone = described.standalone(checkpoint=tmp_path / "alone")
+    alone.run([pa.concat_tables(tables[at : at + 2]) for at in range(0, 12, 2)], drain=True)
+    for kind in ("panes", "late"):
+        assert in_any_order(output(tmp_path / "root", kind)) == in_any_order(output(tmp_path / "alone", kind))
+    assert query.manifest.totals == alone.head.totals
+    for found in ("advances", "watermark_us"):
+        assert [getattr(m, found) for m in history(tmp_path / "root")] == [
+            getattr(m, found) for m in history(tmp_path / "alone")
+        ]
+    totals = query.manifest.totals
+    assert totals["duplicate_buffers"] if name == "buffers" else totals["bad_offset"]
+    assert name != "dropped" or totals["cti_violation"]
+    assert not name.startswith("adjusted") or totals["cti_adjusted"]
+
+
+def history(root: Path) -> list[Manifest]:
+    return [manifest for manifest in Checkpoint.open(root).history() if manifest.kind != "fence"]
+
+
+def in_any_order(found: dict[int, list[tuple[Any, ...]]]) -> list[list[str]]:
+    """Lists within a pane are in the order in which their parts came together."""
+    return [
+        sorted(str([sorted(v) if isinstance(v, list) else v for v in row]) for row in rows) for rows in found.values()
+    ]
 
 
 def test_a_tick_that_fails_stops_the_query_and_its_error_reaches_the_user(
