@@ -6,7 +6,7 @@ same progress, so the watermark after a batch is known where windows fire, witho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,8 @@ from operators.progress.generators import (
     parts_of,
     present,
 )
+from operators.progress.metrics import metrics, prometheus_text
+from operators.progress.origins import Gap
 from operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
 from operators.transition import BEGINNING_US, END_US
 from statestore.errors import UsageError
@@ -51,6 +53,17 @@ class Progress(msgspec.Struct, frozen=True):
     def watermark_us(self) -> int:
         """W; `BEGINNING_US` before the first."""
         return self.tracker.watermark_us
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Which buffers are waited for."""
+        now_us = self.tracker.processing_us
+        return self.buffers.gaps(now_us) if self.buffers is not None and now_us is not None else []
+
+    def prometheus(self, name: str, counters: Mapping[str, int]) -> str:
+        """In the text format of Prometheus, with the job's name as a label on all samples."""
+        buffers = {INPUT: self.buffers.origins.counters} if self.buffers is not None else {}
+        return prometheus_text(metrics(self.tracker), {"job": name}, self.advances, buffers, self.gaps, counters)
 
 
 class Claims(msgspec.Struct, frozen=True):

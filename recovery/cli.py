@@ -16,7 +16,7 @@ from rich.text import Text
 from recovery.checkpoint import Checkpoint
 from recovery.fork import fork
 from recovery.manifest import Manifest, OperatorState
-from recovery.summary import brief, full, partitions, size_text, time_text
+from recovery.summary import brief, full, partitions, progress, size_text, time_text
 from statestore.errors import DataError, NotFoundError, TidemarkError
 
 app = typer.Typer(
@@ -94,6 +94,8 @@ def show(
         _print_json(full(head.manifest))
         return
     parts: list[RenderableType] = [_facts(head.manifest)]
+    if head.manifest.progress:
+        parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
     for name, operator in head.manifest.operators.items():
         parts += [f"\n[bold]operator {name}[/bold]", _configuration(operator), _partitions(operator)]
     if head.manifest.totals:
@@ -139,6 +141,22 @@ def _facts(manifest: Manifest) -> Table:
     for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):
         for ref in refs:
             table.add_row(label, f"{ref.path} ({ref.rows:,} rows)")
+    return table
+
+
+def _sources(manifest: Manifest) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("source", "watermark (UTC)", "lag", "standing", "rows"):
+        table.add_column(heading, justify="right" if heading in ("lag", "rows") else "left")
+    for row in progress(manifest):
+        lag = row["lag_seconds"]
+        table.add_row(
+            row["source"],
+            _text(row["watermark"]),
+            "-" if lag is None else f"{lag:,.3f} s",
+            row["standing"],
+            f"{row['rows']:,}",
+        )
     return table
 
 

@@ -59,8 +59,27 @@ def full(manifest: Manifest) -> Row:
     whole["created"] = time_text(manifest.created_us)
     whole["watermark"] = time_text(manifest.watermark_us)
     whole["watermark_before"] = time_text(manifest.watermark_before_us)
+    whole["sources"] = progress(manifest)
     whole["processing_time"] = time_text(manifest.processing_us)
     return whole
+
+
+def progress(manifest: Manifest) -> list[Row]:
+    """One line per source of the watermark: how far it is, its lag behind processing time, whether it counts."""
+    known = (manifest.progress or {}).get("sources", {})
+    return [_source(name, one, (manifest.progress or {}).get("processing_us")) for name, one in sorted(known.items())]
+
+
+def _source(name: str, one: Row, now_us: int | None) -> Row:
+    mark = one["watermark_us"]
+    real = mark not in (-END_OF_TIME_US - 1, END_OF_TIME_US)
+    return {
+        "source": name,
+        "watermark": time_text(mark) if mark != -END_OF_TIME_US - 1 else None,
+        "lag_seconds": (now_us - mark) / 1e6 if real and now_us is not None else None,
+        "standing": one["standing"].replace("_", " "),
+        "rows": one["rows"],
+    }
 
 
 def partitions(operator: OperatorState) -> list[Row]:

@@ -8,10 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from operators.harness import Harness
 from statestore.store import Parquet
 from tests import evidence
+from tests.test_progress_standalone import SCHEMA
+from tests.test_progress_standalone import job as sources
+from tests.test_progress_standalone import rows as events
 from tests.test_standalone import STREAM, example
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +109,23 @@ def test_show_names_what_a_person_looks_for(root: Path) -> None:
     assert ["events", "3", "11"] in words
     assert ["accumulation", "retracting"] in words
     assert "drained (takes no new input)" in tidemark("show", root).stdout
+
+
+def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> None:
+    tested = Harness(sources(idle_timeout="5 seconds"), SCHEMA, folder=tmp_path)
+    tested.feed(pa.concat_tables([events("orders", 15), events("prices", 3)]))
+    tested.advance_processing_time(4_000_000)
+    tested.feed(events("orders", 32))
+    tested.advance_processing_time(6_000_000)
+    done = tidemark("show", tmp_path)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    at = lines.index(["sources"])
+    assert lines[at + 1] == ["source", "watermark", "(UTC)", "lag", "standing", "rows"]
+    assert lines[at + 2] == ["orders", "1970-01-01", "00:00:32", "-26.000", "s", "counted", "2"]
+    assert lines[at + 3] == ["prices", "1970-01-01", "00:00:03", "3.000", "s", "idle", "1"]
+    found = json.loads(tidemark("show", tmp_path, "--json").stdout)
+    assert [row["standing"] for row in found["sources"]] == ["counted", "idle"]
+    assert found["sources"][1]["lag_seconds"] == 3.0
 
 
 @pytest.mark.parametrize("columns", [80, 60])

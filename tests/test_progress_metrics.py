@@ -8,7 +8,7 @@ import pytest
 
 from operators.progress.advance_time import Advance
 from operators.progress.metrics import Metrics, metrics, prometheus_text
-from operators.progress.origins import OriginCounters
+from operators.progress.origins import Gap, OriginCounters
 from operators.progress.tracker import Report, Tracker, begin, observe, sources
 
 SECOND = 1_000_000
@@ -48,6 +48,8 @@ def text() -> str:
         {"job": "flights"},
         {"A": Advance(dropped=2, adjusted=5)},
         {"A": OriginCounters(counted=7, seen_before=1)},
+        [Gap(7, 3, 5, 2, 0, given_up=False)],
+        {"accepted": 12},
     )
 
 
@@ -63,6 +65,9 @@ def test_the_text_has_a_type_for_each_family_and_a_sample_a_line() -> None:
     assert 'tidemark_source_watermark_seconds{job="flights",source="b \\"2\\"\\n\\\\"} 90.000001' in samples
     assert 'tidemark_cti_violations_total{job="flights",policy="adjust",source="A"} 5' in samples
     assert 'tidemark_buffers_total{fate="counted",job="flights",source="A"} 7' in samples
+    assert 'tidemark_gap_missing{job="flights",source="7"} 3' in samples
+    assert 'tidemark_gap_buffers{job="flights",source="7"} 2' in samples
+    assert 'tidemark_counted_total{class="accepted",job="flights"} 12' in samples
 
 
 def test_without_labels_and_watermark() -> None:

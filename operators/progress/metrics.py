@@ -5,12 +5,12 @@ Times in the text are in seconds, as Prometheus wants them; everywhere else they
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from operators.progress.advance_time import Advance
-from operators.progress.origins import OriginCounters
+from operators.progress.origins import Gap, OriginCounters
 from operators.progress.tracker import Source, Tracker
 from operators.transition import BEGINNING_US, END_US
 
@@ -100,15 +100,22 @@ def prometheus_text(
     labels: Labels | None = None,
     violations: Mapping[str, Advance] | None = None,
     buffers: Mapping[str, OriginCounters] | None = None,
+    gaps: Sequence[Gap] = (),
+    counters: Mapping[str, int] | None = None,
 ) -> str:
     """In the text format 0.0.4. ``labels`` stand on every sample, such as the job's name.
 
-    ``violations`` has advance-time states by source, ``buffers`` counters of origin progress by source. A watermark
-    that is not there has no sample.
+    ``violations`` has advance-time states by source, ``buffers`` counters of origin progress by source, ``gaps`` what
+    origins wait for, ``counters`` events and panes by class since the start. A watermark that is not there has no
+    sample.
     """
     return "".join(
         line
-        for name, kind, help_, samples in _families(found, violations or {}, buffers or {})
+        for name, kind, help_, samples in (
+            *_families(found, violations or {}, buffers or {}),
+            *_gaps(gaps),
+            ("counted_total", "counter", "Events, panes and the like, by class.", _by_class(counters or {})),
+        )
         for line in _lines(name, kind, help_, samples, dict(labels or {}))
     )
 
@@ -149,6 +156,17 @@ def _families(
         for fate, count in msgspec.structs.asdict(counters).items()
     ]
     yield "buffers_total", "counter", "Buffers of origins, by what became of them.", by_fate
+
+
+def _gaps(gaps: Sequence[Gap]) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    missing: list[Sample] = [({"source": str(gap.origin)}, gap.last - gap.first + 1) for gap in gaps]
+    yield "gap_missing", "gauge", "Sequence numbers that an origin waits for.", missing
+    held: list[Sample] = [({"source": str(gap.origin)}, gap.buffers) for gap in gaps]
+    yield "gap_buffers", "gauge", "Buffers that wait behind a gap.", held
+
+
+def _by_class(counters: Mapping[str, int]) -> list[Sample]:
+    return [({"class": name}, count) for name, count in sorted(counters.items())]
 
 
 def _alone(us: int | None) -> list[Sample]:

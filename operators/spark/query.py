@@ -29,12 +29,14 @@ from pyspark.sql.types import (
 from operators.binding import bind_plan, input_columns
 from operators.delivery import Delivery, SparkSink
 from operators.description import Runnable
+from operators.durations import text_of
 from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult, Round
 from operators.plan import Plan
 from operators.prepare import prepare
-from operators.progress.metrics import Metrics, metrics, prometheus_text
+from operators.progress.metrics import Metrics, metrics
+from operators.progress.origins import Gap
 from operators.spark.tasks import (
     EXCHANGE,
     RESULTS,
@@ -57,6 +59,7 @@ from recovery.spark_log import (
     load_files,
     store_files,
 )
+from recovery.summary import time_text
 from statestore.errors import IncompatibleError, TidemarkError, UsageError
 from statestore.files.segments import read_verified
 from statestore.objects import Objects
@@ -299,9 +302,15 @@ class DurableQuery:
         """Watermark and lag of each source, how often they moved, who is idle."""
         return metrics(self._job.progress.tracker)
 
+    def gaps(self) -> list[Gap]:
+        """Which buffers origins wait for, and since when; none where rows come without buffers."""
+        return self._job.progress.gaps
+
     def prometheus(self) -> str:
-        """The same in the text format of Prometheus, with the counters of events and panes."""
-        return prometheus_text(self.metrics(), {"job": self._job.plan.name})
+        """All that in the text format of Prometheus: with violations of CTIs, buffers by what became of them, and
+        events and panes by class since the start.
+        """
+        return self._job.progress.prometheus(self._job.plan.name, self._job.head.totals)
 
     def _drain(self) -> None:
         if self._job.head.drained:
@@ -323,7 +332,17 @@ class DurableQuery:
         self._sink(self._session.read.parquet(*paths), manifest.id)
 
     def _report(self, manifest: Manifest) -> None:
-        counters = manifest.counters
+        found, counters = self.metrics(), manifest.counters
+        log.info(
+            "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
+            manifest.id,
+            manifest.kind,
+            time_text(manifest.watermark_us) or "none",
+            "none" if found.lag_us is None else text_of(found.lag_us),
+            ", ".join(name for name, one in found.sources.items() if one.idle) or "none",
+        )
+        for gap in self.gaps():
+            log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
         if counters.get("future"):
             log.info(
                 "checkpoint %d: %d events ahead of the watermark by more than the tolerance",
