@@ -212,6 +212,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         lambda: ordered.advance_time(),
         lambda: ordered.advance_time(advance_time("drop", import_from="orders")),
         lambda: ordered.advance_time({"orders": generated}, by="src", sources=["prices"]),
+        lambda: ordered.advance_time({"orders": generated}, by="src", sources=["orders", "prices"]),
         lambda: ordered.advance_time(at_source=advance_time("drop", import_from="x"), by="src", sources=["x"]),
     ]
     for one in wrong:

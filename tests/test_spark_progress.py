@@ -21,15 +21,16 @@ from operators import (
     IngestionTime,
     Punctuation,
     Windowed,
+    advance_time,
     after_processing_time,
     count,
     fixed,
+    generation,
     list_,
     max_event_time,
     tumbling,
     windowed,
 )
-from operators.progress import advance_time, generation
 from operators.spark.query import DurableQuery
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest
@@ -88,7 +89,10 @@ def panes(root: Path) -> list[tuple[str, int, int]]:
     ]
 
 
-def test_two_sources_one_falls_idle_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_sources_one_falls_idle_and_comes_back(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tidemark")
     root, files = tmp_path / "root", iter(range(100))
 
     def give(query: DurableQuery, **events: list[Event]) -> None:
@@ -99,7 +103,7 @@ def test_two_sources_one_falls_idle_and_comes_back(spark: SparkSession, tmp_path
     described = (
         counting()
         .late("0 seconds")
-        .watermark(max_event_time("t"), by="src", sources=["orders", "prices"], own_timeouts={"prices": "10 seconds"})
+        .watermark(max_event_time("t"), by="src", sources=["orders", "prices"], own_timeouts={"prices": "5 seconds"})
     )
     started = described.on_spark(union(spark, tmp_path / "in"), checkpoint=root, partitions=2, tick=TICK)
     query = started.start()
@@ -119,6 +123,8 @@ def test_two_sources_one_falls_idle_and_comes_back(spark: SparkSession, tmp_path
     until(lambda: marks(query)[0] == 32)  # by a tick: nothing came
     assert query.metrics().idle_sources == 1
     assert query.manifest.kind == "tick"
+    said = f"checkpoint {query.checkpoint_id} (tick): watermark 2024-01-01 00:00:32, lag "
+    assert [message for message in caplog.messages if message.startswith(said) and "idle sources: prices" in message]
     assert panes(root) == [("tick", 10, 1), ("tick", 30, 1)]
     give(query, prices=[(6, "a", 1)])
     assert marks(query)[1]["prices"] == 5  # too late: it is there, but behind
@@ -241,6 +247,8 @@ def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession
     started = described.on_spark(given, checkpoint=tmp_path / "root", partitions=2, tick="1 hour")
     query = started.start()
     query.process_all_available()
+    families = {one.name: one.samples for one in text_string_to_metric_families(query.prometheus())}
+    assert ("tidemark_buffers" if name == "buffers" else "tidemark_cti_violations") in families
     query.stop(drain=True)
     alone = described.standalone(checkpoint=tmp_path / "alone")
     alone.run([pa.concat_tables(tables[at : at + 2]) for at in range(0, 12, 2)], drain=True)

@@ -88,10 +88,13 @@ class Ctis:
     def check(self, names: Iterable[str]) -> None:
         """Raises `UsageError` for settings that cannot be in force, or import from no declared source."""
         known = set(names)
-        if self.at_query is None and self.at_source is None and self.shape != "cti" and self.shape_column is None:
-            raise UsageError("nothing would move time: give settings, or rows of shape cti", code="advance-time")
-        for name in known or {""}:
-            self.settings_of(name)
+        still = sorted(name for name in known or {""} if self.settings_of(name) is ENQUEUED)
+        if still and self.shape_column is None:
+            raise UsageError(
+                "nothing would move the time of a source: give it settings, or rows of shape cti (shape_column=)",
+                code="advance-time",
+                sources=still,
+            )
         own = [one for one in (self.at_query, self.at_source) if isinstance(one, Mapping)]
         if strange := sorted(({name for one in own for name in one} | set(self.imports)) - known):
             raise UsageError(

@@ -337,7 +337,7 @@ class DurableQuery:
             "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
             manifest.id,
             manifest.kind,
-            time_text(manifest.watermark_us) or "none",
+            mark_text(self._job.plan, manifest.watermark_us),
             "none" if found.lag_us is None else text_of(found.lag_us),
             ", ".join(name for name, one in found.sources.items() if one.idle) or "none",
         )
@@ -393,6 +393,11 @@ def _run_batch(batch: DataFrame, round_: Round) -> list[PartitionResult]:
     placed = exchanged.repartitionById(round_.partitions, sf.col("partition"))
     rows = placed.mapInArrow(partial(state_side, round_), RESULTS).collect()
     return [decode_answer(bytes(row["result"])) for row in rows]
+
+
+def mark_text(plan: Plan, watermark: int | None) -> str:
+    """A watermark for people: a time, or an offset."""
+    return str(watermark) if plan.by_offset and watermark is not None else time_text(watermark) or "none"
 
 
 def _times_as_numbers(batch: DataFrame) -> DataFrame:
