@@ -12,8 +12,12 @@ from operators.dedup.plan import UNTIL, DedupPlan
 from operators.description import Runnable, Windowed
 from operators.general.names import END, START
 from operators.general.plan import GeneralPlan
+from operators.joins.description import Joined
+from operators.joins.names import AT, SIDE, SIDES
+from operators.joins.plan import JoinPlan
 from operators.plan import ONLY, PANE_KIND, PANE_TIME, PROCESSING_TIME, RESERVED, Plan
-from operators.progress.generators import Fixed, IngestionTime
+from operators.progress.generators import Fixed, IngestionTime, MaxEventTime
+from operators.progress.tracker import Sources
 from operators.sense import check_sense
 from operators.slices.plan import SlicePlan
 from operators.transition import LIMIT_US
@@ -28,6 +32,8 @@ def input_columns(description: Runnable, available: Sequence[str]) -> list[str]:
     """The input columns a description reads, each once, of those that are there."""
     if isinstance(description, Deduplicated):
         return list(dict.fromkeys([*available, description.event_time, *description.on, *_claimed(description)]))
+    if isinstance(description, Joined):
+        return list(dict.fromkeys([*available, SIDE, AT, *description.on, *_claimed(description)]))
     assert isinstance(description, Windowed)
     kind = description.windows
     added = _added(description)
@@ -49,6 +55,8 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
     """Check ``description`` against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
     if isinstance(description, Deduplicated):
         return _bind_dedup(description, schema)
+    if isinstance(description, Joined):
+        return _bind_join(description, schema)
     assert isinstance(description, Windowed)
     if not description.aggregates:
         raise UsageError("say what to compute: .aggregate(n=count())", code="no-aggregate")
@@ -142,6 +150,31 @@ def _check_order(description: Windowed, schema: pa.Schema) -> None:
         )
     if description.origin is not None:
         _key_field(schema.field(description.origin))
+
+
+def _bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
+    columns = _present(input_columns(description, schema.names), schema)
+    _check_event_time(AT, schema)
+    if clash := sorted({"reason", "watermark", "kind"} & set(columns)):
+        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+    types = pa.schema([pa.field(name, TIME if name == AT else schema.field(name).type) for name in columns])
+    by_side = Watermarks(MaxEventTime(AT, description.watermark_delay_us), Sources(SIDES), SIDE)
+    return JoinPlan(
+        name=description.name,
+        kind=description.windows or Global(),
+        event_time=AT,
+        input_schema=types,
+        key_fields=tuple(_key_field(types.field(name)) for name in description.on),
+        aggregates=(),
+        watermarks=description.watermarks or by_side,
+        allowed_us=description.allowed_us,
+        future_us=60_000_000,
+        mode="discarding",
+        configuration=description.describe(),
+        triggers=DEFAULT,
+        rule="window",
+        joined=description,
+    )
 
 
 def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:

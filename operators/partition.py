@@ -145,7 +145,7 @@ def _attempt(
 
 def _moments(round_: Round, after: Progress) -> Moments:
     before = round_.progress.watermark_us
-    return Moments(before, max(before, after.watermark_us), round_.was_us, round_.now_us)
+    return Moments(before, max(before, after.watermark_us), round_.was_us, round_.now_us, round_.feeding)
 
 
 def write_output(

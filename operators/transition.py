@@ -18,12 +18,16 @@ TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 
 @dataclass(frozen=True)
 class Moments:
-    """The watermark and the processing time before and after a step, in microseconds; `BEGINNING_US` is none yet."""
+    """The watermark and the processing time before and after a step, in microseconds; `BEGINNING_US` is none yet.
+
+    ``feeding``: what arrives comes back from the late ledger.
+    """
 
     before: int
     after: int
     was: int = 0
     now: int = 0
+    feeding: bool = False
 
 
 @dataclass(frozen=True)

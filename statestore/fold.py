@@ -9,13 +9,18 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.arrowtypes import is_position, positions
 from statestore.changes import DELETE, MERGE, PUT, Layer
 from statestore.combiners import HASHED, append, combine_group
 from statestore.errors import LimitError
+from statestore.sorting import firsts, lasts, ranks, taken
 from statestore.tables import Column, TableSpec
+
+Numbers = npt.NDArray[np.int64]
 
 
 def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
@@ -25,50 +30,75 @@ def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """
     if rows.num_rows <= 1:
         return rows
-    hashed = [c for c in spec.values if c.combiner in HASHED]
+    owner, count = ranks(rows.select(spec.key_names))
+    keys = rows.select(spec.key_names).take(pa.array(firsts(owner, count)))
+    return _with_columns(keys, combine_values(spec, rows, owner, count)).select(spec.schema.names).cast(spec.schema)
+
+
+def combine_values(spec: TableSpec, rows: pa.Table, owner: Numbers, count: int) -> pa.Table:
+    """The value columns of `combine` where each row's key has a number below ``count``: one row per number."""
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for column in spec.values:
+        if column.combiner in HASHED:
+            columns[column.name] = _narrowed(spec, column, _hashed(column, rows[column.name], owner, count))
     replaced = [c.name for c in spec.values if c.combiner == "replace" and c.name not in spec.grouped]
+    if replaced:
+        newest = pa.array(lasts(owner, count))
+        columns |= {name: rows[name].take(newest) for name in replaced}
     appended = [c.name for c in spec.values if c.combiner == "append"]
-    # Under names of our own: an aggregate's name could be that of another column.
-    input_ = rows.select([*spec.key_names, *(c.name for c in hashed)])
-    input_ = input_.rename_columns([*spec.key_names, *(f"__{place}" for place in range(len(hashed)))])
-    aggregates = [(f"__{place}", HASHED[c.combiner]) for place, c in enumerate(hashed)]
-    input_ = _widened(hashed, input_)
-    if replaced or appended or spec.groups:
-        # Arrow's "first", "last" and "list" know few types; numbers of rows do for all.
-        input_ = input_.append_column("__row", pa.array(np.arange(rows.num_rows)))
-        aggregates.append(("__row", "list" if appended or spec.groups else "max"))
-    # Without threads sums fold in row order: repeatable. The order of the groups is Arrow's affair.
-    grouped = input_.group_by(spec.key_names, use_threads=False).aggregate(aggregates)
-    folded = grouped.select(spec.key_names)
-    for place, column in enumerate(hashed):
-        values = grouped[f"__{place}_{HASHED[column.combiner]}"]
-        folded = folded.append_column(column.name, _narrowed(spec, column, values))
     if appended or spec.groups:
-        folded = _adjacent(spec, rows, folded, grouped["__row_list"], replaced, appended)
-    elif replaced:
-        folded = _with_columns(folded, rows.select(replaced).take(grouped["__row_max"]))
-    return folded.select(spec.schema.names).cast(spec.schema)
+        columns |= _adjacent(spec, rows, owner, appended)
+    return pa.table([columns[c.name] for c in spec.values], names=[c.name for c in spec.values])
 
 
-def _widened(hashed: Sequence[Column], rows: pa.Table) -> pa.Table:
+def _hashed(column: Column, values: pa.ChunkedArray, owner: Numbers, count: int) -> pa.Array | pa.ChunkedArray:
+    """One column, combined by number: by Arrow where numpy has not the type, or another idea of NaN."""
+    values = _widened(column, values)
+    if values.type in _SUMMED if column.combiner == "sum" else _is_whole(values.type):
+        return _scattered(column.combiner, values, owner, count)
+    # Without threads sums fold in row order: repeatable.
+    by_owner = pa.table({"owner": owner, "values": values}).group_by("owner", use_threads=False)
+    found = by_owner.aggregate([("values", HASHED[column.combiner])])
+    return found.column(1).take(pa.array(lasts(found.column(0).to_numpy(), count)))
+
+
+_SUMMED = (pa.int64(), pa.uint64(), pa.float64())
+_FOLDS = {"sum": (np.add, 0), "min": (np.minimum, 2**63 - 1), "max": (np.maximum, -(2**63))}
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return is_position(kind) and not pa.types.is_date32(kind)
+
+
+def _scattered(combiner: str, values: pa.ChunkedArray, owner: Numbers, count: int) -> pa.Array:
+    """In row order, so that sums are repeatable; null where there are only nulls."""
+    missing = None
+    if values.null_count:
+        owner = owner[np.asarray(values.is_valid())]
+        missing = np.ones(count, bool)
+        missing[owner] = False
+    known = values.drop_null()
+    numbers = positions(known) if _is_whole(values.type) else known.to_numpy()
+    function, start = _FOLDS[combiner]
+    folded = np.full(count, start, numbers.dtype)
+    function.at(folded, owner, numbers)
+    return pa.array(folded, mask=missing).cast(values.type)
+
+
+def _widened(column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Numbers to be summed, in a wider type where their sum might leave their own."""
-    for place, column in enumerate(hashed):
-        kind = column.arrow
-        if column.combiner != "sum" or pa.types.is_floating(kind):
-            continue
-        name = f"__{place}"
-        ends = pc.min_max(rows[name])
-        largest = max(_magnitude(ends["min"].as_py()), _magnitude(ends["max"].as_py()))
-        if largest * rows.num_rows >= _CAPACITY[kind.id]:
-            wide = pa.decimal128(38, 0) if pa.types.is_integer(kind) else pa.decimal256(76, kind.scale)
-            if pa.types.is_decimal256(kind):
-                raise LimitError(
-                    "a sum might leave the widest type there is: round its values",
-                    code="sum-overflow",
-                    column=column.name,
-                )
-            rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(wide))
-    return rows
+    kind = column.arrow
+    if column.combiner != "sum" or pa.types.is_floating(kind):
+        return values
+    ends = pc.min_max(values)
+    largest = max(_magnitude(ends["min"].as_py()), _magnitude(ends["max"].as_py()))
+    if largest * len(values) < _CAPACITY[kind.id]:
+        return values
+    if pa.types.is_decimal256(kind):
+        raise LimitError(
+            "a sum might leave the widest type there is: round its values", code="sum-overflow", column=column.name
+        )
+    return values.cast(pa.decimal128(38, 0) if pa.types.is_integer(kind) else pa.decimal256(76, kind.scale))
 
 
 def _magnitude(value: int | Decimal | None) -> int:
@@ -87,7 +117,7 @@ _CAPACITY = {
 """Sums below this cannot leave the type that Arrow sums in; decimals without their point."""
 
 
-def _narrowed(spec: TableSpec, column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _narrowed(spec: TableSpec, column: Column, values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """An aggregate in the type of its column."""
     try:
         return values.cast(column.arrow)
@@ -101,26 +131,20 @@ def _narrowed(spec: TableSpec, column: Column, values: pa.ChunkedArray) -> pa.Ch
 
 
 def _adjacent(
-    spec: TableSpec,
-    rows: pa.Table,
-    folded: pa.Table,
-    numbers: pa.ChunkedArray,
-    replaced: list[str],
-    appended: list[str],
-) -> pa.Table:
-    """``folded`` with the columns whose combiner needs a key's rows side by side; ``numbers``: which they are."""
-    members = numbers.combine_chunks()
-    order, ends = members.flatten(), np.cumsum(pc.list_value_length(members).to_numpy().astype(np.int64))
-    starts = np.concatenate([[0], ends[:-1]])
-    folded = _with_columns(folded, rows.select(replaced).take(order.take(pa.array(ends - 1))))
+    spec: TableSpec, rows: pa.Table, owner: Numbers, appended: list[str]
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The columns whose combiner needs a key's rows side by side, in their order."""
+    order = pa.array(np.argsort(owner, kind="stable"))
+    sizes = np.bincount(owner)
+    starts = np.cumsum(sizes) - sizes
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     for name in appended:
-        lists = rows[name].take(order)
-        folded = folded.append_column(name, append(_one(lists), starts))
+        columns[name] = append(_one(rows[name].take(order)), starts)
     for group in spec.groups:
         part = rows.select(list(group.columns)).take(order)
         together = combine_group(group.combiner, group.version, group.by, part, starts, group.limit)
-        folded = _with_columns(folded, together)
-    return folded
+        columns |= dict(zip(together.column_names, together.columns, strict=True))
+    return columns
 
 
 def _with_columns(rows: pa.Table, more: pa.Table) -> pa.Table:
@@ -134,14 +158,17 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
 
 
-def fold(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
-    """The rows that ``layers`` (oldest first) amount to, in no particular order."""
+def fold(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None) -> pa.Table:
+    """The rows that ``layers`` (oldest first) amount to, in no particular order.
+
+    Some or all of those that have ``expired`` may be left out.
+    """
     if not layers:
         return spec.schema.empty_table()
     if len(layers) == 1 and layers[0].op == PUT:
         return layers[0].rows
     if not any(layer.op == MERGE for layer in layers):
-        return _newest(spec, layers)[1]
+        return _newest(spec, layers, expired)[1]
     return combine(spec, parts(spec, layers))
 
 
@@ -182,7 +209,7 @@ def _fold_mixed(spec: TableSpec, layers: Sequence[Layer]) -> list[Layer]:
     return [Layer(DELETE, gone.cast(spec.key_schema)), Layer(PUT, put), Layer(MERGE, merged)]
 
 
-def _newest(spec: TableSpec, layers: Sequence[Layer]) -> tuple[pa.Table, pa.Table]:
+def _newest(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None) -> tuple[pa.Table, pa.Table]:
     """Where nothing is merged, a key's newest row counts: the keys last deleted, and the rows last put."""
     if len(layers) == 1:
         gone, put = (layers[0].rows, None) if layers[0].op == DELETE else (None, layers[0].rows)
@@ -190,34 +217,28 @@ def _newest(spec: TableSpec, layers: Sequence[Layer]) -> tuple[pa.Table, pa.Tabl
             spec.key_schema.empty_table() if gone is None else gone,
             spec.schema.empty_table() if put is None else put,
         )
-    keys = pa.concat_tables([layer.rows.select(spec.key_names) for layer in layers])
-    numbered = keys.append_column("__row", pa.array(np.arange(keys.num_rows)))
-    newest = (
-        numbered.group_by(spec.key_names, use_threads=False).aggregate([("__row", "max")])["__row_max"].to_numpy()
-    )
-    ends = np.cumsum([layer.rows.num_rows for layer in layers])
-    found: dict[int, list[pa.Table]] = {DELETE: [spec.key_schema.empty_table()], PUT: [spec.schema.empty_table()]}
-    for layer, end in zip(layers, ends, strict=True):
-        own = newest[(newest >= end - layer.rows.num_rows) & (newest < end)] - (end - layer.rows.num_rows)
-        found[layer.op].append(layer.rows if len(own) == layer.rows.num_rows else layer.rows.take(pa.array(own)))
-    return pa.concat_tables(found[DELETE]), pa.concat_tables(found[PUT])
+    newest = lasts(*ranks(pa.concat_tables([layer.rows.select(spec.key_names) for layer in layers])))
+    puts = np.repeat([layer.op == PUT for layer in layers], [layer.rows.num_rows for layer in layers])
+    places, is_put = np.where(puts, np.cumsum(puts), np.cumsum(~puts))[newest] - 1, puts[newest]
+    rows = [spec.schema.empty_table(), *(layer.rows for layer in layers if layer.op == PUT)]
+    keys = [spec.key_schema.empty_table(), *(layer.rows for layer in layers if layer.op == DELETE)]
+    put, kept = pa.concat_tables(rows), places[is_put]
+    if expired is not None and spec.expiry and not put[spec.expiry].null_count:
+        # Many rows may have expired that no delete names: they are not even copied.
+        kept = kept[positions(put[spec.expiry])[kept] > expired]
+    return taken(pa.concat_tables(keys), places[~is_put]), taken(put, kept)
 
 
 def _visible(spec: TableSpec, layers: Sequence[Layer], *, keep_deletes: bool = False) -> pa.Table:
     """Rows not hidden by a newer put or delete, with ``__op`` and ``__base`` (layer of that put, or -1)."""
     parts = [_numbered(spec, layer, index) for index, layer in enumerate(layers)]
     rows = pa.concat_tables(parts)
-    count = rows.num_rows
     op, at = rows["__op"].to_numpy(), rows["__at"].to_numpy()
     own_base = np.where(op == MERGE, -1, at)
-    numbered = rows.select(spec.key_names).append_column("__own", pa.array(own_base))
-    numbered = numbered.append_column("__row", pa.array(np.arange(count)))
-    groups = numbered.group_by(spec.key_names, use_threads=False).aggregate([("__own", "max"), ("__row", "list")])
-    members = groups["__row_list"].combine_chunks()
-    base = np.empty(count, np.int64)
-    base[members.flatten().to_numpy()] = np.repeat(
-        groups["__own_max"].to_numpy(), pc.list_value_length(members).to_numpy()
-    )
+    owner, keys = ranks(rows.select(spec.key_names))
+    newest = np.full(keys, -1)
+    np.maximum.at(newest, owner, own_base)
+    base = newest[owner]
     rows = rows.append_column("__base", pa.array(base))
     keep = at >= base
     if not keep_deletes:

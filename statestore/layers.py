@@ -15,7 +15,7 @@ from statestore.changes import PUT, Layer, Lookup, Ranges
 from statestore.errors import UsageError
 from statestore.fold import fold, parts
 from statestore.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, before, bisect
-from statestore.sorting import order, search
+from statestore.sorting import lasts, order, search, shared_ranks, taken
 from statestore.tables import TableSpec
 
 SCAN_ROWS = 1 << 16
@@ -41,7 +41,7 @@ def ordered(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """``rows`` sorted by the whole key, stable: the canonical order of scans and snapshots."""
     if rows.num_rows < 2 or not spec.key:
         return rows
-    return rows.take(pa.array(order(rows.select(spec.key_names))))
+    return taken(rows, order(rows.select(spec.key_names)))
 
 
 def cut(layer: Layer, keys: KeyRange) -> Layer:
@@ -96,7 +96,7 @@ def alive(spec: TableSpec, rows: pa.Table, expired: int | None) -> pa.Table:
 
 def folded(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> pa.Table:
     """The live rows that ``layers`` amount to, in no particular order."""
-    rows = fold(spec, live(spec, layers, expired))
+    rows = fold(spec, live(spec, layers, expired), expired)
     return rows if spec.expires_by_key else alive(spec, rows, expired)
 
 
@@ -113,6 +113,8 @@ def settled(layers: Sequence[Layer]) -> bool:
     return len(layers) == 1 and layers[0].ordered and layers[0].op == PUT
 
 
+FEW_SHARE = 16
+"""Few enough keys among many rows to ask of each row whether it has one, rather than number them all: a 16th."""
 OVERLAY_SHARE = 64
 """Few enough rows over a large ordered layer to be put into their places one by one: a 64th of it."""
 
@@ -174,12 +176,16 @@ def extent(keys: pa.Table) -> KeyRange:
 
 
 def matching(layers: Sequence[Layer], keys: pa.Table) -> list[Layer]:
-    """The rows of ``layers`` whose leading columns are among ``keys``, without empty layers."""
+    """The rows of ``layers`` whose leading columns are among ``keys``, without empty layers; some others may stay."""
     names = keys.column_names
-    if not names:
+    if not names or not layers:
         return list(layers)
-    distinct = keys.group_by(names, use_threads=False).aggregate([])
-    near = (Layer(layer.op, _semi_join(layer.rows, distinct, names), layer.ordered) for layer in layers)
+    if keys.num_rows * FEW_SHARE < sum(layer.rows.num_rows for layer in layers):
+        near = [Layer(layer.op, _semi_join(layer.rows, keys, names), layer.ordered) for layer in layers]
+    else:
+        (asked, *of_layers), count = shared_ranks([keys, *(layer.rows.select(names) for layer in layers)])
+        among = lasts(asked, count) >= 0
+        near = [_kept(layer, among[own]) for layer, own in zip(layers, of_layers, strict=True)]
     return [layer for layer in near if layer.rows.num_rows]
 
 
@@ -189,15 +195,20 @@ def _semi_join(rows: pa.Table, keys: pa.Table, names: list[str]) -> pa.Table:
     return rows.take(pa.array(np.sort(hits.to_numpy())))
 
 
+def _kept(layer: Layer, where: npt.NDArray[np.bool_]) -> Layer:
+    # Of whole rows, copying half of them costs more than folding the keys of all.
+    if 2 * np.count_nonzero(where) > len(where):
+        return layer
+    return Layer(layer.op, layer.rows.filter(pa.array(where)), layer.ordered)
+
+
 def align(spec: TableSpec, wanted: pa.Table, rows: pa.Table) -> Lookup:
     """``rows`` (one per key) brought into the order of ``wanted``, nulls where there is none."""
-    asked = wanted.append_column("__ask", pa.array(np.arange(wanted.num_rows)))
-    stored = rows.select(spec.key_names).append_column("__at", pa.array(np.arange(rows.num_rows)))
-    joined = asked.join(stored, keys=spec.key_names, join_type="left outer", use_threads=False)
-    place = joined.sort_by("__ask")["__at"].combine_chunks()
-    values = rows.drop_columns(spec.key_names).take(place)
+    (asked, stored), count = shared_ranks([wanted.select(spec.key_names), rows.select(spec.key_names)])
+    places = lasts(stored, count)[asked]
+    values = taken(rows.drop_columns(spec.key_names), places)
     aligned = pa.table([*wanted.columns, *values.columns], schema=spec.schema)
-    return Lookup(place.is_valid(), aligned)
+    return Lookup(pa.array(places >= 0), aligned)
 
 
 Bound: TypeAlias = pa.Array | pa.ChunkedArray | None
@@ -256,24 +267,15 @@ def assign(
     asker = np.repeat(np.arange(askers), counts)
     within = np.arange(len(asker)) - np.repeat(np.cumsum(counts) - counts, counts)
     found = place[np.repeat(first, counts) + within]
-    return Ranges(pa.array(asker, pa.int64()), rows.take(pa.array(found)))
+    return Ranges(pa.array(asker, pa.int64()), taken(rows, found))
 
 
 def _codes(askers: pa.Table, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """A number per distinct prefix: of each asker, and of each row, −1 where nobody asks for it."""
-    names = askers.column_names
-    if not names:
+    if not askers.num_columns:
         return np.zeros(askers.num_rows, np.int64), np.zeros(rows.num_rows, np.int64)
-    distinct = askers.group_by(names, use_threads=False).aggregate([])
-    distinct = distinct.append_column("__code", pa.array(np.arange(distinct.num_rows)))
-    codes = []
-    for table in (askers, rows):
-        numbered = table.append_column("__row", pa.array(np.arange(table.num_rows)))
-        joined = numbered.join(distinct, keys=names, join_type="inner", use_threads=False)
-        code = np.full(table.num_rows, -1, np.int64)
-        code[joined["__row"].to_numpy()] = joined["__code"].to_numpy()
-        codes.append(code)
-    return codes[0], codes[1]
+    (asked, stored), count = shared_ranks([askers, rows])
+    return asked, np.where((lasts(asked, count) >= 0)[stored], stored, -1)
 
 
 def _ranks(
@@ -283,6 +285,8 @@ def _ranks(
     askers: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Places on one line for the rows' values and both bounds; a missing bound is an end of the line."""
+    if lower is None and upper is None:
+        return np.zeros(len(values), np.int64), np.zeros(askers, np.int64), np.ones(askers, np.int64)
     bounds = [pa.nulls(askers, values.type) if bound is None else bound for bound in (lower, upper)]
     chunks = [*values.chunks, *(c for b in bounds for c in (b.chunks if isinstance(b, pa.ChunkedArray) else [b]))]
     everything = pa.chunked_array(chunks, values.type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -79,8 +80,8 @@ class History(NamedTuple):
 @st.composite
 def settings(draw: st.DrawFn) -> Setting:
     windows = draw(st.sampled_from(KINDS))
-    early = draw(st.sampled_from(LATE if windows.name == "count" else EARLY))
-    return Setting(
+    early = draw(st.sampled_from(LATE if windows.name in ("count", "global") else EARLY))
+    drawn = Setting(
         windows,
         allowed=draw(st.sampled_from([0, 0, 2, 5, 9, 30])),
         rule=draw(st.sampled_from(["event", "window"])),
@@ -92,6 +93,17 @@ def settings(draw: st.DrawFn) -> Setting:
         mode=draw(st.sampled_from(["accumulating", "discarding", "retracting"])),
         key=draw(st.sampled_from([*KEYS, ("k",)])),
     )
+    return sensible(drawn)
+
+
+def sensible(setting: Setting) -> Setting:
+    """What is not refused: some pane can come, and two where one takes the other back."""
+    never_late = setting.late is None or setting.windows.name in ("count", "global")
+    if setting.early is None and never_late and setting.closing == "never":
+        twice = setting.windows.name == "session"
+        mode = setting.mode if twice or setting.mode != "retracting" else "accumulating"
+        return replace(setting, on_time="always", mode=mode)
+    return setting
 
 
 def events(base: int) -> st.SearchStrategy[Event]:

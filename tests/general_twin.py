@@ -15,7 +15,7 @@ from tests.naive_twin import Event, Key, Values, values_of
 
 FOREVER = 10**30
 """The end of time; a watermark that reaches it ends the input."""
-Reason = Literal["null_event_time", "null_key", "very_late"]
+Reason = Literal["null_event_time", "null_key", "bad_offset", "very_late", "purged", "window_closed"]
 
 
 class Trigger(NamedTuple):
@@ -144,15 +144,19 @@ class Twin:
             window.touched = False
         for event in events:
             self.take(event)
+        return self.step(watermark, now)
+
+    def step(self, watermark: int | None, now: int | None) -> list[Row]:
+        """The end of a batch: what it shows, and what is forgotten."""
         before, clock = self.watermark, self.now
         # Choice: neither the watermark nor processing time goes back; a lower one is ignored.
         if watermark is not None and (before is None or watermark > before):
             self.watermark = watermark
         self.now = max(clock, now) if now is not None else clock
         rows = self.fire_all(before, clock)
-        expired = [window for window in self.live if self.expired(window)]
-        self.live = [window for window in self.live if not self.expired(window)]
-        self.gone += expired
+        forgotten = [window for window in self.live if self.forgotten(window)]
+        self.live = [window for window in self.live if not self.forgotten(window)]
+        self.gone += forgotten
         return rows
 
     def finish(self) -> list[Row]:
@@ -171,16 +175,15 @@ class Twin:
         if reason is not None:
             self.ledger.append(Rejected(event, reason, self.watermark))
             return
-        assert event.time is not None
         if self.setting.windows.name == "count":
             self.take_counted(event)
             return
-        found = self.windows_of(event.time)
+        found = self.asked(event)
         late = [window for window in found if self.window_too_late(window)]
-        if self.event_too_late(event.time):
+        if self.event_too_late(self.place(event)):
             # Choice: also if (slide > size) no window would have held it.
             late = found
-        if late or self.event_too_late(event.time):
+        if late or self.event_too_late(self.place(event)):
             # Choice: an event too late for some of its windows only is in the ledger for those, and in the others.
             self.ledger.append(Rejected(event, "very_late", self.watermark, tuple(late), len(late) < len(found)))
         for window in found:
@@ -194,6 +197,15 @@ class Twin:
         if None in self.setting.key_of(event):
             return "null_key"
         return None
+
+    def place(self, event: Event) -> int:
+        """Where the event lies on the axis of the watermark."""
+        assert event.time is not None
+        return event.time
+
+    def asked(self, event: Event) -> list[tuple[int, int]]:
+        """Bounds of the windows the event asks for."""
+        return self.windows_of(self.place(event))
 
     def windows_of(self, time: int) -> list[tuple[int, int]]:
         """Bounds of the windows an event of this time asks for (a session: its own)."""
@@ -225,12 +237,14 @@ class Twin:
 
     def take_counted(self, event: Event) -> None:
         """The n-th accepted message of the key is in every window [k step, k step + count) that holds n."""
-        count, step = self.setting.windows.sizes
-        assert event.time is not None
         # Choice: count windows have no end in event time, so only rule `event` rejects from them.
-        if self.event_too_late(event.time):
+        if self.event_too_late(self.place(event)):
             self.ledger.append(Rejected(event, "very_late", self.watermark))
-            return
+        else:
+            self.put_counted(event)
+
+    def put_counted(self, event: Event) -> None:
+        count, step = self.setting.windows.sizes
         key = self.setting.key_of(event)
         number = self.accepted.get(key, 0)
         # Choice: a message between two windows (step > count) is in none, and counts all the same.
@@ -245,12 +259,16 @@ class Twin:
         key = self.setting.key_of(event)
         start, end = bounds
         if self.setting.windows.name == "session":
-            met = [w for w in self.live if w.key == key and w.start < end and start < w.end]
+            met = [w for w in self.takers() if w.key == key and w.start < end and start < w.end]
         else:
             met = [w for w in self.live if w.key == key and (w.start, w.end) == bounds]
         window = self.merged(met, start, end, key)
         window.elements.append(Element(event, self.now))
         window.touched = True
+
+    def takers(self) -> list[Window]:
+        """Windows that an event may come to."""
+        return self.live
 
     def merged(self, met: list[Window], start: int, end: int, key: Key) -> Window:
         """The window of these bounds and of all it meets: an old one if that is as large, else a new one instead."""
@@ -286,32 +304,44 @@ class Twin:
             return True
         return self.watermark is not None and window.end + self.setting.allowed <= self.watermark
 
+    def forgotten(self, window: Window) -> bool:
+        """Whether nothing is kept of it after the batch."""
+        return self.expired(window)
+
     # Firing
+
+    def silent(self, window: Window, before: int | None) -> bool:
+        """Whether it shows nothing in this batch, whatever the triggers say."""
+        return False
 
     def fire_all(self, before: int | None, clock: int) -> list[Row]:
         """Late panes, on-time panes, early panes, closing panes."""
         rows: dict[str, list[Row]] = {"late": [], "on_time": [], "early": [], "closing": []}
         for window in self.live:
+            if self.silent(window, before):
+                continue
             timing = self.timing(window, before)
             taken_back = self.take_back(window, timing)
-            pane: list[Row] = []
-            place = timing
-            if timing == "on_time" and self.setting.on_time != "never":
-                # Choice: it replaces an early pane that is due in the same batch (also if, with nothing new and
-                # `non_empty` or `only_updated`, it is not shown).
-                if self.setting.on_time == "always" or window.new:
-                    pane = self.fire(window, "on_time")
-            elif self.due(self.setting.late if timing == "late" else self.setting.early, window, before, clock):
-                # Choice: without an on-time pane, an early one that is due as the watermark passes still fires
-                # (otherwise an element that comes in the batch of the passage would be in no pane).
-                place = "late" if timing == "late" else "early"
-                pane = self.fire(window, place)
-            rows[place] += taken_back + pane
+            place, panes = self.panes_of(window, timing, before, clock)
+            rows[place] += taken_back + panes
             # Choice: a pane of the batch in which the window expires is its last; there is no closing pane beside it.
-            if not pane and self.expired(window) and self.closes(window):
+            if not panes and self.expired(window) and self.closes(window):
                 # Choice: a closing pane is on time if the end passes in the same batch, else late.
                 rows["closing"] += self.fire(window, timing)
         return rows["late"] + rows["on_time"] + rows["early"] + rows["closing"]
+
+    def panes_of(self, window: Window, timing: str, before: int | None, clock: int) -> tuple[str, list[Row]]:
+        """Where it belongs, and what the triggers show of the window at the end of the batch."""
+        if timing == "on_time" and self.setting.on_time != "never":
+            # Choice: it replaces an early pane that is due in the same batch (also if, with nothing new and
+            # `non_empty` or `only_updated`, it is not shown).
+            wanted = self.setting.on_time == "always" or bool(window.new)
+            return timing, self.fire(window, "on_time") if wanted else []
+        # Choice: without an on-time pane, an early one that is due as the watermark passes still fires
+        # (otherwise an element that comes in the batch of the passage would be in no pane).
+        place = "late" if timing == "late" else "early"
+        wish = self.setting.late if timing == "late" else self.setting.early
+        return place, self.fire(window, place) if self.due(wish, window, before, clock) else []
 
     def timing(self, window: Window, before: int | None) -> str:
         """Where the window is: passed by the watermark before this batch, by the new one, or by neither."""

@@ -13,7 +13,14 @@ from tests.conformance.report import lines_of
 from tests.conformance.run import run
 
 CASES = Path(__file__).parent / "conformance" / "cases"
-WAITING = {"kind join", "rewindowing", "window_join_accumulation"}
+WAITING = {
+    "rewindowing",
+    "window_join_accumulation",
+    # Of joins: what is stored, sessions, and merging.
+    "expectation left_buffer",
+    "expectation state",
+    "join window, final",
+}
 
 
 @pytest.mark.timeout(300)

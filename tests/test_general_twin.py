@@ -27,6 +27,8 @@ HALF = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 2))
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1)])
 PARTITIONS = st.sampled_from([1, 1, 1, 3])
 patient = pytest.mark.timeout(7200 if LONG else 600)
+# Sessions that do not retract are warned about; here they are wanted.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

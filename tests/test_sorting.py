@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import sorting
-from statestore.sorting import order, search
+from statestore.arrowtypes import is_position
+from statestore.sorting import firsts, lasts, order, ranks, search, shared_ranks
 
 PREFIXES = st.sampled_from(["", "user-", "a\0", "ü"])
 STRINGS = st.tuples(PREFIXES, st.text(alphabet="ab\0ü", max_size=12)).map("".join)
@@ -49,6 +50,27 @@ def test_the_order_is_that_of_a_stable_sort_by_all_columns(keys: pa.Table, piece
         expected = order(keys).tolist()
         patch.setattr(sorting, "FEW_ROWS", 1)
         assert order(keys).tolist() == expected
+
+
+@pytest.mark.parametrize("room", [0, 4])
+@given(keys=tables(), pieces=st.integers(1, 3))
+def test_ranks_number_distinct_keys(room: int, keys: pa.Table, pieces: int) -> None:
+    cuts = np.linspace(0, keys.num_rows, pieces + 1).astype(int)
+    keys = pa.concat_tables([keys.slice(low, high - low) for low, high in pairwise(cuts)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "ROOM", room)
+        found, count = ranks(keys)
+    numbers, rows = found.tolist(), [tuple(row.values()) for row in keys.to_pylist()]
+    assert count == len(set(rows)) == len(set(zip(rows, numbers, strict=True)))
+    assert sorted(set(numbers)) == list(range(count))
+    assert firsts(found, count).tolist() == [numbers.index(number) for number in range(count)]
+    assert lasts(found, count).tolist() == [len(rows) - 1 - numbers[::-1].index(number) for number in range(count)]
+    if all(is_position(column.type) or pa.types.is_boolean(column.type) for column in keys.columns):
+        assert [sorted(set(rows))[number] for number in numbers] == rows
+    cut = keys.num_rows // 2
+    (low, high), shared = shared_ranks([keys.slice(0, cut), keys.slice(cut)])
+    assert [*low, *high] == ranks(keys)[0].tolist()
+    assert shared == count
 
 
 @given(keys=tables(), asked=st.data())

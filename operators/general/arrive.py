@@ -15,7 +15,7 @@ from operators.plan import ONLY, Intake, Plan
 from operators.transition import END_US
 from operators.windows import Counted, Given, Global, Sessions, Windows
 from statestore.errors import UsageError
-from statestore.fold import combine
+from statestore.fold import combine, combine_values
 
 if TYPE_CHECKING:
     from operators.general.plan import GeneralPlan
@@ -68,6 +68,13 @@ def refusing(plan: Plan, ends: Times, watermark: int, *, feeding: bool) -> Flags
     return ends <= (plan.forgotten(watermark) if feeding else plan.closed_at(watermark))
 
 
+def open_to(plan: Plan, sessions: pa.Table, watermark: int) -> pa.Table:
+    """Those of ``sessions`` that an event may still join: others are only kept."""
+    ends = sessions[END].cast(pa.int64()).to_numpy()
+    over = refusing(plan, ends, watermark, feeding=False)
+    return sessions.filter(pa.array(~over)) if over.any() else sessions
+
+
 def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
     """What accepted events bring: rows of `GeneralPlan.exchanged`; one per window and key, or one per event."""
     index, starts, ends = assign(plan.kind, times, events)
@@ -85,7 +92,7 @@ def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) 
             beside.append(_whole(plan, events).take(places))
         return pa.table([*keys, *bounds, ones, *columns, *beside], schema=plan.exchanged.schema)
     rows = pa.table([*keys, *bounds, ones, *columns], schema=plan.arriving.schema)
-    return combine(plan.arriving, with_owners(plan, rows) if plan.sessions else rows)
+    return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
 
 
 def _whole(plan: GeneralPlan, events: pa.Table) -> pa.Array:
@@ -94,13 +101,11 @@ def _whole(plan: GeneralPlan, events: pa.Table) -> pa.Array:
     return pa.StructArray.from_arrays(columns, fields=list(plan.input_schema))
 
 
-def with_owners(plan: GeneralPlan, rows: pa.Table) -> pa.Table:
-    """``rows`` of sessions with the bounds of the sessions they merge to."""
+def _merged(plan: GeneralPlan, rows: pa.Table) -> pa.Table:
+    """``rows`` of sessions as those they merge to."""
     merged = merge_sessions(plan.group_keys, int_bounds(rows))
-    for name in (START, END):
-        bounds = merged.windows[name].take(pa.array(merged.owner)).cast(plan.bound_type)
-        rows = rows.set_column(rows.column_names.index(name), name, bounds)
-    return rows
+    values = combine_values(plan.arriving, rows, merged.owner, merged.windows.num_rows)
+    return pa.table([*merged.windows.columns, *values.columns], schema=plan.arriving.schema)
 
 
 def int_bounds(rows: pa.Table) -> pa.Table:

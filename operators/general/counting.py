@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from statestore.sorting import shared_ranks
 
 Numbers = npt.NDArray[np.int64]
 
@@ -20,25 +21,23 @@ def number(keys: list[str], rows: pa.Table, counted: pa.Table) -> Numbers:
     ``rows`` come in the order in which they count. ``counted`` has the columns ``keys``, of the same types, and
     ``count`` (int64): the messages so far, one row per key; a key without one starts at 0. No column has nulls.
     """
-    known = counted.num_rows
     counts = counted["count"].to_numpy().astype(np.int64, copy=False)
     if not keys:
-        return np.arange(rows.num_rows) + (counts[0] if known else 0)
+        return np.arange(rows.num_rows) + (counts[0] if counted.num_rows else 0)
     asked = rows.select(keys)
-    both = pa.concat_tables([counted.select(keys).cast(asked.schema), asked])
-    both = both.append_column("__row", pa.array(np.arange(both.num_rows)))
-    # Without threads the rows of a key are listed in their order: its count, if there is one, comes first.
-    members = both.group_by(keys, use_threads=False).aggregate([("__row", "list")])["__row_list"].combine_chunks()
-    places = members.flatten().to_numpy()
-    lengths = pc.list_value_length(members).to_numpy().astype(np.int64)
-    heads = np.cumsum(lengths) - lengths
-    leading = places[heads]
-    has_count = leading < known
-    before = np.zeros(len(heads), np.int64)
-    before[has_count] = counts[leading[has_count]] - 1
-    numbers = np.empty(both.num_rows, np.int64)
-    numbers[places] = np.arange(len(places)) + np.repeat(before - heads, lengths)
-    return numbers[known:]
+    (known, owner), count = shared_ranks([counted.select(keys).cast(asked.schema), asked])
+    before = np.zeros(count, np.int64)
+    before[known] = counts
+    return number_of(owner, before)
+
+
+def number_of(owner: Numbers, before: Numbers) -> Numbers:
+    """The same where it is known of which key each row is, and how many messages each key had before."""
+    by_owner = np.argsort(owner, kind="stable")
+    sizes = np.bincount(owner, minlength=len(before))
+    numbers = np.empty(len(owner), np.int64)
+    numbers[by_owner] = np.arange(len(owner)) + np.repeat(before - (np.cumsum(sizes) - sizes), sizes)
+    return numbers
 
 
 def count_windows(numbers: Numbers, n: int, step: int) -> tuple[Numbers, Numbers]:

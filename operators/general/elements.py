@@ -38,6 +38,8 @@ class OneByOne:
     panes: pa.Table
     groups: pa.Table
     counters: dict[str, int]
+    owner: Numbers
+    """Of which group each pane is."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ def one_by_one(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments
     number = numbers(groups, PANES)[of] + rank
     shown = shown | (rank > 0)
     timing = np.where(phase.behind[of], "late", "early")
-    last = phase.over[of]
-    tables, ranks = [], []
+    last = phase.over[of] & _final(of, fired)
+    tables, ranks, owners = [], [], []
     for name in ("late", "early"):
         here = fired & (timing == name)
         back = here & shown & (plan.mode == "retracting")
@@ -87,22 +89,28 @@ def one_by_one(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments
             indices = pa.chunked_array([pa.array(numbered[where])])
             tables.append(pane_rows(plan, rows, content.filter(chosen_rows), indices, name, kind, flags))
             ranks.append(2 * np.flatnonzero(where) + (kind == "emit"))
+            owners.append(of[where])
     order = np.argsort(np.concatenate(ranks), kind="stable")
     counters = {f"panes_{name}": int(np.count_nonzero(fired & (timing == name))) for name in ("early", "late")}
     counters["retractions"] = int(np.count_nonzero(fired & shown)) if plan.mode == "retracting" else 0
     after = _after(plan, groups, elements, values, of, fired, at)
     if plan.mode == "discarding":
         after = _left(plan, after, owner, parts, shows)
-    return OneByOne(pa.concat_tables(tables).take(pa.array(order)), after, counters)
+    return OneByOne(pa.concat_tables(tables).take(pa.array(order)), after, counters, np.concatenate(owners)[order])
+
+
+def _final(of: Numbers, fired: Flags) -> Flags:
+    """Which panes are the last that their group shows."""
+    final = np.zeros(len(of), bool)
+    shown = np.flatnonzero(fired)
+    final[shown] = np.append(of[shown][1:] != of[shown][:-1], True)[: len(shown)]
+    return final
 
 
 def _elements(plan: GeneralPlan, gathered: Gathered, phase: Phases) -> _Elements:
-    groups, names = gathered.groups, plan.bare.key_names
-    numbered = TableSpec("numbered", plan.bare.key, (Column("_row", "int64"),))
-    places = groups.select(names).append_column("_row", pa.array(np.arange(groups.num_rows)))
-    owner = align(numbered, gathered.new.select(names), places).rows["_row"].to_numpy()
-    by_group = np.argsort(owner, kind="stable")
-    owner = owner[by_group]
+    groups = gathered.groups
+    by_group = np.argsort(gathered.owner, kind="stable")
+    owner = gathered.owner[by_group]
     first = _firsts(owner)
     rank = _counted_from(np.ones(len(owner), bool), first) + 1
     sizes = np.bincount(owner, minlength=groups.num_rows)

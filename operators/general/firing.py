@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.gather import Gathered
 from operators.general.names import CLOSED, END, PENDING, SHOWN, SINCE, START
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.triggers import Trigger
 
 if TYPE_CHECKING:
+    from operators.general.gather import Gathered
     from operators.general.plan import GeneralPlan
 
 Flags = npt.NDArray[np.bool_]
@@ -69,8 +69,10 @@ def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
     return Phases(behind, passing, over, closing, (ends <= plan.forgotten(at.after)) & after)
 
 
-def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments) -> Fired:
-    """Which groups show a pane, by separate triggers for early, on time and late."""
+def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments, shown: Flags) -> Fired:
+    """Which groups show a pane, by separate triggers for early, on time and late; ``shown`` are those that have shown
+    one in this step already.
+    """
     triggers, pending = plan.triggers, numbers(gathered.groups, PENDING) > 0
     on_time = phase.passing & {"always": ~np.zeros_like(pending), "non_empty": pending}.get(
         triggers.on_time, np.zeros_like(pending)
@@ -78,8 +80,10 @@ def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments) -> F
     # A window without an on-time pane is early until its watermark has passed.
     before_end = phase.open | (phase.passing if triggers.on_time == "never" else np.zeros_like(pending))
     early = before_end & _holds(plan, triggers.early, gathered, at)
-    late = phase.behind & _holds(plan, triggers.late, gathered, at)
-    closing = closes(plan, phase, pending) & ~(early | on_time | late)
+    # What is only kept shows nothing but what comes back.
+    kept = phase.over & ~phase.closing & ~pending
+    late = phase.behind & ~kept & _holds(plan, triggers.late, gathered, at)
+    closing = closes(plan, phase, pending) & ~(early | on_time | late) & ~(shown & ~pending)
     return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
 
 
@@ -128,7 +132,8 @@ def due_next(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) ->
     """When each group is due next, by processing time and by event time before its end; `NEVER` where it is not."""
     triggers = plan.triggers
     clock = np.full(groups.num_rows, NEVER)
-    for trigger, applies in ((triggers.early, phase.open), (triggers.late, ~phase.open)):
+    late = ~phase.open & (~phase.over | (numbers(groups, PENDING) > 0))
+    for trigger, applies in ((triggers.early, phase.open), (triggers.late, late)):
         clock = np.minimum(clock, np.where(applies, _due_by_clock(trigger, groups, at), NEVER))
     for node, trigger in enumerate(plan.nodes):
         if trigger.kind == "after_processing_time":

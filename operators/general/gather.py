@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.arrive import int_bounds
-from operators.general.counting import count_windows, number
+from operators.general.arrive import int_bounds, open_to
+from operators.general.counting import count_windows, number_of
+from operators.general.firing import numbers
 from operators.general.names import (
     CLOCK,
     COUNTED,
@@ -29,9 +30,9 @@ from operators.general.names import (
 from operators.general.sessions import merge_sessions
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.windows import Counted
-from statestore.fold import combine
+from statestore.fold import combine_values
 from statestore.layers import align
-from statestore.sorting import order
+from statestore.sorting import firsts, lasts, order, ranks, shared_ranks, taken
 from statestore.store import StateView
 
 if TYPE_CHECKING:
@@ -44,22 +45,29 @@ NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Gathered:
-    """``groups``: rows of `GeneralPlan.whole`; ``touched``: to which of them the batch brings something.
+    """``groups``: rows of `GeneralPlan.whole`.
 
-    ``stored``: those there were; ``new``: what it brings, with the windows that became of it; in order, where
-    each event travels by itself.
+    ``stored``: those there were; ``new``: what the batch brings, in order, where each event travels by itself; and
+    ``owner`` to which of the groups.
     ``replaced``: stored sessions that became part of others, as stored; ``became``: the end of what they are now.
     ``reached``: of counted windows how many messages their key has now; ``counts``: rows of the counted table to put.
     """
 
     groups: pa.Table
-    touched: Flags
+    owner: Numbers
     stored: pa.Table
     new: pa.Table
     replaced: pa.Table
     became: Numbers
     reached: Numbers
     counts: pa.Table | None = None
+
+    @property
+    def touched(self) -> Flags:
+        """To which groups the batch brings something."""
+        found = np.zeros(self.groups.num_rows, bool)
+        found[self.owner] = True
+        return found
 
 
 def gather(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) -> Gathered:
@@ -72,8 +80,8 @@ def gather(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) 
     if plan.sessions:
         return _sessions(plan, view, arriving, timed, at)
     stored = _fixed(plan, view, arriving, timed, at)
-    groups, touched = _joined(plan, stored, arriving, stored, at)
-    return Gathered(groups, touched, stored, arriving, _nothing(plan), NONE, NONE)
+    groups, owner = _same_windows(plan, stored, arriving, at)
+    return Gathered(groups, owner, stored, arriving, _nothing(plan), NONE, NONE)
 
 
 def _timed(plan: GeneralPlan, view: StateView, at: Moments) -> pa.Table:
@@ -104,12 +112,9 @@ def _due(view: StateView, table: str, span: tuple[int, int]) -> list[pa.Table]:
 def _fixed(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> pa.Table:
     spans = _spans(plan, at)
     due = [rows for span in spans for rows in _due(view, GROUPS, span)]
-    asked = _distinct(pa.concat_tables([arriving.select(timed.column_names), timed]))
-    ends = asked[END].cast(pa.int64()).to_numpy()
-    scanned = np.zeros(len(ends), bool)
-    for low, high in spans:
-        scanned |= (ends > low) & (ends <= high)
-    found = view.lookup(GROUPS, asked.filter(pa.array(~scanned)).select(plan.identity))
+    asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)]))
+    scanned = _in_spans(plan, numbers(asked, END), at)
+    found = view.lookup(GROUPS, asked.filter(pa.array(~scanned)))
     rows = found.rows.filter(found.found)
     return plan.whole.conform(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
 
@@ -120,74 +125,102 @@ def _sessions(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.
     due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
     asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
     stored = plan.whole.conform(view.ranges(GROUPS, asked).rows)
+    if at.before != BEGINNING_US and not at.feeding:
+        stored = open_to(plan, stored, at.before)
     identity = [*names, START, END]
     both = pa.concat_tables([stored.select(identity), arriving.select(identity)])
     merged = merge_sessions(names, int_bounds(both))
     of_stored, of_new = merged.owner[: stored.num_rows], merged.owner[stored.num_rows :]
-    bounds = {name: merged.windows[name].cast(plan.bound_type) for name in (START, END)}
-    moved = _with_bounds(stored, bounds, of_stored)
-    same = np.asarray(pc.and_(pc.equal(moved[START], stored[START]), pc.equal(moved[END], stored[END])))
-    replaced = stored.filter(pa.array(~same))
-    # With other bounds it is another window, which has shown nothing.
-    for name in (SHOWN, PANES):
-        kept_on = pc.if_else(pa.array(same), stored[name], 0)
-        moved = moved.set_column(moved.column_names.index(name), name, kept_on)
-    ours = np.isin(of_stored, of_new) | _in_spans(plan, moved, at) | _among(plan, stored, timed)
-    new = _with_bounds(arriving, bounds, of_new)
-    kept = stored.filter(pa.array(ours & same))
-    groups, touched = _joined(plan, moved.filter(pa.array(ours)), new, kept, at)
-    became = moved[END].cast(pa.int64()).to_numpy()[~same]
-    return Gathered(groups, touched, stored, new, plan.groups.conform(replaced), became, NONE)
+    starts, ends = merged.windows[START].to_numpy(), merged.windows[END].to_numpy()
+    same = (starts[of_stored] == numbers(stored, START)) & (ends[of_stored] == numbers(stored, END))
+    ours = _in_spans(plan, ends, at)
+    ours[of_new] = True
+    ours[of_stored[_among(stored, timed)]] = True
+    windows = merged.windows if ours.all() else merged.windows.filter(pa.array(ours))
+    place, here = np.cumsum(ours) - 1, ours[of_stored]
+    rows = stored if here.all() else stored.filter(pa.array(here))
+    owner = place[of_new]
+    groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), at)
+    replaced = plan.groups.conform(stored.filter(pa.array(~same)))
+    return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NONE)
 
 
 def _counted(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
     """Messages get their numbers here, where all of a key come together."""
     kind, names = plan.kind, plan.group_keys
     assert isinstance(kind, Counted)
-    keys = _distinct(pa.concat_tables([arriving.select(names), timed.select(names)]))
-    before = view.lookup(COUNTED, keys).rows
-    before = before.set_column(before.num_columns - 1, "count", pc.fill_null(before["count"], 0))
-    numbers = number(names, arriving, before)
-    rows, starts = count_windows(numbers, kind.count, kind.step)
+    both = pa.concat_tables([arriving.select(names), timed.select(names)])
+    key_of, many = ranks(both)
+    keys, key_of = both.take(pa.array(firsts(key_of, many))), key_of[: arriving.num_rows]
+    before = pc.fill_null(view.lookup(COUNTED, keys).rows["count"], 0).to_numpy()
+    counts = keys.append_column("count", pa.array(before + np.bincount(key_of, minlength=many)))
+    rows, starts = count_windows(number_of(key_of, before), kind.count, kind.step)
     new = arriving.take(pa.array(rows))
     for name, values in ((START, starts), (END, starts + kind.count)):
         new = new.set_column(new.column_names.index(name), name, pa.array(values))
     if not (plan.triggers.per_element or plan.triggers.finishes):
-        new = combine(plan.arriving, new)
-    counts = combine(plan.counted_up, _counts(plan, arriving, before))
+        new = _combined(plan, new, key_of[rows], starts)
     if at.after == END_US:
         found = pa.concat_tables([plan.groups.schema.empty_table(), *view.scan(GROUPS)])
     else:
-        asked = _distinct(pa.concat_tables([new.select(timed.column_names), timed]))
-        looked = view.lookup(GROUPS, asked.select(plan.identity))
+        asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (new, timed)]))
+        looked = view.lookup(GROUPS, asked)
         found = looked.rows.filter(looked.found)
     stored = plan.whole.conform(found)
-    groups, touched = _joined(plan, stored, new, stored, at)
+    groups, owner = _same_windows(plan, stored, new, at)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
-    return Gathered(groups, touched, stored, new, _nothing(plan), NONE, pc.fill_null(reached, 0).to_numpy(), counts)
+    return Gathered(groups, owner, stored, new, _nothing(plan), NONE, pc.fill_null(reached, 0).to_numpy(), counts)
 
 
-def _counts(plan: GeneralPlan, arriving: pa.Table, before: pa.Table) -> pa.Table:
-    new = arriving.select([*plan.group_keys, ELEMENTS]).rename_columns([*plan.group_keys, "count"])
-    return pa.concat_tables([plan.counted.conform(before), plan.counted.conform(new)])
+def _combined(plan: GeneralPlan, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:
+    """`combine` by key and window, without looking at the keys again."""
+    owner, count = ranks(pa.table({"key": key_of, "start": starts}))
+    windows = new.select(plan.bare.key_names).take(pa.array(firsts(owner, count)))
+    values = combine_values(plan.arriving, new, owner, count)
+    return pa.table([*windows.columns, *values.columns], schema=plan.arriving.schema)
+
+
+@dataclass(frozen=True)
+class _Owners:
+    """To which group each stored row belongs, and each new one; and which stored rows are of the very same window."""
+
+    stored: Numbers
+    new: Numbers
+    same: Flags
+
+
+def _same_windows(plan: GeneralPlan, stored: pa.Table, new: pa.Table, at: Moments) -> tuple[pa.Table, Numbers]:
+    """The groups of windows that do not change, and of which of them each new row is."""
+    names = plan.identity
+    (of_stored, of_new), count = shared_ranks([stored.select(names), new.select(names)])
+    both = pa.concat_tables([rows.select(plan.bare.key_names) for rows in (stored, new)])
+    windows = both.take(pa.array(firsts(np.concatenate([of_stored, of_new]), count)))
+    same = np.ones(stored.num_rows, bool)
+    return _joined(plan, windows, stored, new, _Owners(of_stored, of_new, same), at), of_new
 
 
 def _joined(
-    plan: GeneralPlan, stored: pa.Table, new: pa.Table, same: pa.Table, at: Moments
-) -> tuple[pa.Table, Flags]:
-    """Stored groups with what is new, and where something is; ``same``: stored rows with the very same window."""
+    plan: GeneralPlan, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, at: Moments
+) -> pa.Table:
+    """Groups of these windows: stored ones with what is new."""
     parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, at))]
-    rows = combine(plan.merging, pa.concat_tables(parts))
+    count = windows.num_rows
+    known = {name: windows[name].cast(plan.whole.schema.field(name).type) for name in plan.whole.key_names}
+    owner = np.concatenate([owners.stored, owners.new])
+    values = combine_values(plan.merging, pa.concat_tables(parts), owner, count)
+    known |= dict(zip(values.column_names, values.columns, strict=True))
     for column in plan.progress:
-        if column.combiner in ("sum", "max") and rows[column.name].null_count:
-            filled = pc.fill_null(rows[column.name], 0)
-            rows = rows.set_column(rows.column_names.index(column.name), column.name, filled)
-    identity = rows.select(plan.keeping.key_names)
-    touched = align(plan.bare, identity, _distinct(new.select(plan.bare.key_names))).found
-    keeping = align(plan.keeping, identity, plan.keeping.conform(same)).rows
-    for column in plan.remembered:
-        rows = rows.append_column(column.name, keeping[column.name])
-    return plan.whole.conform(rows), np.asarray(touched)
+        if column.combiner in ("sum", "max") and known[column.name].null_count:
+            known[column.name] = pc.fill_null(known[column.name], 0)
+    kept = np.flatnonzero(owners.same)
+    place = np.full(count, -1)
+    place[owners.stored[kept]] = kept
+    # With other bounds it is another window, which has shown nothing.
+    other = pa.array(place < 0)
+    known |= {name: pc.if_else(other, 0, known[name]) for name in (SHOWN, PANES)}
+    remembered = taken(stored.select([column.name for column in plan.remembered]), place)
+    known |= dict(zip(remembered.column_names, remembered.columns, strict=True))
+    return pa.table([known[name] for name in plan.whole.schema.names], schema=plan.whole.schema)
 
 
 def _as_groups(plan: GeneralPlan, new: pa.Table, at: Moments) -> pa.Table:
@@ -203,32 +236,23 @@ def _as_groups(plan: GeneralPlan, new: pa.Table, at: Moments) -> pa.Table:
     return new
 
 
-def _in_spans(plan: GeneralPlan, rows: pa.Table, at: Moments) -> Flags:
-    ends = rows[END].cast(pa.int64()).to_numpy()
+def _in_spans(plan: GeneralPlan, ends: Numbers, at: Moments) -> Flags:
     inside = np.zeros(len(ends), bool)
     for low, high in _spans(plan, at):
         inside |= (ends > low) & (ends <= high)
     return inside
 
 
-def _among(plan: GeneralPlan, rows: pa.Table, timed: pa.Table) -> Flags:
+def _among(rows: pa.Table, timed: pa.Table) -> Flags:
     """Which rows are among the groups that are due by a timer."""
     if not timed.num_rows:
         return np.zeros(rows.num_rows, bool)
-    marked = timed.append_column("__timed", pa.array(np.ones(timed.num_rows, bool)))
-    numbered = rows.select(timed.column_names).append_column("__row", pa.array(np.arange(rows.num_rows)))
-    joined = numbered.join(marked, keys=timed.column_names, join_type="left semi", use_threads=False)
-    return np.isin(np.arange(rows.num_rows), joined["__row"].to_numpy())
-
-
-def _with_bounds(rows: pa.Table, bounds: dict[str, pa.ChunkedArray], owner: Numbers) -> pa.Table:
-    for name, values in bounds.items():
-        rows = rows.set_column(rows.column_names.index(name), name, values.take(pa.array(owner)))
-    return rows
+    (due, own), count = shared_ranks([timed, rows.select(timed.column_names)])
+    return (lasts(due, count) >= 0)[own]
 
 
 def _distinct(rows: pa.Table) -> pa.Table:
-    return rows.group_by(rows.column_names, use_threads=False).aggregate([])
+    return rows.take(pa.array(firsts(*ranks(rows))))
 
 
 def _nothing(plan: GeneralPlan) -> pa.Table:

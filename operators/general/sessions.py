@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from statestore.sorting import order
+from statestore.sorting import firsts, order, ranks
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -37,25 +36,29 @@ def merge_sessions(keys: list[str], intervals: pa.Table) -> Merged:
     ``window_end`` (int64), each end after its start; others are ignored. Its rows come in any order: which sessions
     they make does not depend on it, and ``owner`` follows it.
     """
-    by_start = order(intervals.select([*keys, "window_start"]))
-    rows = intervals.select([*keys, "window_start", "window_end"]).take(pa.array(by_start))
-    starts, ends = _int64(rows["window_start"]), _int64(rows["window_end"])
-    first = _first_of_session(_first_of_key(rows.select(keys), len(starts)), starts, ends)
+    key_of = _in_key_order(intervals.select(keys))
+    starts, ends = _int64(intervals["window_start"]), _int64(intervals["window_end"])
+    by_start = order(pa.table({"key": key_of, "start": starts}))
+    key_of, starts, ends = key_of[by_start], starts[by_start], ends[by_start]
+    first_of_key = np.append(True, key_of[1:] != key_of[:-1])[: len(key_of)]
+    first = _first_of_session(first_of_key, starts, ends)
     heads = np.flatnonzero(first)
     owner = np.empty(len(starts), np.int64)
     owner[by_start] = np.cumsum(first) - 1
-    windows = rows.select([*keys, "window_start"]).take(pa.array(heads))
+    windows = intervals.select([*keys, "window_start"]).take(pa.array(by_start[heads]))
     latest = np.maximum.reduceat(ends, heads) if len(heads) else ends
     return Merged(windows.append_column("window_end", pa.array(latest)), owner)
 
 
-def _first_of_key(keys: pa.Table, count: int) -> Flags:
-    """Of ``count`` rows sorted by key: whether each is the first of its key. Shape ``(count,)``."""
-    first = np.zeros(count, bool)
-    first[:1] = True
-    for column in keys.columns:
-        first[1:] |= pc.not_equal(column.slice(1), column.slice(0, max(0, count - 1))).to_numpy()
-    return first
+def _in_key_order(keys: pa.Table) -> Numbers:
+    """A number for each row's key, rising with the key: only distinct ones are compared."""
+    numbers, count = ranks(keys)
+    if count < 2:
+        return numbers
+    by_key = order(keys.take(pa.array(firsts(numbers, count))))
+    places = np.empty(count, np.int64)
+    places[by_key] = np.arange(count)
+    return places[numbers]
 
 
 def _first_of_session(first_of_key: Flags, starts: Numbers, ends: Numbers) -> Flags:

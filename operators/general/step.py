@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.general.composite import Tree
-from operators.general.elements import one_by_one
+from operators.general.elements import OneByOne, one_by_one
 from operators.general.firing import NEVER, Fired, Phases, closed, closes, due_next, fire, numbers, phases
 from operators.general.gather import Gathered, gather
 from operators.general.names import (
@@ -38,7 +38,6 @@ from operators.general.panes import chosen, equal, pane_rows, taken_back, values
 from operators.prepare import WINDOW_CLOSED, ledger
 from operators.transition import BEGINNING_US, END_US, Moments, Transition, total
 from statestore.changes import ChangeSet, TableChanges
-from statestore.layers import align
 from statestore.store import StateView
 from statestore.tables import TableSpec
 
@@ -57,7 +56,7 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
         gathered = replace(gathered, groups=first.groups)
     groups = gathered.groups
     if plan.triggers.when is None:
-        due = fire(plan, gathered, phase, at)
+        due = fire(plan, gathered, phase, at, _shown_already(groups, first))
     else:
         rejected = _rejected(plan, gathered, at)
         tree = Tree(plan, groups, phase, at)
@@ -72,9 +71,23 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
     if rejected is not None:
         counters["window_closed"] = rejected.num_rows
     changes = _changes(plan, gathered, _shown(plan, groups, values, due, fired), phase, at)
-    rows = pa.concat_tables([plan.pane_schema.empty_table(), *([first.panes] if first else []), *gone, *shown])
+    before = [_not_last(first, fired.any)] if first is not None else []
+    rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *gone, *shown])
     counters = {name: count for name, count in counters.items() if count}
     return Transition(changes, rows, counters, rejected, _due_us(plan, view, changes[CLOCK], at))
+
+
+def _shown_already(groups: pa.Table, first: OneByOne | None) -> Flags:
+    shown = np.zeros(groups.num_rows, bool)
+    if first is not None:
+        shown[first.owner] = True
+    return shown
+
+
+def _not_last(first: OneByOne, again: Flags) -> pa.Table:
+    """Panes of single elements: those of groups that show another one in this step are not the last."""
+    last = np.asarray(first.panes["last"]) & ~again[first.owner]
+    return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
 
 
 def _due_us(plan: GeneralPlan, view: StateView, timers: TableChanges, at: Moments) -> int | None:
@@ -91,12 +104,12 @@ def _rejected(plan: GeneralPlan, gathered: Gathered, at: Moments) -> pa.Table | 
     shut = closed(gathered.groups) & gathered.touched
     if not shut.any():
         return None
-    names = plan.bare.key_names
-    closed_ones = gathered.groups.filter(pa.array(shut)).select(names)
-    found = align(plan.bare, gathered.new.select(names), closed_ones).found
-    rows = gathered.new.filter(found)
-    events = rows[EVENT].combine_chunks()
-    named = dict(zip(plan.input_schema.names, events.flatten(), strict=True)) | {START: rows[START], END: rows[END]}
+    where = shut[gathered.owner]
+    events = gathered.new.filter(pa.array(where))[EVENT].combine_chunks()
+    bounds = gathered.groups.select([START, END]).take(pa.array(gathered.owner[where]))
+    named = dict(zip(plan.input_schema.names, events.flatten(), strict=True)) | {
+        name: bounds[name] for name in (START, END)
+    }
     watermark = None if at.before == BEGINNING_US else at.before
     return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)
 

@@ -77,7 +77,7 @@ def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake
     prepared = prepare(plan, rows, intake, 1)
     state.apply(record(plan, state, prepared.accepted, intake).changes)
     low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
-    moved = move(plan, state, prepared.partials[0], Moments(low, low, intake.now_us, intake.now_us))
+    moved = move(plan, state, prepared.partials[0], Moments(low, low, intake.now_us, intake.now_us, feeding=True))
     rejected = [*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected]
     return Stepped(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
 

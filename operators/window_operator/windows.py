@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.arrive import assign, int_bounds, refusing
+from operators.general.arrive import assign, int_bounds, open_to, refusing
 from operators.general.counting import count_windows, number
 from operators.general.names import ALONE, COUNTED, END, START
 from operators.general.sessions import merge_sessions
@@ -43,7 +43,7 @@ def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, intake: Inta
     names = [*(plan.key_names or [ALONE]), START, END, "origin", "offset"]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     batch = pa.table([*columns, *bounds, rows[plan.origin], rows[plan.offset]], names=names)
-    metadata = _sessions(plan, view, batch) if plan.sessions else take(plan.metadata, batch)
+    metadata = _sessions(plan, view, batch, intake) if plan.sessions else take(plan.metadata, batch)
     return Recorded({**_messages(plan, accepted, numbers), **metadata}, int(starts.max()) if len(starts) else None)
 
 
@@ -90,11 +90,13 @@ def _messages(plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None) -
     return changes
 
 
-def _sessions(plan: OperatorPlan, view: StateView, batch: pa.Table) -> ChangeSet:
+def _sessions(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake) -> ChangeSet:
     """The same merging as in the step, so that metadata and groups tell of the same sessions."""
     keys, spec = plan.group_keys, plan.metadata.windows
     asked = batch.select(keys).group_by(keys, use_threads=False).aggregate([])
     stored = view.ranges(spec.name, asked).rows.select([*keys, START, END])
+    if intake.watermark_us is not None and not intake.feeding:
+        stored = open_to(plan, stored, intake.watermark_us)
     merged = merge_sessions(keys, int_bounds(pa.concat_tables([stored, batch.select(stored.column_names)])))
     becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}
     old, new = stored.num_rows, batch.num_rows

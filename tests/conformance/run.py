@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.conformance import alone, grouping, panes, repeats, watermarks
+from tests.conformance import alone, grouping, joins, panes, repeats, watermarks
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, Unsupported
 from tests.conformance.compare import Failure, check_known
 from tests.conformance.mapping import check_supported
 
 Status = Literal["passed", "failed", "skipped"]
-NOT_YET = ("join",)
+NOT_YET: tuple[str, ...] = ()
 """Kinds that wait for their operators."""
 KINDS: dict[str, Callable[[Case, Bench], list[Failure]]] = {
     "pane": panes.pane,
@@ -27,6 +27,7 @@ KINDS: dict[str, Callable[[Case, Bench], list[Failure]]] = {
     "state": alone.state,
     "dedup": repeats.dedup,
     "watermark": watermarks.watermark,
+    "join": joins.joined,
 }
 
 
@@ -58,7 +59,7 @@ def _check(case: Case) -> Callable[[Case, Bench], list[Failure]]:
         raise Unsupported(f"kind {case.kind}")
     if case.kind not in KINDS:
         raise Unsupported(f"kind {case.kind} (unknown)")
-    if case.kind != "watermark":
+    if case.kind not in ("watermark", "join"):
         check_supported(case)
         check_known(case)
     return KINDS[case.kind]

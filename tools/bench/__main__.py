@@ -1,4 +1,4 @@
-"""``python -m tools.bench tumbling|stores|progress [--json] …``."""
+"""``python -m tools.bench tumbling|stores|progress|windows [--json] …``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from rich.table import Table
 
 from tools.bench import progress as progress_bench
 from tools.bench import stores as store_benches
+from tools.bench import windows as window_benches
 from tools.bench.bids import Bids
 
 app = typer.Typer(help="Benchmarks against peers, in the same call on the same machine.", no_args_is_help=True)
 
 AIMS = {100: 0.7, 100_000: 3.0, 5_000_000: 8.0}
 COLD_BATCHES = 3
+WINDOWS = {"tumbling": "window", "session": "session_window"}
 
 
 @app.command()
@@ -83,20 +85,51 @@ def progress(as_json: Annotated[bool, typer.Option("--json", help="One JSON obje
         print(json.dumps(row), flush=True)
 
 
-def measure(keys: int, batch: int, batches: int, rate: int) -> dict[str, Any]:
+@app.command()
+def windows(
+    chosen: Annotated[
+        list[str] | None, typer.Argument(help="Some of: " + "; ".join(window_benches.CASES) + ". All by default.")
+    ] = None,
+    keys: Annotated[list[int] | None, typer.Option(help="Distinct keys; may be given several times.")] = None,
+    batch: Annotated[int, typer.Option(help="Events a batch.")] = 20_000,
+    batches: Annotated[int, typer.Option(help="Warm batches.")] = 3,
+    spark: Annotated[bool, typer.Option(help="Sessions against Spark's session_window as well: minutes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """The general window operator: one step at a time, beside Arrow's group_by of the same events. Some seconds;
+    the full form is ``--batch 500000 --batches 9 --spark``.
+    """
+    unknown = sorted(set(chosen or []) - set(window_benches.CASES))
+    if unknown:
+        raise typer.BadParameter(f"no such windows: {', '.join(unknown)}")
+    rows = []
+    for row in window_benches.run(keys or [100, 100_000], batch, batches, chosen or []):
+        if as_json:
+            print(json.dumps(row), flush=True)
+        rows.append(row)
+    if not as_json:
+        Console().print(_facts(rows))
+    for number in (keys or [100, 100_000]) if spark else []:
+        row = measure(number, batch, max(8, batches), window_benches.RATE, "session")
+        print(json.dumps({name: value for name, value in row.items() if not isinstance(value, dict)}), flush=True)
+        if not row["panes_equal"]:
+            sys.exit("the panes of the two sides differ")
+
+
+def measure(keys: int, batch: int, batches: int, rate: int, kind: str = "tumbling") -> dict[str, Any]:
     """Both sides on the same files; the ratio is ours to the peer's, bigger is better."""
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as name:
         folder = Path(name)
         bids = Bids(keys, batch, COLD_BATCHES + batches, rate)
         bids.write(folder / "input")
-        mine, theirs = (_run(side, folder, COLD_BATCHES) for side in ("ours", "spark"))
+        mine, theirs = (_run(side, kind, folder, COLD_BATCHES) for side in ("ours", "spark"))
     return {
-        "name": f"tumbling, {keys:,} keys",
+        "name": f"{kind}, {keys:,} keys",
         "events_per_s": mine["events_per_s"],
-        "peer": "spark groupBy(window, key), rocksdb + changelog, parquet sink",
+        "peer": f"spark groupBy({WINDOWS[kind]}, key), rocksdb + changelog, parquet sink",
         "peer_events_per_s": theirs["events_per_s"],
         "ratio": round(mine["events_per_s"] / theirs["events_per_s"], 2),
-        "aim": AIMS.get(keys),
+        "aim": AIMS.get(keys) if kind == "tumbling" else None,
         "median_batch_s": mine["median_batch_s"],
         "peer_median_batch_s": theirs["median_batch_s"],
         "events": mine["events"],
@@ -115,8 +148,8 @@ def _same(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
     return mine["panes"] == theirs["panes"] and mine["check"][:2] == theirs["check"][:2] and close
 
 
-def _run(side: str, folder: Path, cold: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tools.bench.sides", side, str(folder), str(cold)]
+def _run(side: str, kind: str, folder: Path, cold: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tools.bench.sides", side, kind, str(folder), str(cold)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")

@@ -1,6 +1,6 @@
-"""The two sides of the tumbling benchmark, each run in a process of its own with the same Spark settings.
+"""The two sides of the benchmarks on Spark, each run in a process of its own with the same Spark settings.
 
-``python -m tools.bench.sides ours|spark FOLDER COLD`` prints one JSON object.
+``python -m tools.bench.sides ours|spark tumbling|session FOLDER COLD`` prints one JSON object.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from operators import Parquet, count, max_, mean, tumbling, windowed
+from operators import Parquet, count, max_, mean, session, tumbling, windowed
 from recovery.checkpoint import Checkpoint
 from tools.bench.bids import FILES_PER_BATCH, SCHEMA
 from tools.java import local_session
 
 PARTITIONS = 2
 DELAY = "60 seconds"
+# Spark merges sessions that only touch, we do not: a microsecond more is the same to whole microseconds.
+GAP, SPARKS_GAP = "2 seconds 1 microsecond", "2 seconds"
 # Small limits, so that a run of a few windows folds level 0 and writes snapshots, as a long one would.
 STORE = Parquet(max_levels=3)
 
@@ -30,7 +32,7 @@ def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
     """Our job: a durable checkpoint and pane files every batch."""
     bids = (
         windowed(event_time="event_time", key="key", watermark_delay=DELAY, name="bids")
-        .window(tumbling("10 seconds"))
+        .window(session(GAP) if sys.argv[2] == "session" else tumbling("10 seconds"))
         .aggregate(bids=count(), mean_price=mean("price"), best=max_("price"))
         .late(allowed="0 seconds")
     )
@@ -57,9 +59,11 @@ def peer(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     )
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    session_ = sf.session_window("event_time", SPARKS_GAP)
+    window = session_ if sys.argv[2] == "session" else sf.window("event_time", "10 seconds")
     bids = (
         stream.withWatermark("event_time", DELAY)
-        .groupBy(sf.window("event_time", "10 seconds"), "key")
+        .groupBy(window, "key")
         .agg(sf.count("*").alias("bids"), sf.avg("price").alias("mean_price"), sf.max("price").alias("best"))
     )
     output = str(folder / "spark-panes")
@@ -73,7 +77,7 @@ def peer(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
 
 def _summary(progress: list[dict[str, Any]]) -> dict[str, Any]:
     """Events and wall time of the warm batches, first to last, whatever ran in between."""
-    cold = int(sys.argv[3])
+    cold = int(sys.argv[4])
     warm = [p for p in progress if p["batchId"] >= cold and "addBatch" in p["durationMs"]]
     start = datetime.fromisoformat(warm[0]["timestamp"]).timestamp()
     end = (
@@ -97,7 +101,7 @@ def _panes(panes: DataFrame) -> dict[str, Any]:
 
 def main() -> None:
     """Run one side."""
-    side, folder = sys.argv[1], Path(sys.argv[2])
+    side, folder = sys.argv[1], Path(sys.argv[3])
     spark = local_session("bench", **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
     run = {"ours": ours, "spark": peer}[side]

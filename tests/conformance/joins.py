@@ -1,0 +1,111 @@
+"""Cases of kind ``join``: two sides in, pairs and rows without a partner out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from operators.joins import join
+from operators.joins.description import Joined
+from tests.conformance.bench import Bench
+from tests.conformance.case import Case, Step, Unsupported, steps_of
+from tests.conformance.compare import Failure, failure
+from tests.conformance.driver import END_US
+from tests.conformance.harness import rows_of
+from tests.conformance.mapping import Input, check_supported, input_of, window_of
+
+HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
+Emission = dict[str, Any]
+
+
+def joined(case: Case, bench: Bench) -> list[Failure]:
+    """Every emission of the range, as a multiset; of a pair only what the case states."""
+    check_supported(msgspec.structs.replace(case, requires=[r for r in case.requires if r not in UNDERSTOOD]))
+    made = input_of(case)
+    for expected in case.expect:
+        for name in ("left_buffer", "right_buffer", "state", "sum"):
+            if getattr(expected, name) is not None and name != "sum":
+                raise Unsupported(f"expectation {name}")
+    description = _description(case, made)
+    schema = description.schema(made.schema, made.schema)
+    harness = bench.open(description, schema, bench.store, bench.room(0))
+    emitted: list[list[Emission]] = []
+    clocks: dict[int, int] = {}
+    for number, step in enumerate(steps_of(case)):
+        panes = _act(harness, description, schema, made, step, number, clocks)
+        emitted.append([_emission(row, made) for table in panes for row in rows_of(table)])
+        if step.action == "snapshot_restore":
+            harness.restart()
+    return [
+        one
+        for expected in case.expect
+        if expected.emit is not None and not expected.unasserted
+        for one in _compare(case, expected, emitted)
+    ]
+
+
+UNDERSTOOD = {"interval_join", "window_join", "outer_join", "eager_join_emission", "unbounded_interval"}
+
+
+def _description(case: Case, made: Input) -> Joined:
+    asked = case.join or {}
+    units, kind = made.units, asked.get("type")
+    if not case.keyed or kind not in ("interval", "window") or asked.get("emit_mode") == "final":
+        raise Unsupported(f"join {kind}, {asked.get('emit_mode') or 'without a key'}")
+    late = units.span(0 if isinstance(case.allowed_lateness, str) else case.allowed_lateness or 0)
+    if kind == "window":
+        window = window_of(case.window or {}, units)
+        return join(event_time="time", on="key", window=window, how=HOW[asked["how"]], late=late)  # type: ignore[arg-type]
+    low = _bound(asked["lower"], units, 0 if asked.get("lower_inclusive", True) else 1)
+    high = _bound(asked["upper"], units, 0 if asked.get("upper_inclusive", True) else -1)
+    return join(event_time="time", on="key", within=(low, high), how=HOW[asked["how"]], late=late)  # type: ignore[arg-type]
+
+
+def _bound(value: Any, units: Any, inside: int) -> str | None:
+    return None if isinstance(value, str) else f"{value * units.scale + inside} microseconds"
+
+
+def _act(
+    harness: Any, description: Joined, schema: pa.Schema, made: Input, step: Step, number: int, clocks: dict[int, int]
+) -> list[pa.Table]:
+    if step.events:
+        panes = []
+        for event in step.events:
+            side: dict[str, pa.Table] = {event.side or "left": made.table([event], [number], 0)}
+            panes.append(harness.feed(description.rows(schema, **side)))
+        return panes
+    if step.action == "watermark":
+        value = step.body["wm_excl"]
+        mark = END_US if isinstance(value, str) else made.units.us(value)
+        if value == "-inf":
+            return []
+        if "input" in step.body:
+            clocks[step.body["input"]] = mark
+            return [harness.advance_watermark(min(clocks.values()))] if len(clocks) > 1 else []
+        return [harness.advance_watermark(mark)]
+    return [harness.finish()] if step.action == "end_of_stream" else []
+
+
+def _emission(row: dict[str, Any], made: Input) -> Emission:
+    said: Emission = {"key": made.key.decode(row["key"]), "timestamp": made.units.instant(row["time"], "+inf")}
+    for side in ("left", "right"):
+        there = row[f"{side}_time"] is not None
+        said[side] = made.value.decode(row[f"{side}_value"]) if there else None
+    if "window_start" in row:
+        said["window"] = made.units.window(row["window_start"], row["window_end"])
+    return said
+
+
+def _compare(case: Case, expected: Any, emitted: list[list[Emission]]) -> list[Failure]:
+    found = [one for step in emitted[expected.from_step : expected.after_step + 1] for one in step]
+    left = list(found)
+    for wanted in expected.emit:
+        match = next(
+            (one for one in left if all(one.get(name) == wanted[name] for name in wanted if name in one)), None
+        )
+        if match is None:
+            return [failure(case, expected, "pairs", expected.emit, found)]
+        left.remove(match)
+    return [failure(case, expected, "pairs", expected.emit, found)] if left else []
