@@ -67,15 +67,18 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What one piece of input says of the watermark; ``buffers`` are packed."""
+    """What one piece of input says of the watermark; ``rejected`` is about rows that say nothing of it, which make
+    known sources no idle ones, and strange ones no sources. ``buffers`` are packed.
+    """
 
     reports: Reports = {}
+    rejected: Reports = {}
     advances: dict[str, Advance] = {}
     buffers: bytes = b""
 
-    def beside(self, reports: Reports) -> Claims:
-        """With further reports."""
-        return msgspec.structs.replace(self, reports=merged([self.reports, reports]))
+    def beside(self, rejected: Reports) -> Claims:
+        """With reports of rows that were rejected."""
+        return msgspec.structs.replace(self, rejected=merged([self.rejected, rejected]))
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ class Watermarks:
         parts = parts_of(events, INPUT, self.by)
         parts = Parts([self._name(name) for name in parts.names], parts.codes, parts.alone)
         acted = generator.act(events, parts, so_far.advances, began.advances)
-        claims = Claims(self.present(events), acted.states)
+        claims = Claims(self.present(events), advances=acted.states)
         return Heard(acted.events, claims, acted.counters, (acted.refused, acted.reasons))
 
     def present(self, rows: pa.Table) -> Reports:
@@ -180,6 +183,8 @@ class Watermarks:
             buffers = self.generator.after(buffers, [one.buffers for one in claims], now_us)
             said |= reports_of(buffers)
         reports = merged([said, *(one.reports for one in claims)])
+        rejected = merged(one.rejected for one in claims)
+        reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
         return Progress(observe(self.sources, tracker, reports, now_us), advances, buffers)
 
     def finished(self, progress: Progress) -> Progress:
@@ -198,7 +203,7 @@ def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> He
     known = began.buffers or generator.begin(())
     found = generator.sort(events, known)
     reasons = pa.array([GIVEN_UP] * found.refused.num_rows, pa.string())
-    return Heard(found.events, Claims(found.rows, {}, found.arrived), found.counters, (found.refused, reasons))
+    return Heard(found.events, Claims(found.rows, buffers=found.arrived), found.counters, (found.refused, reasons))
 
 
 def given_watermarks(generator: Generator | BufferProgress, by: str | None, known: Sources) -> Watermarks:

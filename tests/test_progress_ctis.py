@@ -129,7 +129,10 @@ def test_rows_count_in_the_order_of_their_offsets_whatever_order_they_come_in(tm
     tested.feed(rows((30, 3), (20, 2), (10, 1), (4, None), (5, -1)))
     assert marks(tmp_path / "root") == [30]
     assert tested.ledger()["reason"].to_pylist() == ["bad_offset", "bad_offset"]
-    assert tested.counters()["events"] == 5
+    tested.feed(rows((31, 4), (9, 9, None)))
+    assert set(advances(tmp_path / "root")) == set(evidence.manifests(tmp_path / "root")[-1]["progress"]["sources"])
+    assert marks(tmp_path / "root")[-1] == 31
+    assert tested.counters()["events"] == 7
 
 
 def test_each_source_has_ctis_of_its_own_and_the_smaller_counts(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from operators import (
 from operators import standalone as runner
 from operators.harness import Harness
 from operators.progress.generators import Generator
+from operators.watermarks import not_asked_until
 from recovery.checkpoint import Checkpoint
 from statestore.errors import IncompatibleError, UsageError
 from tests import evidence
@@ -134,6 +135,25 @@ def test_rows_that_are_rejected_show_that_a_source_is_there(tmp_path: Path) -> N
         tested.feed(both(rows("orders", 30), rows("prices", None), rows("prices", 4, key=None)))
     assert marks(tmp_path / "root")[-1] == 3
     assert sources(tmp_path / "root")["prices"]["rows"] == 7
+
+
+def test_rows_that_are_rejected_make_no_source(tmp_path: Path) -> None:
+    tested = harness(tmp_path)
+    tested.feed(both(rows("strange", None), rows(None, 4, key=None), rows("orders", 15), rows("prices", 30)))
+    assert marks(tmp_path / "root") == [15]
+    assert set(sources(tmp_path / "root")) == {"orders", "prices"}
+
+
+def test_time_in_which_nobody_was_asked_makes_nobody_idle(tmp_path: Path) -> None:
+    settings = job(idle_timeout="5 seconds").watermarks
+    assert settings is not None
+    progress = settings.after(settings.begin(), [], 0)
+    waited = settings.after(not_asked_until(progress, 20 * SECOND), [], 24 * SECOND)
+    assert {one.quiet_us for one in waited.tracker.sources.values()} == {4 * SECOND}
+    assert {one.standing for one in waited.tracker.sources.values()} == {"counted"}
+    planned_before = settings.after(waited, [], 21 * SECOND)
+    assert planned_before.tracker.clock_backward == 0
+    assert not_asked_until(settings.begin(), SECOND) == settings.begin()
 
 
 def test_when_all_are_idle_the_watermark_stays(tmp_path: Path) -> None:

@@ -103,12 +103,15 @@ def test_two_sources_one_falls_idle_and_comes_back(
     described = (
         counting()
         .late("0 seconds")
-        .watermark(max_event_time("t"), by="src", sources=["orders", "prices"], own_timeouts={"prices": "5 seconds"})
+        .watermark(max_event_time("t"), by="src", sources=["orders", "prices"], own_timeouts={"prices": "8 seconds"})
     )
     started = described.on_spark(union(spark, tmp_path / "in"), checkpoint=root, partitions=2, tick=TICK)
     query = started.start()
     give(query, orders=[(25, "a", 1)])
     assert marks(query) == (None, {"orders": 25, "prices": None})
+    query.stop()  # a first batch is slow to be planned
+
+    query = started.start()
     give(query, orders=[(31, "a", 1)], prices=[(5, "a", 1)])
     assert marks(query) == (5, {"orders": 31, "prices": 5})
     kept = query.checkpoint_id
@@ -259,6 +262,7 @@ def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession
         assert [getattr(m, found) for m in history(tmp_path / "root")] == [
             getattr(m, found) for m in history(tmp_path / "alone")
         ]
+    assert history(tmp_path / "root")[-2].watermark_us is not None
     totals = query.manifest.totals
     assert totals["duplicate_buffers"] if name == "buffers" else totals["bad_offset"]
     assert name != "dropped" or totals["cti_violation"]
