@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -229,3 +233,15 @@ def test_sides_that_do_not_fit_are_refused() -> None:
     other = pa.schema([("order", pa.int64()), ("shipped", TIME)])
     with pytest.raises(UsageError, match="join-types"):
         description.schema(ORDERS, other)
+
+
+def test_the_block_of_the_page_runs() -> None:
+    root = Path(__file__).resolve().parent.parent
+    blocks = re.findall(r"^```python\n(.*?)^```", (root / "docs" / "JOINS.md").read_text(), re.S | re.M)
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "{'order': 'a', 'left_price': 5, 'right_weight': 2}",
+        "{'order': 'b', 'left_price': 7, 'right_weight': None}",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -15,6 +15,15 @@ from operators.watermarks import Watermarks
 from operators.windows import Sliding, Windows
 from statestore.errors import UsageError
 from statestore.tables import TIME
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from pyspark.sql import DataFrame
+
+    from operators.delivery import SparkSink
+    from operators.spark.query import SparkJob
+    from statestore.store import StoreConfig
 
 How = Literal["inner", "left", "right", "full"]
 
@@ -34,6 +43,25 @@ class Joined(Runnable):
     watermark_delay_us: int
     name: str
     watermarks: Watermarks | None = None
+
+    def on_spark(  # type: ignore[override]
+        self,
+        left: DataFrame,
+        right: DataFrame,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        sink: SparkSink | None = None,
+        partitions: int | None = None,
+        tick: Span | None = None,
+    ) -> SparkJob:
+        """This join over two streaming DataFrames, in one query with the offsets of both; otherwise as `Runnable`."""
+        from operators.spark.sides import both_sides
+
+        stream = both_sides(self, left, right)
+        return super().on_spark(
+            stream, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick
+        )
 
     def schema(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
         """Columns of the one stream in which rows of both sides travel. Raises `UsageError` where a key differs."""

@@ -1,0 +1,65 @@
+"""A join on Spark: two streams in one query, with the pairs of the standalone runner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from operators import Memory, Parquet, sliding
+from operators.joins import Joined, join
+from statestore.errors import UsageError
+from statestore.store import StoreConfig
+from tests.spark_inputs import sample, write
+from tests.test_spark_job import output, stream
+
+pytestmark = pytest.mark.spark
+
+JOINS: dict[str, tuple[Joined, StoreConfig]] = {
+    "near in time, all rows": (
+        join(event_time="t", on="k", within=("-1 second", "2 seconds"), how="full", late="5 seconds"),
+        Parquet(max_levels=2, snapshot_bytes=1),
+    ),
+    "in windows, all of the left": (
+        join(event_time="t", on="k", window=sliding("4 seconds", "2 seconds"), how="left"),
+        Memory(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_pairs_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    description, store = JOINS[name]
+    lefts, rights = sample(4, 40, seed=1), sample(4, 40, seed=2)
+    for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+        write(tmp_path / "left", number, left)
+        write(tmp_path / "right", number, right)
+
+    def run(batches: int) -> None:
+        sides = [stream(spark, tmp_path / side) for side in ("left", "right")]
+        query = description.on_spark(*sides, checkpoint=tmp_path / "spark", store=store, partitions=3).start()
+        query.process_all_available()
+        query.stop(drain=batches == 4)
+
+    run(3)  # a restart brings both sides back
+    run(4)
+    schema = description.schema(lefts[0].schema, rights[0].schema)
+    both = [description.rows(schema, left=left, right=right) for left, right in zip(lefts, rights, strict=True)]
+    description.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
+    panes = output(tmp_path / "spark", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert sum(map(len, panes.values())) > 100
+    assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
+
+
+def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "left", 0, sample(1, 5)[0])
+    description, _ = JOINS["near in time, all rows"]
+    streaming = stream(spark, tmp_path / "left")
+    with pytest.raises(UsageError, match="not-a-stream"):
+        description.on_spark(streaming, spark.range(3), checkpoint=tmp_path / "root")
+    with pytest.raises(UsageError, match="join-types"):
+        description.on_spark(streaming, streaming.selectExpr("v AS k", "t"), checkpoint=tmp_path / "root")
+    with pytest.raises(UsageError, match="column-missing"):
+        description.on_spark(streaming, streaming.select("t"), checkpoint=tmp_path / "root")
