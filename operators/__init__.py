@@ -31,11 +31,11 @@ from operators.description import DISCARDING as DISCARDING
 from operators.description import RETRACTING as RETRACTING
 from operators.description import Windowed as Windowed
 from operators.description import windowed as windowed
+from operators.joins import Joined as Joined
+from operators.joins import join as join
 from operators.progress import advance_time as advance_time
 from operators.progress import generation as generation
 from operators.progress.buffered import BufferProgress as BufferProgress
-from operators.joins import Joined as Joined
-from operators.joins import join as join
 from operators.progress.generators import IngestionTime as IngestionTime
 from operators.progress.generators import Punctuation as Punctuation
 from operators.progress.generators import fixed as fixed
