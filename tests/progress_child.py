@@ -35,6 +35,7 @@ def main(folder: str, root: str, death: str = "0") -> None:
     query = job().on_spark(stream, checkpoint=root, partitions=2).with_hook(hook).start()
     query.process_all_available()
     query.stop(drain=True)
+    session.stop()
     say("done", checkpoint=query.checkpoint_id)
 
 
