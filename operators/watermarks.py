@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from operators.progress.advance_time import Advance
-from operators.progress.buffered import GIVEN_UP, BufferProgress, BufferState, reports_of
+from operators.progress.buffered import BufferProgress, BufferState, reports_of
 from operators.progress.ctis import Ctis
 from operators.progress.generators import (
     Counters,
@@ -68,13 +68,14 @@ class Progress(msgspec.Struct, frozen=True):
 
 class Claims(msgspec.Struct, frozen=True):
     """What one piece of input says of the watermark; ``rejected`` is about rows that say nothing of it, which make
-    known sources no idle ones, and strange ones no sources. ``buffers`` are packed.
+    known sources no idle ones, and strange ones no sources. ``buffers`` are packed; ``ends`` are of origins.
     """
 
     reports: Reports = {}
     rejected: Reports = {}
     advances: dict[str, Advance] = {}
     buffers: bytes = b""
+    ends: dict[str, int] = {}
 
     def beside(self, rejected: Reports) -> Claims:
         """With reports of rows that were rejected."""
@@ -180,8 +181,9 @@ class Watermarks:
             advances = self.generator.after(before.advances, [one.advances for one in claims], tracker.sources)
             said |= {name: Report(state.cti_us, generated=True) for name, state in advances.items()}
         if isinstance(self.generator, BufferProgress) and buffers is not None:
-            buffers = self.generator.after(buffers, [one.buffers for one in claims], now_us)
-            said |= reports_of(buffers)
+            arrived, ends = [one.buffers for one in claims], [one.ends for one in claims]
+            buffers = self.generator.after(buffers, arrived, ends, now_us)
+            said |= reports_of(buffers, before.buffers or buffers)
         reports = merged([said, *(one.reports for one in claims)])
         rejected = merged(one.rejected for one in claims)
         reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
@@ -202,8 +204,8 @@ class Watermarks:
 def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> Heard:
     known = began.buffers or generator.begin(())
     found = generator.sort(events, known)
-    reasons = pa.array([GIVEN_UP] * found.refused.num_rows, pa.string())
-    return Heard(found.events, Claims(found.rows, buffers=found.arrived), found.counters, (found.refused, reasons))
+    claims = Claims(found.rows, buffers=found.arrived, ends=found.ends)
+    return Heard(found.events, claims, refused=(found.refused, found.reasons))
 
 
 def given_watermarks(generator: Generator | BufferProgress, by: str | None, known: Sources) -> Watermarks:

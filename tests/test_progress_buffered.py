@@ -91,11 +91,30 @@ def test_a_buffer_that_comes_again_is_not_counted_twice(tmp_path: Path) -> None:
     tested.feed(buffer(1, 2, 4, mark=0))
     assert tested.finish()["n"].to_pylist() == [4]
     counters = tested.counters()
-    assert (counters["duplicate_buffers"], counters["events"]) == (4, 4)
-    assert tested.ledger().num_rows == 0
+    assert (counters["duplicate_buffer"], counters["events"], counters["accepted"]) == (4, 8, 4)
+    assert set(tested.ledger()["reason"].to_pylist()) == {"duplicate_buffer"}
     found = evidence.manifests(tmp_path / "root")[-1]["buffers"]["origins"]
     assert found["origins"] == [[1, 3, 0, -1]]
     assert (found["counters"]["counted"], found["counters"]["seen_before"]) == (3, 3)
+
+
+def test_an_origin_that_has_ended_holds_nothing_back(tmp_path: Path) -> None:
+    schema = SCHEMA.append(pa.field("final", pa.bool_()))
+    progress = BufferProgress("origin", "sequence", "mark", "chunk", "last", end="final")
+    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    tested = Harness(described.watermark(progress, sources=["1", "2"]), schema, folder=tmp_path / "root")
+
+    def feed(table: pa.Table, final: bool = False) -> None:
+        tested.feed(table.append_column("final", pa.array([final] * table.num_rows)))
+
+    feed(both(buffer(1, 1, 1, mark=20), buffer(2, 1, 1, mark=5)))
+    feed(buffer(2, 3, 7, mark=7), final=True)
+    assert marks(tmp_path / "root")[-1] == 5  # 2 is still to come
+    tested.restart()
+    feed(buffer(2, 2, 6, mark=6))
+    assert marks(tmp_path / "root")[-1] == 20
+    feed(buffer(1, 2, 30, mark=30))
+    assert marks(tmp_path / "root")[-1] == 30
 
 
 def test_rows_without_a_buffer_are_events_all_the_same(tmp_path: Path) -> None:
@@ -118,9 +137,12 @@ def test_a_gap_holds_the_watermark_until_patience_ends_and_what_comes_then_is_re
     assert tested.advance_processing_time(5 * SECOND + 1)["n"].to_pylist() == [1]
     assert marks(tmp_path / "root")[-1] == 30
     tested.feed(both(buffer(1, 2, 33), buffer(1, 4, 31), buffer(1, 5, 34, mark=33)))
-    assert tested.ledger().select(["sequence", "reason"]).to_pylist() == [{"sequence": 2, "reason": "gap_given_up"}]
+    assert tested.ledger().select(["sequence", "reason"]).to_pylist() == [
+        {"sequence": 2, "reason": "gap_given_up"},
+        {"sequence": 4, "reason": "duplicate_buffer"},
+    ]
     counters = tested.counters()
-    assert (counters["duplicate_buffers"], counters["gap_given_up"], counters["accepted"]) == (1, 1, 3)
+    assert (counters["duplicate_buffer"], counters["gap_given_up"], counters["accepted"]) == (1, 1, 3)
     assert marks(tmp_path / "root")[-1] == 33
 
 
@@ -192,5 +214,5 @@ def test_any_order_cut_and_repetition_of_buffers_gives_the_same_watermark_and_co
         tested.finish()
     assert head["watermark_us"] == 5 * SECOND
     assert head["totals"]["accepted"] == 40
-    assert head["totals"].get("duplicate_buffers", 0) == 2 * len(again)
+    assert head["totals"].get("duplicate_buffer", 0) == 2 * len(again)
     assert head["buffers"]["origins"]["origins"] == [[1, 5, 5 * SECOND, -1], [2, 5, 5 * SECOND, -1]]

@@ -264,7 +264,7 @@ def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession
         ]
     assert history(tmp_path / "root")[-2].watermark_us is not None
     totals = query.manifest.totals
-    assert totals["duplicate_buffers"] if name == "buffers" else totals["bad_offset"]
+    assert totals["duplicate_buffer"] if name == "buffers" else totals["bad_offset"]
     assert name != "dropped" or totals["cti_violation"]
     assert not name.startswith("adjusted") or totals["cti_adjusted"]
 

@@ -5,25 +5,27 @@ Pieces of input say which buffers they have; `operators.progress.origins` puts t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.durations import Span, span_us
 from operators.progress.buffers import Buffers, Numbers, buffers
-from operators.progress.generators import Counters
 from operators.progress.instants import Flags
-from operators.progress.origins import SEEN, Gap, Origins, OriginsState, origins, restore, save, take, wait
+from operators.progress.origins import SEEN, Gap, Origins, OriginsState, end, origins, restore, save, take, wait
 from operators.progress.tracker import Report
 from operators.transition import BEGINNING_US
 from statestore.errors import UsageError
 
 GIVEN_UP = "gap_given_up"
 """Why a row is refused: its buffer came after the gap that it belongs to was given up."""
+DUPLICATE = "duplicate_buffer"
+"""Why a row is refused: its buffer was there in an earlier batch."""
 
 
 class BufferState(msgspec.Struct, frozen=True):
@@ -49,22 +51,25 @@ class BufferState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Sorted:
-    """Rows by what becomes of their buffers: ``events`` go on, ``refused`` are of gaps that were given up.
+    """Rows by what becomes of their buffers: ``events`` go on, ``refused`` do not, for these ``reasons``.
 
-    ``arrived`` are the distinct buffers, packed; ``rows`` how many rows each origin gave.
+    ``arrived`` are the distinct buffers, packed; ``rows`` how many rows each origin gave; ``ends`` the last sequence
+    number of origins that say so.
     """
 
     events: pa.Table
     refused: pa.Table
+    reasons: pa.Array
     arrived: bytes
     rows: dict[str, Report]
-    counters: Counters
+    ends: dict[str, int]
 
 
 @dataclass(frozen=True)
 class BufferProgress:
     """Rows carry the buffer they came in, in these columns; without ``chunk`` a buffer is whole by itself, without
-    ``last`` each chunk is the last. All rows of a buffer come in one batch: one that comes again is left out.
+    ``last`` each chunk is the last. All rows of a buffer come in one batch: one that comes again is refused. ``end``
+    is true on rows of an origin's last buffer: when everything up to there has come, it holds nothing back any more.
 
     Each origin is a source. A gap holds its watermark for as long as ``patience``, by default for ever; what comes
     for it later is refused. Raises `UsageError` for a patience that is no span above 0.
@@ -76,6 +81,7 @@ class BufferProgress:
     chunk: str | None = None
     last: str | None = None
     patience: Span | None = None
+    end: str | None = None
 
     def __post_init__(self) -> None:
         if self.patience is not None and span_us(self.patience) <= 0:
@@ -84,7 +90,9 @@ class BufferProgress:
     @property
     def columns(self) -> list[str]:
         """The input columns that are read."""
-        return [name for name in (self.origin, self.sequence, self.watermark, self.chunk, self.last) if name]
+        return [
+            name for name in (self.origin, self.sequence, self.watermark, self.chunk, self.last, self.end) if name
+        ]
 
     @property
     def patience_us(self) -> int | None:
@@ -93,7 +101,7 @@ class BufferProgress:
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
-        names = ("origin", "sequence", "watermark", "chunk", "last")
+        names = ("origin", "sequence", "watermark", "chunk", "last", "end")
         said = {name: getattr(self, name) for name in names}
         return {"kind": "buffers", **said, "patience": None if self.patience is None else str(self.patience)}
 
@@ -119,15 +127,19 @@ class BufferProgress:
         out, refused = seen[owner], late[owner]
         return Sorted(
             events.filter(pa.array(~(out | refused))),
-            events.filter(pa.array(refused)),
+            events.filter(pa.array(out | refused)),
+            pa.array(np.where(out, DUPLICATE, GIVEN_UP)[out | refused], pa.string()),
             pack(distinct),
             _rows_by_origin(all_rows),
-            {"duplicate_buffers": int(np.count_nonzero(out))} if out.any() else {},
+            {} if self.end is None else _ends(all_rows, events[self.end]),
         )
 
-    def after(self, state: BufferState, arrived: Iterable[bytes], now_us: int) -> BufferState:
-        """After the buffers of all pieces of a batch, at processing time ``now_us``."""
+    def after(
+        self, state: BufferState, arrived: Iterable[bytes], ends: Iterable[Mapping[str, int]], now_us: int
+    ) -> BufferState:
+        """After the buffers of all pieces of a batch and the ends they tell of, at processing time ``now_us``."""
         known = take(state.known(), once(unpack(arrived))[0]).origins
+        known = _ended(known, ends)
         known, gaps = wait(known, now_us, self.patience_us)
         given_up = [(gap.origin, gap.first, gap.last) for gap in gaps if gap.given_up]
         pairs = zip(known.ids.tolist(), known.waiting_since_us.tolist(), strict=True)
@@ -135,9 +147,33 @@ class BufferProgress:
         return BufferState(save(known), waiting, [*state.given_up, *given_up])
 
 
-def reports_of(state: BufferState) -> dict[str, Report]:
-    """What each origin claims."""
-    return {
+def _ends(given: Buffers, flags: pa.ChunkedArray) -> dict[str, int]:
+    """The last sequence number of origins that have one."""
+    where = np.asarray(pc.fill_null(flags, False)).astype(bool) & ~given.unusable
+    found: dict[str, int] = {}
+    for origin, sequence in sorted(
+        set(zip(given.origins[where].tolist(), given.sequences[where].tolist(), strict=True))
+    ):
+        found[str(origin)] = sequence
+    return found
+
+
+def _ended(known: Origins, ends: Iterable[Mapping[str, int]]) -> Origins:
+    """With the ends that can be: not before what has been seen."""
+    told: dict[int, int] = {}
+    for one in ends:
+        for origin, last in one.items():
+            told[int(origin)] = max(last, told.get(int(origin), 0))
+    there = set(known.ids.tolist())
+    can = {origin: last for origin, last in told.items() if origin in there and known.prefix_of(origin) <= last}
+    return end(known, can)
+
+
+def reports_of(state: BufferState, before: BufferState) -> dict[str, Report]:
+    """What each origin claims; those that were there before and have ended say so."""
+    there = {origin for origin, *_ in state.origins.origins}
+    gone = {str(origin): Report(ended=True) for origin, *_ in before.origins.origins if origin not in there}
+    return gone | {
         str(origin): Report(watermark, generated=True)
         for origin, _, watermark, _ in state.origins.origins
         if watermark != BEGINNING_US
