@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -30,7 +30,6 @@ from operators.watermarks import Progress, at_least
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest
 from statestore.errors import UsageError
-from statestore.objects import Objects
 from statestore.opening import open_store
 from statestore.store import Memory, StateView, StoreConfig
 
@@ -119,17 +118,30 @@ class Harness:
         schema = pa.schema([plan.pane_schema.field(name) for name in names])
         return pa.concat_tables([schema.empty_table(), *parts])
 
+    def state(self, table: str) -> pa.Table:
+        """The rows of a state table, by partition, in the order of its key. Raises `UsageError` for another name."""
+        specs = {spec.name: spec for spec in self._job.plan.tables}
+        if table not in specs:
+            raise UsageError("there is no such table", code="harness-state", table=table, tables=sorted(specs))
+        rows = self._read(lambda store: list(store.scan(table)))
+        return pa.concat_tables([specs[table].schema.empty_table(), *rows])
+
     def counters(self) -> dict[str, int]:
         """Events and panes by class, since the beginning."""
         return dict(self._job.head.totals)
 
     def _kept(self) -> list[pa.Table]:
-        round_ = self._job.round(self._now)
+        plan, watermark = self._job.plan, self._job.head.watermark_us
+        return self._read(lambda store: _windows_in(plan, store, watermark))
+
+    def _read(self, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
+        """What ``rows`` finds in each state partition."""
+        objects, plan = self._job.checkpoint.objects, self._job.plan
         found = []
-        for number, base in enumerate(round_.base):
+        for number, base in enumerate(self._job.head.operators[plan.name].partitions):
             identity = f"{self._folder}/harness/{number}"
-            with open_store(self._store, Objects(round_.root), identity, round_.plan.tables, base) as store:
-                found += _windows_in(self._job.plan, store, self._job.head.watermark_us)
+            with open_store(self._store, objects, identity, plan.tables, base) as store:
+                found += rows(store)
         return found
 
     def _begin(self) -> Job:

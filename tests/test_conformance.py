@@ -16,8 +16,7 @@ CASES = Path(__file__).parent / "conformance" / "cases"
 WAITING = {
     "rewindowing",
     "window_join_accumulation",
-    # Of joins: what is stored, sessions, and merging.
-    "expectation left_buffer",
+    # Of joins: sessions, and merging.
     "expectation state",
     "join window, final",
 }

@@ -24,29 +24,54 @@ def joined(case: Case, bench: Bench) -> list[Failure]:
     """Every emission of the range, as a multiset; of a pair only what the case states."""
     check_supported(msgspec.structs.replace(case, requires=[r for r in case.requires if r not in UNDERSTOOD]))
     made = input_of(case)
-    for expected in case.expect:
-        for name in ("left_buffer", "right_buffer", "state", "sum"):
-            if getattr(expected, name) is not None and name != "sum":
-                raise Unsupported(f"expectation {name}")
+    if any(expected.state is not None for expected in case.expect):
+        raise Unsupported("expectation state")
     description = _description(case, made)
     schema = description.schema(made.schema, made.schema)
     harness = bench.open(description, schema, bench.store, bench.room(0))
     emitted: list[list[Emission]] = []
+    kept: list[dict[str, list[Any]]] = []
     clocks: dict[int, int] = {}
     for number, step in enumerate(steps_of(case)):
         panes = _act(harness, description, schema, made, step, number, clocks)
         emitted.append([_emission(row, made) for table in panes for row in rows_of(table)])
         if step.action == "snapshot_restore":
             harness.restart()
+        kept.append({side: _kept(harness, made, side) for side in SIDES if _asks(case, side)})
+    stated = [expected for expected in case.expect if not expected.unasserted]
+    pairs = [one for expected in stated if expected.emit is not None for one in _compare(case, expected, emitted)]
+    return pairs + [one for expected in stated for one in _buffers(case, expected, kept)]
+
+
+def _asks(case: Case, side: str) -> bool:
+    return any(getattr(expected, f"{side}_buffer") is not None for expected in case.expect)
+
+
+def _kept(harness: Any, made: Input, side: str) -> list[Any]:
+    """Times of the rows of a side that are kept."""
+    return sorted(made.units.instant(time, "+inf") for time in harness.state(side)["_time"].to_pylist())
+
+
+def _buffers(case: Case, expected: Any, kept: list[dict[str, list[Any]]]) -> list[Failure]:
+    """What is kept of each side after the last of the steps."""
+    wanted = {side: getattr(expected, f"{side}_buffer") for side in SIDES}
+    found = kept[expected.after_step]
     return [
-        one
-        for expected in case.expect
-        if expected.emit is not None and not expected.unasserted
-        for one in _compare(case, expected, emitted)
+        failure(case, expected, f"what is kept of the {side}", times, found[side])
+        for side, times in wanted.items()
+        if times is not None and sorted(times) != found[side]
     ]
 
 
-UNDERSTOOD = {"interval_join", "window_join", "outer_join", "eager_join_emission", "unbounded_interval"}
+SIDES = ("left", "right")
+UNDERSTOOD = {
+    "interval_join",
+    "window_join",
+    "outer_join",
+    "eager_join_emission",
+    "unbounded_interval",
+    "state_introspection",
+}
 
 
 def _description(case: Case, made: Input) -> Joined:

@@ -1,0 +1,49 @@
+"""The harness for users' jobs: its page runs, its refusals; what it shows is tested by everything that uses it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from operators import count, deduplicated, tumbling, windowed
+from operators.harness import Harness
+from statestore.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
+
+
+def test_the_page_runs() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "TESTING.md").read_text(), re.S | re.M)
+    assert len(blocks) == 1
+    done = subprocess.run([sys.executable, "-c", blocks[0]], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_state_is_read_by_table_and_survives_a_restart(tmp_path: Path) -> None:
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=3)
+    rows = pa.table({"t": pa.array([1, 2, 3]).cast(SCHEMA.field("t").type), "k": ["a", "b", "a"]})
+    harness.feed(rows)
+    before = harness.state("slices").select(["k", "n"]).sort_by("k").to_pylist()
+    assert before == [{"k": "a", "n": 2}, {"k": "b", "n": 1}]
+    harness.restart()
+    assert harness.state("slices").select(["k", "n"]).sort_by("k").to_pylist() == before
+    with pytest.raises(UsageError, match="harness-state"):
+        harness.state("groups")
+
+
+def test_what_has_no_windows_and_a_clock_that_goes_back(tmp_path: Path) -> None:
+    harness = Harness(deduplicated(event_time="t", on="k"), SCHEMA, folder=tmp_path)
+    with pytest.raises(UsageError, match="harness-windows"):
+        harness.windows()
+    with pytest.raises(UsageError, match=r"\[feed\]"):
+        harness.feed_back()
+    harness.advance_processing_time(5)
+    with pytest.raises(UsageError, match="clock"):
+        harness.advance_processing_time(4)
