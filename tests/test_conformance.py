@@ -13,13 +13,7 @@ from tests.conformance.report import lines_of
 from tests.conformance.run import run
 
 CASES = Path(__file__).parent / "conformance" / "cases"
-WAITING = {
-    "rewindowing",
-    "window_join_accumulation",
-    # Of joins: sessions, and merging.
-    "expectation state",
-    "join window, final",
-}
+WAITING = {"kind join", "rewindowing", "window_join_accumulation"}
 
 
 @pytest.mark.timeout(300)
