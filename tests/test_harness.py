@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import count, deduplicated, tumbling, windowed
+from operators import after_processing_time, count, deduplicated, tumbling, windowed
 from operators.harness import Harness
 from statestore.errors import UsageError
 
@@ -47,3 +47,14 @@ def test_what_has_no_windows_and_a_clock_that_goes_back(tmp_path: Path) -> None:
     harness.advance_processing_time(5)
     with pytest.raises(UsageError, match="clock"):
         harness.advance_processing_time(4)
+
+
+def test_what_had_waited_long_enough_as_its_end_was_passed_shows_in_the_next_step(tmp_path: Path) -> None:
+    job = windowed(processing_time=True, key="k").window(tumbling("2 seconds")).aggregate(n=count()).late("1 minute")
+    waiting = job.trigger(on_time="never", late=after_processing_time("3 seconds"))
+    harness = Harness(waiting, SCHEMA, folder=tmp_path)
+    harness.feed(pa.table({"t": pa.array([0]).cast(SCHEMA.field("t").type), "k": ["a"]}))
+    assert harness.advance_processing_time(3_000_000).num_rows == 0  # the window ends in this step
+    harness.restart()
+    assert harness.advance_processing_time(3_000_001)["timing"].to_pylist() == ["late"]
+    assert harness.advance_processing_time(90_000_000).num_rows == 0

@@ -140,6 +140,7 @@ def due_next(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) ->
             waiting = numbers(groups, f"_done_{node}") == 0
             since = numbers(groups, f"_since_{node}", NEVER)
             clock = np.where(waiting & (since != NEVER), np.minimum(clock, since + trigger.span_us), clock)
+    clock = np.where(clock == NEVER, NEVER, np.maximum(clock, at.now))
     marks = np.full(groups.num_rows, NEVER)
     if triggers.early is not None and triggers.early.kind == "every_event_time":
         starts, span = numbers(groups, START), triggers.early.span_us

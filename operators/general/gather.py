@@ -88,7 +88,9 @@ def _timed(plan: GeneralPlan, view: StateView, at: Moments) -> pa.Table:
     """Identities of groups that are due by the clock, or by the watermark before their end; some are out of date."""
     names = [*plan.group_keys, START, END]
     found = [plan.clock.schema.empty_table().select(names)]
-    for name, bound, moved in ((CLOCK, at.now, at.now > at.was), (MARKS, at.after, at.after > at.before)):
+    # What waited long enough as its end was passed is due in the next step, whether the clock moves or not.
+    due = ((CLOCK, at.now, plan.triggers.by_clock), (MARKS, at.after, at.after > at.before))
+    for name, bound, moved in due:
         if moved:
             upper = (bound + 1,) if bound < END_US else None
             found += [rows.select(names) for rows in view.scan(name, None, upper)]

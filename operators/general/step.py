@@ -203,7 +203,7 @@ def _changes(plan: GeneralPlan, gathered: Gathered, groups: pa.Table, phase: Pha
     kept = groups.filter(pa.array(stays))
     bound = None if at.after == BEGINNING_US else min(plan.forgotten(at.after), END_US - 1)
     changes = {
-        CLOCK: TableChanges(put=_timers(plan.clock, groups, clock, fresh_clock & stays), expire=_moment(at.now)),
+        CLOCK: TableChanges(put=_timers(plan.clock, groups, clock, fresh_clock & stays), expire=_moment(at.now - 1)),
         MARKS: TableChanges(put=_timers(plan.marks, groups, marks, fresh_marks & stays), expire=_moment(at.after)),
     }
     put = _some(plan.groups.conform(kept))
