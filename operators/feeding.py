@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.dedup.plan import DedupPlan
 from operators.delivery import read_rows
 from operators.general.arrive import assign
+from operators.general.plan import GeneralPlan
 from operators.job import Job
 from operators.prepare import PURGED, VERY_LATE
+from operators.slices.plan import SlicePlan
 from recovery.fork import advice
 from recovery.manifest import Manifest
 from statestore.errors import UsageError
@@ -26,7 +27,7 @@ def to_feed(job: Job, rows: pa.Table | None) -> pa.Table:
     Raises `UsageError` where the job keeps no windows, or has nothing that could be fed.
     """
     plan = job.plan
-    if isinstance(plan, DedupPlan):
+    if not isinstance(plan, GeneralPlan | SlicePlan):
         raise UsageError("this description has no windows to feed events back to", code="feed")
     if rows is not None:
         return rows

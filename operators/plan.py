@@ -201,8 +201,10 @@ class Plan(ABC):
         where it is only some of an event's windows that refused it.
         """
         facts = [pa.field("reason", pa.string()), pa.field("watermark", self.mark_type)]
-        bounds = [pa.field(name, self.bound_type) for name in ("window_start", "window_end")]
-        return pa.schema([*self.input_schema, *facts, *(bounds if self.names_windows else [])])
+        names = ("window_start", "window_end") if self.names_windows else ()
+        # Where rows name their windows themselves, the bounds are among the input's columns.
+        bounds = [pa.field(name, self.bound_type) for name in names if name not in self.input_schema.names]
+        return pa.schema([*self.input_schema, *facts, *bounds])
 
     @property
     def overlapping(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import count, max_, session, sliding, sum_, tumbling, windowed
+from operators import after_count, count, max_, session, sliding, sum_, tumbling, windowed
 from operators.description import Windowed
 from operators.harness import Harness
 from statestore.errors import UsageError
@@ -189,3 +189,19 @@ def test_the_net_does_not_depend_on_how_events_are_split(
     told: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:
     check_net(*told, data)
+
+
+def test_a_row_for_a_window_that_has_finished_is_in_the_ledger_with_its_own_window() -> None:
+    schema = pa.schema([("window_start", TIME), ("window_end", TIME), ("k", pa.string())])
+
+    def batch(count_: int) -> pa.Table:
+        bounds = [pa.array([edge] * count_).cast(TIME) for edge in (0, 10_000_000)]
+        return pa.table([*bounds, pa.array(["a"] * count_)], schema=schema)
+
+    harness = Harness(windowed(key="k").aggregate(n=count()).trigger(when=after_count(2)), schema)
+    assert harness.feed(batch(2))["n"].to_pylist() == [2]
+    assert harness.feed(batch(1)).num_rows == 0
+    ledger = harness.ledger()
+    assert ledger.column_names.count("window_start") == 1
+    assert ledger["reason"].to_pylist() == ["window_closed"]
+    assert ledger["window_end"].cast(pa.int64()).to_pylist() == [10_000_000]

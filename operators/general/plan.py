@@ -149,13 +149,7 @@ class GeneralPlan(Plan):
     @cached_property
     def bare(self) -> TableSpec:
         """Which window and key: not stored."""
-        return TableSpec("bare", self.keeping.key, ())
-
-    @cached_property
-    def keeping(self) -> TableSpec:
-        """What the very same window keeps, by key and bounds: not stored."""
-        start, end = self._bounds
-        return TableSpec("keeping", (*self.key_columns, start, end), self.remembered)
+        return TableSpec("bare", (*self.key_columns, *self._bounds), ())
 
     @cached_property
     def ends(self) -> TableSpec:
@@ -166,11 +160,6 @@ class GeneralPlan(Plan):
     def counted(self) -> TableSpec:
         """Messages so far, per key."""
         return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count"),))
-
-    @cached_property
-    def counted_up(self) -> TableSpec:
-        """The same, adding up: not stored."""
-        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count", "sum"),))
 
     @cached_property
     def clock(self) -> TableSpec:
