@@ -17,14 +17,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    MapType,
-    StructType,
-    TimestampType,
-)
 
 from operators.binding import bind_plan, input_columns
 from operators.delivery import Delivery, SparkSink
@@ -32,22 +24,14 @@ from operators.description import Runnable
 from operators.durations import text_of
 from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
-from operators.partition import PartitionResult, Round
+from operators.partition import Round
 from operators.plan import Plan
-from operators.prepare import prepare
 from operators.progress.metrics import Metrics, metrics
 from operators.progress.origins import Gap
-from operators.spark.tasks import (
-    EXCHANGE,
-    RESULTS,
-    decode_answer,
-    exchange_rows,
-    map_side,
-    state_side,
-    tick_side,
-)
+from operators.spark.rounds import run_batch, run_feed, run_tick
 from operators.spark.ticker import Ticker
-from operators.watermarks import Progress, not_asked_until
+from operators.spark.types import arrow_schema
+from operators.watermarks import not_asked_until
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import Manifest
 from recovery.spark_log import (
@@ -64,12 +48,8 @@ from statestore.errors import IncompatibleError, TidemarkError, UsageError
 from statestore.files.segments import read_verified
 from statestore.objects import Objects
 from statestore.store import StoreConfig
-from statestore.tables import TIME
 
 log = logging.getLogger("tidemark")
-
-BATCH_ROWS = 100_000
-"""Rows in one Arrow batch from Spark to Python."""
 
 
 class StoppingError(TidemarkError):
@@ -224,7 +204,7 @@ class DurableQuery:
             job = self._job
             back = to_feed(job, rows)
             if back.num_rows:
-                results = _run_feed(self._session, job.round(feeding=True), back)
+                results = run_feed(self._session, job.round(feeding=True), back)
                 manifest = job.commit(
                     results, "feed", Position(), delivered=self._delivery.delivered, fed=rows is None
                 )
@@ -257,7 +237,7 @@ class DurableQuery:
             return
         check_follows(head, position)
         round_ = job.round(planned.timestamp_ms * 1000)
-        results = _run_batch(batch, round_)
+        results = run_batch(batch, round_)
         manifest = job.commit(
             results,
             "batch",
@@ -291,7 +271,7 @@ class DurableQuery:
         if after.watermark_us == round_.progress.watermark_us and not due:
             self._job.waited(after)
             return
-        results = _run_tick(self._session, round_, after)
+        results = run_tick(self._session, round_, after)
         manifest = self._job.commit(
             results, "tick", Position(processing_us=round_.now_us), delivered=self._delivery.delivered
         )
@@ -318,7 +298,7 @@ class DurableQuery:
             return
         job = self._job
         round_ = job.round()
-        results = _run_tick(self._session, round_, job.plan.watermarks.finished(round_.progress))
+        results = run_tick(self._session, round_, job.plan.watermarks.finished(round_.progress))
         manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
         self._report(manifest)
         self._delivery.up_to(manifest)
@@ -383,90 +363,6 @@ def _check_input(head: Manifest | None, spark_log: SparkLog) -> None:
     check_agreement(load_files(spark_log.objects, head.spark if head else None), spark_log)
 
 
-def _run_batch(batch: DataFrame, round_: Round) -> list[PartitionResult]:
-    """The one job of a batch: prepare, exchange, step."""
-    # The session of a batch is a clone: these settings do not reach the user's.
-    conf = batch.sparkSession.conf
-    conf.set("spark.sql.adaptive.enabled", "false")
-    conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
-    exchanged = _in_order(_times_as_numbers(batch), round_.plan).mapInArrow(partial(map_side, round_), EXCHANGE)
-    placed = exchanged.repartitionById(round_.partitions, sf.col("partition"))
-    rows = placed.mapInArrow(partial(state_side, round_), RESULTS).collect()
-    return [decode_answer(bytes(row["result"])) for row in rows]
-
-
 def mark_text(plan: Plan, watermark: int | None) -> str:
     """A watermark for people: a time, or an offset."""
     return str(watermark) if plan.by_offset and watermark is not None else time_text(watermark) or "none"
-
-
-def _times_as_numbers(batch: DataFrame) -> DataFrame:
-    """Timestamps as microseconds: Spark writes a long to Arrow in a third of the time it needs for a timestamp."""
-    times = {f.name for f in batch.schema.fields if isinstance(f.dataType, TimestampType)}
-    quoted = {name: sf.col(f"`{name}`") for name in batch.columns}
-    return batch.select(*(sf.unix_micros(c).alias(n) if n in times else c for n, c in quoted.items()))
-
-
-def _in_order(batch: DataFrame, plan: Plan) -> DataFrame:
-    """Where the order of its rows counts, each source as a whole in one task, in that order."""
-    order = [sf.col(f"`{name}`") for name in plan.watermarks.order]
-    if not order:
-        return batch
-    tasks = batch.sparkSession.sparkContext.defaultParallelism if plan.watermarks.by else 1
-    by = [sf.col(f"`{plan.watermarks.by}`")] if plan.watermarks.by else []
-    return batch.repartition(tasks, *by).sortWithinPartitions(*order)
-
-
-def _run_feed(session: SparkSession, round_: Round, rows: pa.Table) -> list[PartitionResult]:
-    """The ledger is read and prepared here; the state takes it where it is."""
-    prepared = prepare(round_.plan, rows, round_.intake, round_.partitions)
-    exchanged = pa.Table.from_batches(exchange_rows(prepared, 0, round_.partitions))
-    placed = session.createDataFrame(exchanged).repartitionById(round_.partitions, sf.col("partition"))
-    answers = placed.mapInArrow(partial(state_side, round_), RESULTS).collect()
-    return [decode_answer(bytes(row["result"])) for row in answers]
-
-
-def _run_tick(session: SparkSession, round_: Round, after: Progress) -> list[PartitionResult]:
-    numbers = session.range(0, round_.partitions, 1, round_.partitions)
-    rows = numbers.mapInArrow(partial(tick_side, round_, after), RESULTS).collect()
-    return [decode_answer(bytes(row["result"])) for row in rows]
-
-
-def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:
-    """The Arrow types of those of ``columns`` the stream has; times in UTC microseconds."""
-    fields = [field for field in schema.fields if field.name in columns]
-    return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in fields])
-
-
-_PLAIN: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-
-
-def _arrow_type(kind: DataType) -> pa.DataType:
-    if isinstance(kind, TimestampType):
-        return TIME
-    if isinstance(kind, DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, ArrayType):
-        return pa.list_(_arrow_type(kind.elementType))
-    if isinstance(kind, StructType):
-        return pa.struct([pa.field(f.name, _arrow_type(f.dataType)) for f in kind.fields])
-    if isinstance(kind, MapType):
-        return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
-    found = _PLAIN.get(kind.simpleString())
-    if found is None:
-        raise UsageError(
-            "a column has a type that cannot be read: cast it", code="spark-type", type=kind.simpleString()
-        )
-    return found

@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 
 from operators.joins.description import Joined
 from operators.joins.names import AT, LEFT, RIGHT, SIDE
-from operators.spark.query import arrow_schema
+from operators.spark.types import arrow_schema
 from statestore.errors import UsageError
 
 

@@ -1,0 +1,49 @@
+"""Spark's types as Arrow's."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, TimestampType
+
+from statestore.errors import UsageError
+from statestore.tables import TIME
+
+
+def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:
+    """The Arrow types of those of ``columns`` the stream has; times in UTC microseconds."""
+    fields = [field for field in schema.fields if field.name in columns]
+    return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in fields])
+
+
+_PLAIN: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    if isinstance(kind, TimestampType):
+        return TIME
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, ArrayType):
+        return pa.list_(_arrow_type(kind.elementType))
+    if isinstance(kind, StructType):
+        return pa.struct([pa.field(f.name, _arrow_type(f.dataType)) for f in kind.fields])
+    if isinstance(kind, MapType):
+        return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
+    found = _PLAIN.get(kind.simpleString())
+    if found is None:
+        raise UsageError(
+            "a column has a type that cannot be read: cast it", code="spark-type", type=kind.simpleString()
+        )
+    return found
