@@ -18,13 +18,11 @@ from operators.harness import Harness
 from statestore.errors import UsageError
 from statestore.store import StoreName
 from tests import evidence
+from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
 from tests.general_streams import plain
 from tests.general_twin import EACH_BATCH
-from tests.ordered_scenarios import CLOSED, FEEDING
-from tests.ordered_streams import History, Step, TwinPlayer
-from tests.ordered_twin import OrderedSetting
-from tests.test_ordered_twin import (
+from tests.ordered_checks import (
     LIMITS,
     NAMES,
     PARTITIONS,
@@ -41,7 +39,11 @@ from tests.test_ordered_twin import (
     patient,
     totals,
 )
+from tests.ordered_strategies import History, Step
+from tests.ordered_streams import TwinPlayer
+from tests.ordered_twin import OrderedSetting
 from tests.test_windows_twin import new_folder, store_config
+from tests.transcripts import CLOSED, FEEDING
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -226,7 +228,7 @@ def test_standalone_feeds_back(tmp_path: Path) -> None:
 
 # The twin
 
-FED = streams.with_history(streams.feeding_settings(), back=True)
+FED = strategies.with_history(strategies.feeding_settings(), back=True)
 
 
 @patient
@@ -280,7 +282,7 @@ def test_feeding_twice_changes_nothing(name: StoreName, told: tuple[OrderedSetti
 
 @patient
 @SOME
-@given(name=NAMES, told=streams.with_history(streams.feeding_settings()))
+@given(name=NAMES, told=strategies.with_history(strategies.feeding_settings()))
 def test_keeping_windows_for_longer_shows_nothing_else(name: StoreName, told: tuple[OrderedSetting, History]) -> None:
     """Without feeding, retention changes no pane and refuses nothing more or less."""
     setting, history = told

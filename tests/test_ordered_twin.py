@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from operators import after_count, count, count_window, max_, min_, session, sum_, tumbling, windowed
@@ -18,29 +16,36 @@ from operators.description import Windowed
 from operators.harness import Harness
 from statestore.errors import UsageError
 from statestore.store import StoreName
+from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
 from tests.general_streams import plain
-from tests.general_twin import EACH_BATCH, Row
-from tests.ordered_scenarios import CLOCK, OFFSETS, ORDER, PER_ELEMENT, SCENARIOS, Step, played, sorted_steps
-from tests.ordered_streams import History, OrderedHarness, RealPlayer, TwinPlayer, told_by
-from tests.ordered_twin import OrderedSetting
-from tests.test_general_twin import check_panes, net
-from tests.test_windows_twin import STORES, new_folder, store_config
+from tests.general_twin import Kind
+from tests.ordered_checks import (
+    LIMITS,
+    NAMES,
+    PARTITIONS,
+    RESTARTS,
+    RUNS,
+    SOME,
+    by_window,
+    check_net,
+    check_run,
+    check_scenario,
+    patient,
+    splittable,
+)
+from tests.ordered_strategies import History
+from tests.ordered_streams import OrderedHarness
+from tests.ordered_twin import Message, OrderedSetting, offset_session, offset_window
+from tests.test_windows_twin import new_folder, store_config
+from tests.transcripts import CLOCK, OFFSETS, ORDER, PER_ELEMENT, SCENARIOS
+from tests.transcripts.told import played, sorted_steps
 
-LONG = os.environ.get("TIDEMARK_LONG") == "1"
-SHARE = run_settings.default.max_examples
-RUNS = run_settings(max_examples=SHARE * 3 if LONG else SHARE)
-SOME = run_settings(max_examples=SHARE if LONG else max(5, SHARE // 8))
-LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1)])
-PARTITIONS = st.sampled_from([1, 1, 1, 3])
-NAMES = st.sampled_from(STORES)
-RESTARTS = st.frozensets(st.integers(0, 11), max_size=3)
-patient = pytest.mark.timeout(7200 if LONG else 600)
 # Sessions that do not retract are warned about; here they are wanted.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 HERE = {**ORDER, **OFFSETS, **CLOCK, **PER_ELEMENT}
-SCHEMA = streams.schema(OrderedSetting(streams.tumbling(1)))
+SCHEMA = streams.schema(OrderedSetting(Kind("sliding", (1, 1, 0))))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -54,12 +59,6 @@ def test_the_twin_says_what_was_worked_out_by_hand(name: str) -> None:
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
     setting, steps = HERE[name]
     check_scenario(setting, steps, restarts)
-
-
-def check_scenario(setting: OrderedSetting, steps: list[Step], restarts: bool) -> None:
-    with new_folder() as folder:
-        real = OrderedHarness(setting, "numbers", folder=folder / "root", partitions=3 if restarts else 1)
-        assert sorted_steps(told_by(real, steps, restarts)) == sorted_steps(steps)
 
 
 # Examples that are not transcripts
@@ -316,7 +315,7 @@ def test_a_large_batch_shows_every_pane() -> None:
 
 # The twin
 
-ORDERED = streams.with_history(streams.ordered_settings())
+ORDERED = strategies.with_history(strategies.ordered_settings())
 
 
 @patient
@@ -333,60 +332,6 @@ def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
     check_run(*told, "largest" if few else "values", name, partitions, limits, restarts)
 
 
-def check_run(
-    setting: OrderedSetting,
-    history: History,
-    aggregates: str,
-    name: StoreName,
-    partitions: int,
-    limits: tuple[int, int],
-    restarts: frozenset[int],
-    generate: bool | None = None,
-) -> None:
-    with new_folder() as folder:
-        store = store_config(name, folder, limits)
-        real = streams.real(setting, aggregates, store, folder / "root", partitions, generate)
-        twin = TwinPlayer(setting, aggregates, generate)
-        for number, step in enumerate(history):
-            if number in restarts:
-                real.harness.restart()
-            compare(setting, real.play(step), twin.play(step), step)
-            if number in restarts or number == len(history) - 1:
-                check_kept(real, twin)
-        compare(setting, real.finish(), twin.finish(), "finish")
-        check_ledger(real, twin)
-        check_kept(real, twin)
-
-
-def compare(setting: OrderedSetting, found: list[Row], expected: list[Row], step: object) -> None:
-    """The same panes; per element those of a window in their order."""
-    if not setting.per_element:
-        check_panes(setting, found, expected, step)
-        return
-    assert by_window(found) == by_window(expected), step
-
-
-def by_window(rows: list[Row]) -> dict:
-    found: dict = {}
-    for row in rows:
-        found.setdefault(row[:3], []).append(row)
-    return found
-
-
-def check_ledger(real: RealPlayer, twin: TwinPlayer) -> None:
-    entries = [row for entry in twin.twin.ledger for row in streams.ledger_rows(real.setting, entry)]
-    assert Counter(real.ledger()) == Counter(entries)
-
-
-def check_kept(real: RealPlayer, twin: TwinPlayer) -> None:
-    setting, found, expected = real.setting, real.windows(), twin.twin.live_windows()
-    if setting.mode == "discarding":
-        # What was shown and discarded: kept where windows are kept as slices, gone elsewhere.
-        found, expected = [row[:3] for row in found], [row[:3] for row in expected]
-    if setting.when is None:
-        assert sorted(found, key=str) == sorted(expected, key=str)
-
-
 # What does not matter
 
 
@@ -397,7 +342,7 @@ def test_rows_of_a_batch_have_no_order_but_the_declared_one(
     told: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:
     setting, history = told
-    other = data.draw(streams.shuffled(history), label="shuffled")
+    other = data.draw(strategies.shuffled(history), label="shuffled")
     with new_folder() as folder:
         found = []
         for number, each in enumerate((history, other)):
@@ -406,19 +351,6 @@ def test_rows_of_a_batch_have_no_order_but_the_declared_one(
             panes = [by_window(player.play(step)) for step in each] + [by_window(player.finish())]
             found.append((panes, Counter(player.ledger())))
         assert found[0] == found[1]
-
-
-def complete(told: tuple[OrderedSetting, History]) -> bool:
-    """Whether every element is in some pane at the end of the input, by whatever triggers."""
-    setting = told[0]
-    if setting.closing != "never":
-        return True
-    return setting.late == EACH_BATCH and (setting.on_time != "never" or setting.early == EACH_BATCH)
-
-
-def splittable(told: tuple[OrderedSetting, History]) -> bool:
-    """Whether the windows do not ask in which batch an event came."""
-    return complete(told) and told[0].windows.name != "count" and told[0].axis != "offset"
 
 
 @patient
@@ -430,45 +362,11 @@ def test_the_net_does_not_depend_on_how_events_are_split(
     check_net(*told, data)
 
 
-def check_net(setting: OrderedSetting, history: History, data: st.DataObject) -> None:
-    """The twin's net and the operator's, of a history and of another way to tell it, are one."""
-    other = data.draw(streams.retold(setting, history), label="retold")
-    nets, ledgers = [], []
-    for each in (history, other):
-        name = data.draw(NAMES, label="store")
-        with new_folder() as folder:
-            store = store_config(name, folder, data.draw(LIMITS, label="limits"))
-            player = streams.real(setting, "values", store, folder / "root", data.draw(PARTITIONS))
-            twin = TwinPlayer(setting)
-            for one in (player, twin):
-                rows = [row for step in each for row in one.play(step)] + one.finish()
-                nets.append(totals(setting, rows))
-            ledgers.append(Counter(without_clock(setting, row) for row in player.ledger()))
-    assert nets[0] == nets[1] == nets[2] == nets[3]
-    assert ledgers[0] == ledgers[1]
-
-
-def totals(setting: OrderedSetting, rows: list[Row]) -> dict:
-    """Counts and sums only, where parts are added up; else all there is."""
-    if setting.mode == "discarding":
-        rows = [row._replace(values=(*row.values, None, None)) for row in rows]
-    return net(setting, rows)
-
-
-def without_clock(setting: OrderedSetting, row: tuple) -> tuple:
-    """Before the first batch the clock has not said anything, so there the watermark goes by batches."""
-    return (*row[:-3], *row[-2:]) if setting.axis == "processing" else row
-
-
 @pytest.mark.parametrize("windows", ["offsets", "sessions"])
 def test_the_watermark_of_offsets_can_be_moved_by_hand(windows: str, tmp_path: Path) -> None:
-    setting = (
-        streams.offset_window(3, behind=0)
-        if windows == "offsets"
-        else streams.offset_session(3, behind=0, mode="retracting")
-    )
+    setting = offset_window(3, behind=0) if windows == "offsets" else offset_session(3, behind=0, mode="retracting")
     real = OrderedHarness(setting, "numbers", folder=tmp_path, generate=False)
-    made = [streams.Message(0, "a", number, 1, offset) for number, offset in enumerate((0, 1, 9))]
+    made = [Message(0, "a", number, 1, offset) for number, offset in enumerate((0, 1, 9))]
     assert real.feed(made) == []
     found = real.move("W", 5)
     assert [(row.window_start, row.window_end, row.values, row.timing) for row in found] == [

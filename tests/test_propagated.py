@@ -14,12 +14,10 @@ from operators.description import Windowed
 from operators.harness import Harness
 from statestore.errors import UsageError
 from statestore.store import StoreName
+from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
 from tests.general_streams import plain
-from tests.ordered_scenarios import PROPAGATED
-from tests.ordered_streams import History
-from tests.ordered_twin import OrderedSetting
-from tests.test_ordered_twin import (
+from tests.ordered_checks import (
     LIMITS,
     NAMES,
     PARTITIONS,
@@ -31,6 +29,9 @@ from tests.test_ordered_twin import (
     complete,
     patient,
 )
+from tests.ordered_strategies import History
+from tests.ordered_twin import OrderedSetting
+from tests.transcripts import PROPAGATED
 
 TIME = streams.TIME
 EVENTS = pa.schema([("time", TIME), ("k", pa.string()), ("shop", pa.int64()), ("v", pa.int64())])
@@ -165,7 +166,7 @@ def test_event_time_may_be_left_out_only_then() -> None:
 
 # The twin
 
-BROUGHT = streams.with_history(streams.inherited_settings())
+BROUGHT = strategies.with_history(strategies.inherited_settings())
 
 
 @patient
