@@ -7,20 +7,20 @@ watermark, ``P5`` the new processing time, ``end`` the end of the input. After i
 
 from __future__ import annotations
 
-from tests.general_twin import (
+from tests.general_twin import Twin
+from tests.naive_twin import Event
+from tests.twin_words import (
     EACH_BATCH,
     FOREVER,
     Row,
     Setting,
     Trigger,
-    Twin,
     count_window,
     global_window,
     session,
     sliding,
     tumbling,
 )
-from tests.naive_twin import Event
 
 COUNT_2 = Trigger("after_count", 2)
 EVERY_5, AFTER_5 = Trigger("every_processing_time", 5), Trigger("after_processing_time", 5)

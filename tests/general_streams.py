@@ -16,7 +16,10 @@ from operators.description import Windowed
 from operators.harness import Harness
 from statestore.errors import UsageError
 from statestore.store import StoreConfig
-from tests.general_twin import (
+from tests.general_twin import Twin
+from tests.naive_twin import Event, Values, values_of
+from tests.streams import KEYS, SCHEMA, arrow
+from tests.twin_words import (
     EACH_BATCH,
     FOREVER,
     Kind,
@@ -24,15 +27,12 @@ from tests.general_twin import (
     Row,
     Setting,
     Trigger,
-    Twin,
     count_window,
     global_window,
     session,
     sliding,
     tumbling,
 )
-from tests.naive_twin import Event, Values, values_of
-from tests.streams import KEYS, SCHEMA, arrow
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KINDS = [

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from statestore.store import StoreName
 from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
-from tests.general_twin import EACH_BATCH, Row
 from tests.ordered_strategies import History
 from tests.ordered_streams import OrderedHarness, RealPlayer, TwinPlayer, told_by
 from tests.ordered_twin import OrderedSetting
 from tests.test_general_twin import check_panes, net
 from tests.test_windows_twin import STORES, new_folder, store_config
 from tests.transcripts.told import Step, sorted_steps
+from tests.twin_words import EACH_BATCH, Row
 
 LONG = os.environ.get("TIDEMARK_LONG") == "1"
 SHARE = run_settings.default.max_examples

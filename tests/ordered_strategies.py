@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from tests.general_streams import sensible
-from tests.general_twin import EACH_BATCH, Trigger, global_window, session, sliding, tumbling
-from tests.general_twin import count_window as counted
 from tests.ordered_twin import Message, OrderedSetting, OrderedTwin, inherited, offset_session, offset_window
+from tests.twin_words import EACH_BATCH, Trigger, global_window, session, sliding, tumbling
+from tests.twin_words import count_window as counted
 
 # Settings
 

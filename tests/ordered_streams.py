@@ -15,12 +15,12 @@ from operators.description import Windowed
 from operators.harness import Harness
 from statestore.store import Memory, StoreConfig
 from tests.general_streams import plain, span, trigger, windows
-from tests.general_twin import FOREVER, Rejected, Row, Trigger
 from tests.naive_twin import Values
 from tests.ordered_strategies import Step
 from tests.ordered_twin import Message, OrderedSetting, OrderedTwin
 from tests.transcripts.told import Step as Line
 from tests.transcripts.told import Told, kept, said
+from tests.twin_words import FOREVER, Rejected, Row, Trigger
 
 TIME = pa.timestamp("us", tz="UTC")
 TYPES = {

@@ -9,20 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.general_twin import (
-    FOREVER,
-    Element,
-    Kind,
-    Reason,
-    Rejected,
-    Row,
-    Setting,
-    Trigger,
-    Twin,
-    Window,
-    session,
-    sliding,
-)
+from tests.general_twin import Element, Twin, Window
+from tests.twin_words import FOREVER, Kind, Reason, Rejected, Row, Setting, Trigger, session, sliding
 
 
 class Message(NamedTuple):

@@ -21,7 +21,6 @@ from tests import evidence
 from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
 from tests.general_streams import plain
-from tests.general_twin import EACH_BATCH
 from tests.ordered_checks import (
     LIMITS,
     NAMES,
@@ -44,6 +43,7 @@ from tests.ordered_streams import TwinPlayer
 from tests.ordered_twin import OrderedSetting
 from tests.test_windows_twin import new_folder, store_config
 from tests.transcripts import CLOSED, FEEDING
+from tests.twin_words import EACH_BATCH
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -15,10 +15,11 @@ from statestore.store import StoreName
 from tests import general_streams as streams
 from tests.general_scenarios import SCENARIOS, played
 from tests.general_streams import HarnessPlayer, History, TwinPlayer, ledger_rows
-from tests.general_twin import EACH_BATCH, Row, Setting, Twin
+from tests.general_twin import Twin
 from tests.naive_twin import Setting as OldSetting
 from tests.naive_twin import Twin as OldTwin
 from tests.test_windows_twin import STORES, added, new_folder, store_config
+from tests.twin_words import EACH_BATCH, Row, Setting
 
 LONG = os.environ.get("TIDEMARK_LONG") == "1"
 SHARE = run_settings.default.max_examples

@@ -19,7 +19,6 @@ from statestore.store import StoreName
 from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
 from tests.general_streams import plain
-from tests.general_twin import Kind
 from tests.ordered_checks import (
     LIMITS,
     NAMES,
@@ -40,6 +39,7 @@ from tests.ordered_twin import Message, OrderedSetting, offset_session, offset_w
 from tests.test_windows_twin import new_folder, store_config
 from tests.transcripts import CLOCK, OFFSETS, ORDER, PER_ELEMENT, SCENARIOS
 from tests.transcripts.told import played, sorted_steps
+from tests.twin_words import Kind
 
 # Sessions that do not retract are warned about; here they are wanted.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

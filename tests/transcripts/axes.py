@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from tests.general_twin import (
-    Trigger,
-    count_window,
-    session,
-    sliding,
-)
 from tests.ordered_twin import OrderedSetting, offset_session, offset_window
 from tests.transcripts.told import COUNT_2, TEN, Step, by_clock
+from tests.twin_words import Trigger, count_window, session, sliding
 
 OFFSETS: dict[str, tuple[OrderedSetting, list[Step]]] = {
     "a window is on time when the largest offset passes its end": (

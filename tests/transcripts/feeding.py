@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from tests.general_twin import (
-    EACH_BATCH,
-    count_window,
-    global_window,
-    session,
-    sliding,
-)
 from tests.ordered_twin import OrderedSetting, inherited, offset_window
 from tests.transcripts.told import AFTER_5, COUNT_2, EVERY_5, TEN, Step, each, event_time
+from tests.twin_words import EACH_BATCH, count_window, global_window, session, sliding
 
 FEEDING: dict[str, tuple[OrderedSetting, list[Step]]] = {
     "what was too late comes after all, once": (

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from tests.general_twin import (
-    EACH_BATCH,
-    count_window,
-    global_window,
-    sliding,
-)
 from tests.ordered_twin import OrderedSetting, offset_window
 from tests.transcripts.told import COUNT_2, COUNT_3, TEN, Step, each, event_time, ordered
+from tests.twin_words import EACH_BATCH, count_window, global_window, sliding
 
 ORDER: dict[str, tuple[OrderedSetting, list[Step]]] = {
     "messages of a batch count in the order of their offsets": (

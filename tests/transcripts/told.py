@@ -14,15 +14,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.general_twin import (
-    FOREVER,
-    Kind,
-    Rejected,
-    Row,
-    Trigger,
-    tumbling,
-)
 from tests.ordered_twin import Message, OrderedSetting, OrderedTwin
+from tests.twin_words import FOREVER, Kind, Rejected, Row, Trigger, tumbling
 
 Step = tuple[str, ...]
 TEN = tumbling(10)

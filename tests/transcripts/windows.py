@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from tests.general_twin import (
-    Trigger,
-    sliding,
-)
 from tests.ordered_twin import OrderedSetting, inherited
 from tests.transcripts.told import COUNT_2, TEN, Step, event_time
+from tests.twin_words import Trigger, sliding
 
 CLOSED: dict[str, tuple[OrderedSetting, list[Step]]] = {
     "what comes to a finished window is in the ledger": (
