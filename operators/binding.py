@@ -89,7 +89,7 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
     late = kind.late if isinstance(kind, Sliding | Sessions) else None
     retained = description.retained
     operator = SlicePlan if _is_simple(description) else GeneralPlan
-    return operator(
+    plan = operator(
         name=description.name,
         kind=kind,
         event_time=place if late is None else description.offset or "",
@@ -111,6 +111,8 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
         retain_us=retained.span_us if retained else 0,
         retain_windows=retained.windows if retained else None,
     )
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    return plan
 
 
 def _claimed(description: Runnable) -> list[str]:

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from operators.assignment import assign
 from operators.delivery import read_rows
-from operators.general.arrive import assign
 from operators.general.plan import GeneralPlan
 from operators.job import Job
 from operators.prepare import PURGED, VERY_LATE

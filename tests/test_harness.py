@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import after_processing_time, count, deduplicated, tumbling, windowed
+from operators import after_count, after_processing_time, count, deduplicated, tumbling, windowed
 from operators.harness import Harness
 from statestore.errors import UsageError
 
@@ -58,3 +58,15 @@ def test_what_had_waited_long_enough_as_its_end_was_passed_shows_in_the_next_ste
     harness.restart()
     assert harness.advance_processing_time(3_000_001)["timing"].to_pylist() == ["late"]
     assert harness.advance_processing_time(90_000_000).num_rows == 0
+
+
+def test_the_ledger_of_a_finished_window_keeps_columns_of_any_name(tmp_path: Path) -> None:
+    odd = "a b: <c>, d"
+    schema = SCHEMA.append(pa.field(odd, pa.list_(pa.int64())))
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late(keep=odd)
+    harness = Harness(job.trigger(when=after_count(1)), schema, folder=tmp_path)
+    rows = pa.table({"t": pa.array([1, 1]).cast(SCHEMA.field("t").type), "k": ["a", "a"], odd: [[1], [2, 3]]})
+    harness.feed(rows.slice(0, 1))
+    harness.feed(rows.slice(1, 1))
+    assert harness.ledger()[odd].to_pylist() == [[2, 3]]
+    assert harness.ledger()["reason"].to_pylist() == ["window_closed"]

@@ -1,7 +1,9 @@
 """Names of the general operator's tables and columns. A column that begins with an underscore is bookkeeping."""
 
+from operators.assignment import END as END
+from operators.assignment import START as START
+
 GROUPS, ENDS, COUNTED, CLOCK, MARKS = "groups", "ends", "counted", "clock", "marks"
-START, END = "window_start", "window_end"
 ELEMENTS, PENDING, PANES, SHOWN, SINCE = "_elements", "_pending", "_panes", "_shown", "_since"
 DUE_CLOCK, DUE_MARK, CLOSED = "_clock", "_mark", "_closed"
 EVENT = "_event"

@@ -18,7 +18,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from operators.general.arrive import arrivals, refused, too_late
+from operators.assignment import refused, too_late
+from operators.general.arrive import arrivals
 from operators.general.names import (
     ALONE,
     CLOCK,
@@ -190,7 +191,9 @@ class GeneralPlan(Plan):
         types = [str(self.input_schema.field(name).type) for name in self.order]
         beside = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
         if self.triggers.finishes:
-            beside.append(Column(EVENT, str(pa.struct(list(self.input_schema)))))
+            # By number: names of the input may be anything.
+            fields = [pa.field(f"_{number}", field.type) for number, field in enumerate(self.input_schema)]
+            beside.append(Column(EVENT, str(pa.struct(fields))))
         return TableSpec("arriving", self.arriving.key, (*self.arriving.values, *beside))
 
     @property

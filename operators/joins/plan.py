@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.arrive import refused
+from operators.assignment import refused
 from operators.joins.description import Joined
 from operators.joins.names import DUE, LEFT, NUMBER, NUMBERED, PLACE, RIGHT, SIDE, SIDES, WAITING, WINDOW_END
 from operators.joins.step import join_step

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from operators.general.arrive import refused, too_late
+from operators.assignment import refused, too_late
 from operators.plan import ONLY, Flags, Intake, Plan
 from operators.slices.arrive import partials_of
 from operators.slices.step import slice_step

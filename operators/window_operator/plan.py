@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from operators.aggregates import BoundAggregate
 from operators.aggregates.own import BoundRows
+from operators.assignment import FIRST_US, LAST_US
 from operators.binding import bind_plan
 from operators.description import Windowed
-from operators.general.arrive import FIRST_US, LAST_US
 from operators.general.names import ALONE
 from operators.general.plan import GeneralPlan
 from operators.progress.buffered import BufferProgress

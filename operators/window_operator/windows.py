@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.arrive import assign, int_bounds, open_to, refusing
+from operators.assignment import assign, refusing
+from operators.general.arrive import int_bounds, open_to
 from operators.general.counting import count_windows, number
 from operators.general.names import ALONE, COUNTED, END, START
 from operators.general.sessions import merge_sessions

@@ -34,8 +34,8 @@ from operators import (
     tumbling,
     windowed,
 )
+from operators.assignment import assign
 from operators.binding import bind_plan
-from operators.general.arrive import assign
 from operators.general.counting import count_windows, number
 from operators.general.plan import GeneralPlan
 from operators.general.sessions import merge_sessions
