@@ -13,12 +13,12 @@ from operators.description import Runnable, Windowed
 from operators.general.names import END, START
 from operators.general.plan import GeneralPlan
 from operators.joins.description import Joined
-from operators.joins.names import AT, SIDE, SIDES
 from operators.joins.plan import JoinPlan
 from operators.plan import ONLY, PANE_KIND, PANE_TIME, PROCESSING_TIME, RESERVED, Plan
 from operators.progress.generators import Fixed, IngestionTime, MaxEventTime
 from operators.progress.tracker import Sources
 from operators.sense import check_sense
+from operators.sides import AT, SIDE
 from operators.slices.plan import SlicePlan
 from operators.transition import LIMIT_US
 from operators.triggers import DEFAULT
@@ -160,7 +160,7 @@ def _bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
     if clash := sorted({"reason", "watermark", "kind"} & set(columns)):
         raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
     types = pa.schema([pa.field(name, TIME if name == AT else schema.field(name).type) for name in columns])
-    by_side = Watermarks(MaxEventTime(AT, description.watermark_delay_us), Sources(SIDES), SIDE)
+    by_side = Watermarks(MaxEventTime(AT, description.watermark_delay_us), Sources(description.sides.names), SIDE)
     return JoinPlan(
         name=description.name,
         kind=description.windows or Global(),

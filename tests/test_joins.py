@@ -231,7 +231,7 @@ def test_sides_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UsageError, match="column-missing"):
         description.schema(ORDERS, ORDERS)
     other = pa.schema([("order", pa.int64()), ("shipped", TIME)])
-    with pytest.raises(UsageError, match="join-types"):
+    with pytest.raises(UsageError, match="side-types"):
         description.schema(ORDERS, other)
 
 

@@ -59,7 +59,7 @@ def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: 
     streaming = stream(spark, tmp_path / "left")
     with pytest.raises(UsageError, match="not-a-stream"):
         description.on_spark(streaming, spark.range(3), checkpoint=tmp_path / "root")
-    with pytest.raises(UsageError, match="join-types"):
+    with pytest.raises(UsageError, match="side-types"):
         description.on_spark(streaming, streaming.selectExpr("v AS k", "t"), checkpoint=tmp_path / "root")
     with pytest.raises(UsageError, match="column-missing"):
         description.on_spark(streaming, streaming.select("t"), checkpoint=tmp_path / "root")

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import pyarrow as pa
-
-from operators.description import Runnable
 from operators.durations import Span, span_us, text_of
-from operators.joins.names import AT, LEFT, RIGHT, SIDE
+from operators.sides import LEFT, RIGHT, Sided, Sides
 from operators.watermarks import Watermarks
 from operators.windows import Sliding, Windows
 from statestore.errors import UsageError
-from statestore.tables import TIME
-
-if TYPE_CHECKING:
-    from os import PathLike
-
-    from pyspark.sql import DataFrame
-
-    from operators.delivery import SparkSink
-    from operators.spark.query import SparkJob
-    from statestore.store import StoreConfig
 
 How = Literal["inner", "left", "right", "full"]
 
 
 @dataclass(frozen=True)
-class Joined(Runnable):
+class Joined(Sided):
     """Pairs of rows of two streams with the same key, near in time or in the same window."""
 
     left_time: str
@@ -44,47 +31,10 @@ class Joined(Runnable):
     name: str
     watermarks: Watermarks | None = None
 
-    def on_spark(  # type: ignore[override]
-        self,
-        left: DataFrame,
-        right: DataFrame,
-        *,
-        checkpoint: str | PathLike[str],
-        store: StoreConfig | None = None,
-        sink: SparkSink | None = None,
-        partitions: int | None = None,
-        tick: Span | None = None,
-    ) -> SparkJob:
-        """This join over two streaming DataFrames, in one query with the offsets of both; otherwise as `Runnable`."""
-        from operators.spark.sides import both_sides
-
-        stream = both_sides(self, left, right)
-        return super().on_spark(
-            stream, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick
-        )
-
-    def schema(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
-        """Columns of the one stream in which rows of both sides travel. Raises `UsageError` where a key differs."""
-        _check_columns(self, left, right)
-        keys = [left.field(name) for name in self.on]
-        rest = [
-            pa.field(f"{side}_{field.name}", field.type)
-            for side, schema in ((LEFT, left), (RIGHT, right))
-            for field in schema
-            if field.name not in self.on
-        ]
-        return pa.schema([*keys, pa.field(SIDE, pa.string()), pa.field(AT, TIME), *rest])
-
-    def rows(self, schema: pa.Schema, *, left: pa.Table | None = None, right: pa.Table | None = None) -> pa.Table:
-        """Rows of one or both sides as that stream has them, the left ones first."""
-        parts = [
-            _of_side(self, schema, side, table) for side, table in ((LEFT, left), (RIGHT, right)) if table is not None
-        ]
-        return pa.concat_tables([schema.empty_table(), *parts])
-
-    def time_of(self, side: str) -> str:
-        """The column of event times of a side."""
-        return self.left_time if side == LEFT else self.right_time
+    @property
+    def sides(self) -> Sides:
+        """Both."""
+        return Sides((LEFT, RIGHT), (self.left_time, self.right_time), self.on)
 
     def describe(self) -> dict[str, Any]:
         """The configuration as a manifest holds it."""
@@ -136,31 +86,3 @@ def join(
     if allowed < 0 or delay < 0:
         raise UsageError("lateness and watermark delay cannot be negative", code="lateness")
     return Joined(left_time, right_time, columns, how, low, high, window, allowed, delay, name)
-
-
-def _check_columns(joined: Joined, left: pa.Schema, right: pa.Schema) -> None:
-    for side, schema in ((LEFT, left), (RIGHT, right)):
-        missing = [name for name in (*joined.on, joined.time_of(side)) if name not in schema.names]
-        if missing:
-            raise UsageError("a side lacks columns of the join", code="column-missing", side=side, missing=missing)
-    differ = [name for name in joined.on if left.field(name).type != right.field(name).type]
-    if differ:
-        raise UsageError("the sides' keys have different types: cast one", code="join-types", columns=differ)
-
-
-def _of_side(joined: Joined, schema: pa.Schema, side: str, rows: pa.Table) -> pa.Table:
-    columns = []
-    for field in schema:
-        own = field.name.removeprefix(f"{side}_")
-        if field.name in joined.on:
-            column = rows[field.name]
-        elif field.name == SIDE:
-            column = pa.chunked_array([pa.repeat(pa.scalar(side), rows.num_rows)])
-        elif field.name == AT:
-            column = rows[joined.time_of(side)]
-        elif own != field.name and own in rows.column_names:
-            column = rows[own]
-        else:
-            column = pa.nulls(rows.num_rows, field.type)
-        columns.append(column.cast(field.type))
-    return pa.table(columns, schema=schema)

@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from operators.assignment import refused
 from operators.joins.description import Joined
-from operators.joins.names import DUE, LEFT, NUMBER, NUMBERED, PLACE, RIGHT, SIDE, SIDES, WAITING, WINDOW_END
+from operators.joins.names import DUE, NUMBER, NUMBERED, PLACE, SIDES, WAITING, WINDOW_END
 from operators.joins.step import join_step
 from operators.plan import Flags, Intake, Plan
+from operators.sides import LEFT, RIGHT, SIDE
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.windows import Sliding, Times
 from statestore.store import StateView

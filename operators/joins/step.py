@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.joins.names import AT, DUE, LEFT, NUMBER, NUMBERED, PLACE, RIGHT, SIDE, SIDES, WAITING, WINDOW_END
+from operators.joins.names import DUE, NUMBER, NUMBERED, PLACE, SIDES, WAITING, WINDOW_END
+from operators.sides import AT, LEFT, RIGHT, SIDE
 from operators.transition import BEGINNING_US, END_US, KINDS, Moments, Transition, constant
 from statestore.changes import TableChanges
 from statestore.layers import assign, ordered

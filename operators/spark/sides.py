@@ -1,35 +1,46 @@
-"""Two streaming DataFrames as the one stream in which rows of both sides of a join travel."""
+"""Several streaming DataFrames as the one stream in which rows of all sides travel."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from operators.joins.description import Joined
-from operators.joins.names import AT, LEFT, RIGHT, SIDE
+from operators.sides import AT, SIDE, Sides
 from operators.spark.types import arrow_schema
 from statestore.errors import UsageError
 
 
-def both_sides(joined: Joined, left: DataFrame, right: DataFrame) -> DataFrame:
-    """``left`` and ``right`` under each other; each keeps its own offsets in Spark's log.
+def all_sides(sides: Sides, streams: Sequence[DataFrame]) -> DataFrame:
+    """``streams``, one for each side, under each other; each keeps its own offsets in Spark's log.
 
-    Raises `UsageError` where a side lacks columns of the join or keys have different types.
+    Raises `UsageError` where they do not go together.
     """
-    if not (left.isStreaming and right.isStreaming):
+    if len(streams) != len(sides.names):
+        raise UsageError("give a stream for each side", code="sides", sides=sides.names, found=len(streams))
+    if not all(stream.isStreaming for stream in streams):
         raise UsageError("a side is not a stream: read it with spark.readStream", code="not-a-stream")
-    joined.schema(*(arrow_schema(side.schema, side.columns) for side in (left, right)))
-    return _side(joined, LEFT, left, right).unionByName(_side(joined, RIGHT, right, left))
+    named = dict(zip(sides.names, streams, strict=True))
+    schema = sides.schema({name: arrow_schema(one.schema, one.columns) for name, one in named.items()})
+    types = {
+        sides.prefixed(name, field.name): field.dataType for name, one in named.items() for field in one.schema.fields
+    }
+    parts = [_side(sides, name, one, schema.names, types) for name, one in named.items()]
+    return reduce(DataFrame.unionByName, parts)
 
 
-def _side(joined: Joined, name: str, own: DataFrame, other: DataFrame) -> DataFrame:
-    other_name = RIGHT if name == LEFT else LEFT
-    columns: list[Column] = [sf.col(f"`{key}`") for key in joined.on]
-    columns += [sf.lit(name).alias(SIDE), sf.col(f"`{joined.time_of(name)}`").alias(AT)]
-    columns += [sf.col(f"`{c}`").alias(f"{name}_{c}") for c in own.columns if c not in joined.on]
-    columns += [
-        sf.lit(None).cast(field.dataType).alias(f"{other_name}_{field.name}")
-        for field in other.schema.fields
-        if field.name not in joined.on
-    ]
-    return own.select(*columns)
+def _side(sides: Sides, name: str, own: DataFrame, columns: list[str], types: dict) -> DataFrame:  # type: ignore[type-arg]
+    there = {sides.prefixed(name, column): column for column in own.columns}
+    chosen: list[Column] = []
+    for column in columns:
+        if column == SIDE:
+            chosen.append(sf.lit(name).alias(SIDE))
+        elif column == AT:
+            chosen.append(sf.col(f"`{sides.time_of(name)}`").alias(AT))
+        elif column in there:
+            chosen.append(sf.col(f"`{there[column]}`").alias(column))
+        else:
+            chosen.append(sf.lit(None).cast(types[column]).alias(column))
+    return own.select(*chosen)
