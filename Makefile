@@ -14,16 +14,18 @@ help:
 	@echo "make clean      remove .venv and build leftovers"
 
 STORE ?= parquet
+# Test files at a time: each may start a Spark of its own.
+JOBS ?= 2
 
 demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
 test: $(VENV)/installed-dev
-	@echo "==> running the tests (a few minutes; Spark starts once)"
-	@$(PY) -m pytest $(ARGS)
+	@echo "==> running the tests ($(JOBS) at a time, a quarter of an hour on two cores)"
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-long: $(VENV)/installed-dev
-	@TIDEMARK_LONG=1 $(PY) -m pytest $(ARGS)
+	@TIDEMARK_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --timeout 0 $(ARGS)
 
 check: $(VENV)/installed-dev
 	@echo "==> ruff: lint and format"

@@ -24,6 +24,8 @@ from operators.aggregates import stddev as stddev
 from operators.aggregates import sum_ as sum_
 from operators.aggregates import top_n as top_n
 from operators.aggregates import variance as variance
+from operators.chains import Chain as Chain
+from operators.chains import chain as chain
 from operators.dedup.description import Deduplicated as Deduplicated
 from operators.dedup.description import deduplicated as deduplicated
 from operators.description import ACCUMULATING as ACCUMULATING
@@ -32,7 +34,16 @@ from operators.description import RETRACTING as RETRACTING
 from operators.description import Windowed as Windowed
 from operators.description import windowed as windowed
 from operators.joins import Joined as Joined
+from operators.joins import every as every
 from operators.joins import join as join
+from operators.joins import keep as keep
+from operators.merging import Merged as Merged
+from operators.merging import SessionJoined as SessionJoined
+from operators.merging import Unioned as Unioned
+from operators.merging import merge as merge
+from operators.merging import merge_accumulate as merge_accumulate
+from operators.merging import session_join as session_join
+from operators.merging import union as union
 from operators.progress import advance_time as advance_time
 from operators.progress import generation as generation
 from operators.progress.buffered import BufferProgress as BufferProgress
@@ -40,6 +51,8 @@ from operators.progress.generators import IngestionTime as IngestionTime
 from operators.progress.generators import Punctuation as Punctuation
 from operators.progress.generators import fixed as fixed
 from operators.progress.generators import max_event_time as max_event_time
+from operators.querying import Query as Query
+from operators.querying import query as query
 from operators.triggers import after_count as after_count
 from operators.triggers import after_processing_time as after_processing_time
 from operators.triggers import after_watermark as after_watermark
@@ -51,6 +64,7 @@ from operators.triggers import every_event_time as every_event_time
 from operators.triggers import every_processing_time as every_processing_time
 from operators.triggers import or_finally as or_finally
 from operators.triggers import repeatedly as repeatedly
+from operators.window_operator import JoinOperator as JoinOperator
 from operators.window_operator import Refused as Refused
 from operators.window_operator import WindowOperator as WindowOperator
 from operators.window_operator import run_operator as run_operator

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from operators.aggregates import BoundAggregate, bind, inputs
+from operators.aggregates.signed import linear
+from operators.aggregates.signed import signed as with_signs
 from operators.dedup.description import Deduplicated
 from operators.dedup.plan import UNTIL, DedupPlan
-from operators.description import Runnable, Windowed
+from operators.description import DISCARDING, Accumulation, Runnable, Windowed
 from operators.general.names import END, START
 from operators.general.plan import GeneralPlan
 from operators.joins.description import Joined
 from operators.joins.plan import JoinPlan
+from operators.merging.delays import by_side
+from operators.merging.description import Merged, SessionJoined, Unioned
+from operators.merging.sessions import SessionJoinPlan
+from operators.merging.union import UnionPlan
 from operators.plan import ONLY, PANE_KIND, PANE_TIME, PROCESSING_TIME, RESERVED, Plan
-from operators.progress.generators import Fixed, IngestionTime, MaxEventTime
-from operators.progress.tracker import Sources
-from operators.sense import check_sense
+from operators.progress.generators import Fixed, IngestionTime
+from operators.sense import check_sense, check_signed
 from operators.sides import AT, SIDE
 from operators.slices.plan import SlicePlan
 from operators.transition import LIMIT_US
@@ -25,15 +31,19 @@ from operators.triggers import DEFAULT
 from operators.watermarks import Watermarks, default_watermarks
 from operators.windows import Given, Global, Sessions, Sliding
 from statestore.errors import UsageError
+from statestore.messages.tables import OFFSET, ORIGIN
 from statestore.tables import TIME
 
 
-def input_columns(description: Runnable, available: Sequence[str]) -> list[str]:
-    """The input columns a description reads, each once, of those that are there."""
+def input_columns(description: Runnable, available: Sequence[str], *, signed: bool = False) -> list[str]:
+    """The input columns a description reads, each once, of those that are there; ``signed``: whether rows retract."""
     if isinstance(description, Deduplicated):
         return list(dict.fromkeys([*available, description.event_time, *description.on, *_claimed(description)]))
     if isinstance(description, Joined):
         return list(dict.fromkeys([*available, SIDE, AT, *description.on, *_claimed(description)]))
+    if isinstance(description, Unioned | SessionJoined):
+        shared = description.sides.shared
+        return list(dict.fromkeys([*available, SIDE, AT, *shared, *_claimed(description)]))
     assert isinstance(description, Windowed)
     kind = description.windows
     added = _added(description)
@@ -44,26 +54,35 @@ def input_columns(description: Runnable, available: Sequence[str]) -> list[str]:
         *([kind.gap_column] if isinstance(kind, Sessions) and kind.gap_column else []),
         *(name for name in (description.origin, description.offset) if name),
         *((START, END) if kind is None else ()),
-        *([PANE_KIND] if kind is None and PANE_KIND in available else []),
+        *([PANE_KIND] if signed or (kind is None and PANE_KIND in available) else []),
         *_claimed(description),
         *description.lateness.keep,
     ]
     return [name for name in dict.fromkeys(wanted) if name not in added]
 
 
-def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
-    """Check ``description`` against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
+def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False) -> Plan:
+    """Check ``description`` against the input's ``schema``. Raises `UsageError`; nothing has happened then.
+
+    ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
+    """
+    if signed and not isinstance(description, Unioned):
+        check_signed(description)
     if isinstance(description, Deduplicated):
         return _bind_dedup(description, schema)
     if isinstance(description, Joined):
         return _bind_join(description, schema)
+    if isinstance(description, Unioned):
+        return _bind_union(description, schema)
+    if isinstance(description, SessionJoined):
+        return _bind_sessions(description, schema)
     assert isinstance(description, Windowed)
     if not description.aggregates:
         raise UsageError("say what to compute: .aggregate(n=count())", code="no-aggregate")
     check_sense(description)
     if description.windows is None and not {START, END} <= set(schema.names):
         raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
-    columns = input_columns(description, schema.names)
+    columns = input_columns(description, schema.names, signed=signed)
     _present(columns, schema)
     added = _added(description)
     if clash := sorted(set(added) & set(schema.names)):
@@ -77,18 +96,20 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
     keys = tuple(_key_field(schema.field(name)) for name in description.key)
     _check_order(description, schema)
     types = pa.schema(
-        [pa.field(name, _input_type(name, times, description, schema)) for name in columns]
+        [pa.field(name, _input_type(name, times, description, schema, signed)) for name in columns]
         + [pa.field(name, TIME) for name in added]
     )
     place = description.event_time or next(iter(added), description.offset or "")
     aggregates = tuple(
         bind(name, one, types, description.event_time or place) for name, one in description.aggregates
     )
+    if signed:
+        aggregates = _with_signs(aggregates, description.mode)
     _check_names(description, aggregates)
     kind, lateness = description.windows or Given(), description.lateness
     late = kind.late if isinstance(kind, Sliding | Sessions) else None
     retained = description.retained
-    operator = SlicePlan if _is_simple(description) else GeneralPlan
+    operator = SlicePlan if _is_simple(description) and not signed else GeneralPlan
     plan = operator(
         name=description.name,
         kind=kind,
@@ -103,27 +124,45 @@ def bind_plan(description: Runnable, schema: pa.Schema) -> Plan:
         allowed_us=lateness.allowed_us if late is None else late,
         future_us=lateness.future_us if late is None else LIMIT_US,
         mode=description.mode,
-        configuration=description.describe(),
+        configuration=description.describe() | ({"signed": True} if signed else {}),
         triggers=description.triggers,
         rule=lateness.rule if late is None else "window",
         order=tuple(name for name in (description.origin, description.offset) if name),
         added=added,
         retain_us=retained.span_us if retained else 0,
         retain_windows=retained.windows if retained else None,
+        signed=signed,
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
 
 
+def _with_signs(aggregates: tuple[BoundAggregate, ...], mode: Accumulation) -> tuple[BoundAggregate, ...]:
+    """The aggregates over rows that may take others back."""
+    over = tuple(with_signs(bound, adds_up=mode == DISCARDING) for bound in aggregates)
+    if wrong := [bound.name for bound in over if mode == DISCARDING and not linear(bound)]:
+        raise UsageError(
+            "its input takes rows back: of that only a count, or a sum of whole numbers or decimals, can show what "
+            "is new alone; take another accumulation",
+            code="signed",
+            aggregates=wrong,
+        )
+    return over
+
+
 def _claimed(description: Runnable) -> list[str]:
     """Columns that the watermark is claimed by."""
-    return description.watermarks.columns if description.watermarks else []
+    if description.watermarks:
+        return description.watermarks.columns
+    return [SIDE] if isinstance(description, Merged) else []
 
 
 def _watermarks(description: Windowed | Deduplicated, column: str) -> Watermarks:
     """As described; by default the largest event time less a delay, or the clock."""
     if isinstance(description, Windowed) and description.processing_time:
         return Watermarks(Fixed(0))
+    if isinstance(description, Merged):
+        return description.watermarks or by_side(description.sides, description.delays_us)
     return description.watermarks or default_watermarks(column, description.watermark_delay_us)
 
 
@@ -136,9 +175,13 @@ def _added(description: Windowed) -> tuple[str, ...]:
     return (PANE_TIME,) if description.windows is None and description.event_time is None else ()
 
 
-def _input_type(name: str, times: Sequence[str], description: Windowed, schema: pa.Schema) -> pa.DataType:
+def _input_type(
+    name: str, times: Sequence[str], description: Windowed, schema: pa.Schema, signed: bool
+) -> pa.DataType:
     if name in times:
         return TIME
+    if signed and name == PANE_KIND:
+        return pa.string()
     return pa.int64() if name == description.offset else schema.field(name).type
 
 
@@ -155,20 +198,16 @@ def _check_order(description: Windowed, schema: pa.Schema) -> None:
 
 
 def _bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
-    columns = _present(input_columns(description, schema.names), schema)
-    _check_event_time(AT, schema)
-    if clash := sorted({"reason", "watermark", "kind"} & set(columns)):
-        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
-    types = pa.schema([pa.field(name, TIME if name == AT else schema.field(name).type) for name in columns])
-    by_side = Watermarks(MaxEventTime(AT, description.watermark_delay_us), Sources(description.sides.names), SIDE)
-    return JoinPlan(
+    taken = (PANE_KIND, *((START, END) if description.windows is not None else ()))
+    types = _side_types(description, schema, taken)
+    plan = JoinPlan(
         name=description.name,
         kind=description.windows or Global(),
         event_time=AT,
         input_schema=types,
         key_fields=tuple(_key_field(types.field(name)) for name in description.on),
         aggregates=(),
-        watermarks=description.watermarks or by_side,
+        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
         allowed_us=description.allowed_us,
         future_us=60_000_000,
         mode="discarding",
@@ -177,6 +216,87 @@ def _bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
         rule="window",
         joined=description,
     )
+    for side in description.sides.names:
+        for what in (OFFSET, ORIGIN):
+            _check_place(types, plan.given(side, what), what)
+    positions = tuple((side, _position_of(plan, side)) for side in description.sides.names)
+    if description.own is not None:
+        plan = replace(plan, watermarks=replace(plan.watermarks, positions=positions, side=SIDE))
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    return replace(plan, mode="retracting") if plan.takes_back else plan
+
+
+def _position_of(plan: JoinPlan, side: str) -> str:
+    """The column that places the rows of a side."""
+    return plan.given(side, OFFSET) or AT if plan.joined.by_offset(side) else AT
+
+
+def _check_place(types: pa.Schema, column: str | None, what: str) -> None:
+    """That a side's offset or origin is there, and can be one."""
+    if column is None:
+        return
+    if column not in types.names:
+        raise UsageError("a side lacks columns", code="column-missing", missing=[column])
+    if what == OFFSET and not pa.types.is_integer(types.field(column).type):
+        raise UsageError(
+            "offsets are whole numbers", code="offset", column=column, type=str(types.field(column).type)
+        )
+    if what == ORIGIN:
+        _key_field(types.field(column))
+
+
+def _bind_union(description: Unioned, schema: pa.Schema) -> UnionPlan:
+    types = _side_types(description, schema, ())
+    return UnionPlan(
+        name=description.name,
+        kind=Global(),
+        event_time=AT,
+        input_schema=types,
+        key_fields=(types.field(AT),),
+        aggregates=(),
+        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
+        allowed_us=0,
+        future_us=60_000_000,
+        mode="retracting" if PANE_KIND in types.names else "discarding",
+        configuration=description.describe(),
+        triggers=DEFAULT,
+        rule="event",
+    )
+
+
+def _bind_sessions(description: SessionJoined, schema: pa.Schema) -> SessionJoinPlan:
+    types = _side_types(description, schema, (START, END, PANE_KIND))
+    return SessionJoinPlan(
+        name=description.name,
+        kind=description.windows,
+        event_time=AT,
+        input_schema=types,
+        key_fields=tuple(_key_field(types.field(name)) for name in description.on),
+        aggregates=(),
+        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
+        allowed_us=description.allowed_us,
+        future_us=60_000_000,
+        # A row that is not late is never of a session that was shown.
+        mode="retracting" if description.allowed_us else "discarding",
+        configuration=description.describe(),
+        triggers=DEFAULT,
+        rule="window",
+        joined=description,
+    )
+
+
+def _side_types(
+    description: Joined | Unioned | SessionJoined, schema: pa.Schema, taken: tuple[str, ...]
+) -> pa.Schema:
+    """The one stream's columns, plain where they are dictionaries: as tables have them."""
+    columns = _present(input_columns(description, schema.names), schema)
+    _check_event_time(AT, schema)
+    if clash := sorted({"reason", "watermark", *taken} & set(columns)):
+        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+    types = [schema.field(name).type for name in columns]
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
+    pairs = zip(columns, plain, strict=True)
+    return pa.schema([pa.field(name, TIME if name == AT else kind) for name, kind in pairs])
 
 
 def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:
@@ -261,7 +381,10 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
         clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
         if clash:
             raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
-    given = {START, END} if description.windows is not None else set()
+    kind = description.windows
+    # Where the ledger names the windows that refused an event.
+    named = description.triggers.finishes or (isinstance(kind, Sliding) and kind.size > kind.slide)
+    given = {START, END} if kind is not None and named else set()
     clash = sorted(set(input_columns(description, ())) & ({"reason", "watermark", ONLY} | given))
     if clash:
         raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)

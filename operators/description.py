@@ -159,7 +159,7 @@ class Windowed(Runnable):
     retained: Retained | None = None
     watermarks: Watermarks | None = None
 
-    def window(self, windows: Windows) -> Windowed:
+    def window(self, windows: Windows) -> Self:
         """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`.
 
         Without any, rows belong to the windows they name themselves, in ``window_start`` and ``window_end``: those of
@@ -181,7 +181,7 @@ class Windowed(Runnable):
         sources: Sequence[str] = (),
         idle_timeout: Span | None = None,
         own_timeouts: Mapping[str, Span] | None = None,
-    ) -> Windowed:
+    ) -> Self:
         """The watermark of each source is its newest CTI, by settings that `operators.progress.advance_time` makes;
         what comes behind it is dropped or adjusted. ``sources`` and the rest are as in `watermark`.
 
@@ -203,7 +203,7 @@ class Windowed(Runnable):
         lateness = self.lateness if self.lateness.given else replace(self.lateness, allowed_us=0)
         return replace(self, watermarks=given_ctis(ctis, by or self.origin, known), lateness=lateness)
 
-    def aggregate(self, **aggregates: Aggregate) -> Windowed:
+    def aggregate(self, **aggregates: Aggregate) -> Self:
         """What to compute per key and window: ``name=count()``, ``name=mean("column")`` and so on."""
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
@@ -225,7 +225,7 @@ class Windowed(Runnable):
         rule: Rule = "event",
         keep: str | Sequence[str] = (),
         future: Span = "60 seconds",
-    ) -> Windowed:
+    ) -> Self:
         """Take events up to ``allowed`` behind the watermark (60 seconds by default, 0 with `advance_time`); later
         ones go to the late ledger.
 
@@ -244,7 +244,7 @@ class Windowed(Runnable):
             raise UsageError("the rule of lateness is event or window", code="late-rule", found=repr(rule))
         return replace(self, lateness=Lateness(allowed_us, rule, kept, future_us, given=allowed is not None))
 
-    def retain(self, span: Span | None = None, *, windows: int | None = None) -> Windowed:
+    def retain(self, span: Span | None = None, *, windows: int | None = None) -> Self:
         """Keep a window for ``span`` after its end, to be read and to take what `feed_back` brings; with ``windows``
         only that many of the grid behind the watermark. By default, and at least, it is kept while it takes events.
         """
@@ -269,7 +269,7 @@ class Windowed(Runnable):
         only_updated: bool = False,
         when: Trigger | None = None,
         per_element: bool = False,
-    ) -> Windowed:
+    ) -> Self:
         """When a window shows a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
         (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it
         takes no more (``never``, ``if_new``, ``always``; by default ``if_new`` where an event might stay unseen).
@@ -289,7 +289,7 @@ class Windowed(Runnable):
         chosen: Closing = closing if closing is not None else "if_new" if unseen else "never"
         return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when, per_element))
 
-    def timestamps(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Windowed:
+    def timestamps(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Self:
         """Give panes a column ``timestamp``, for whoever reads them as events: the last moment of the window, or the
         earliest or latest event in the pane.
         """
@@ -303,7 +303,7 @@ class Windowed(Runnable):
             raise UsageError("say which column is the event time", code="pane-timestamp", found=choice)
         return self.aggregate(timestamp=min_(self.event_time) if choice == "earliest" else max_(self.event_time))
 
-    def accumulation(self, mode: Accumulation) -> Windowed:
+    def accumulation(self, mode: Accumulation) -> Self:
         """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""
         if mode not in (ACCUMULATING, DISCARDING, RETRACTING):
             raise UsageError(

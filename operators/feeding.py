@@ -12,6 +12,7 @@ from operators.assignment import assign
 from operators.delivery import read_rows
 from operators.general.plan import GeneralPlan
 from operators.job import Job
+from operators.plan import Plan
 from operators.prepare import PURGED, VERY_LATE
 from operators.slices.plan import SlicePlan
 from recovery.fork import advice
@@ -21,22 +22,33 @@ from statestore.errors import UsageError
 log = logging.getLogger("tidemark")
 
 
-def to_feed(job: Job, rows: pa.Table | None) -> pa.Table:
-    """The events to feed back: ``rows``, or all of the ledger that came too late and was not fed before.
+def to_feed(job: Job, rows: pa.Table | None, operator: str | None = None) -> dict[str, pa.Table]:
+    """Events to feed back, by operator: ``rows``, or all of the ledgers that came too late and was not fed before.
 
-    Raises `UsageError` where the job keeps no windows, or has nothing that could be fed.
+    Raises `UsageError` where no operator keeps windows, or it is not said which one ``rows`` are for.
     """
-    plan = job.plan
-    if not isinstance(plan, GeneralPlan | SlicePlan):
+    windowed = {name: plan for name, plan in job.graph.plans.items() if isinstance(plan, GeneralPlan | SlicePlan)}
+    if not windowed:
         raise UsageError("this description has no windows to feed events back to", code="feed")
+    chosen = [name for name in windowed if operator in (None, name)]
+    if not chosen or (rows is not None and len(chosen) > 1):
+        raise UsageError(
+            "say which operator takes them: operator=...",
+            code="feed-operator",
+            operator=operator,
+            there=list(windowed),
+        )
     if rows is not None:
-        return rows
-    found = [plan.late_schema.empty_table()]
+        return {chosen[0]: rows} if rows.num_rows else {}
+    found = {name: [windowed[name].late_schema.empty_table()] for name in chosen}
     for manifest in job.checkpoint.history():
-        if manifest.id > job.head.fed and manifest.late:
-            ledger = read_rows(job.checkpoint, manifest.late, plan.late_schema)
-            found.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
-    return pa.concat_tables(found)
+        if manifest.id <= job.head.fed or not manifest.late:
+            continue
+        for name, tables in found.items():
+            ledger = read_rows(job.checkpoint, manifest.late_of(name), windowed[name].late_schema)
+            tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
+    whole = {name: pa.concat_tables(tables) for name, tables in found.items()}
+    return {name: table for name, table in whole.items() if table.num_rows}
 
 
 def warn_of_purged(job: Job, fed: Manifest) -> str | None:
@@ -44,11 +56,16 @@ def warn_of_purged(job: Job, fed: Manifest) -> str | None:
 
     The command is logged and returned; None where nothing was purged, or no checkpoint that is left had the windows.
     """
-    plan = job.plan
-    rows = read_rows(job.checkpoint, fed.late, plan.late_schema)
-    rows = rows.filter(pc.equal(rows["reason"], PURGED))
-    if not rows.num_rows:
-        return None
+    command = None
+    for name, plan in job.graph.plans.items():
+        rows = read_rows(job.checkpoint, fed.late_of(name), plan.late_schema)
+        rows = rows.filter(pc.equal(rows["reason"], PURGED))
+        if rows.num_rows:
+            command = _warn(job, plan, fed, rows)
+    return command
+
+
+def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
     index, _, ends = assign(plan.kind, rows[plan.event_time].cast(pa.int64()).to_numpy(), rows)
     last = np.full(rows.num_rows, np.iinfo(np.int64).min)
     np.maximum.at(last, index, ends)
@@ -60,7 +77,8 @@ def warn_of_purged(job: Job, fed: Manifest) -> str | None:
         manifest.id
         for manifest in job.checkpoint.history()
         if manifest.id < fed.id
-        and (manifest.watermark_us is None or plan.forgotten(manifest.watermark_us) < earliest)
+        and (mark := manifest.operators.get(plan.name)) is not None
+        and (mark.watermark_us is None or plan.forgotten(mark.watermark_us) < earliest)
     ]
     command = advice(job.checkpoint.objects.root, kept[-1]) if kept else None
     log.warning(

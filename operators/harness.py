@@ -12,7 +12,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from operators.binding import bind_plan
+from operators.chains.binding import bind_graph
+from operators.chains.graph import one_batch
+from operators.chains.running import GraphRound, fed_back, run_here
 from operators.delivery import read_rows
 from operators.description import Runnable
 from operators.feeding import to_feed
@@ -20,13 +22,12 @@ from operators.general.names import GROUPS
 from operators.general.panes import results_of
 from operators.general.plan import GeneralPlan
 from operators.job import Job, Position
-from operators.partition import Round, no_arrivals, run_partition
 from operators.plan import Plan
 from operators.slices.plan import SlicePlan
 from operators.slices.step import whole_windows
 from operators.standalone import take
 from operators.transition import BEGINNING_US
-from operators.watermarks import Progress, at_least
+from operators.watermarks import Progress
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest
 from statestore.errors import UsageError
@@ -34,10 +35,12 @@ from statestore.opening import open_store
 from statestore.store import Memory, StateView, StoreConfig
 
 Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
+Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
 class Harness:
-    """A description under test. ``schema`` is that of the input; ``folder`` is where its checkpoint lies.
+    """A description under test. ``schema`` is that of the input, or those of a chain's streams by name; ``folder`` is
+    where its checkpoint lies.
 
     The watermark follows the events as described, and `advance_watermark` moves it further; with
     ``generate=False`` it moves by that alone. Processing time begins at 0 and moves by `advance_processing_time`.
@@ -46,7 +49,7 @@ class Harness:
     def __init__(
         self,
         description: Runnable,
-        schema: pa.Schema,
+        schema: Schemas,
         *,
         store: StoreConfig | None = None,
         folder: str | os.PathLike[str] | None = None,
@@ -59,105 +62,119 @@ class Harness:
         self._now = 0
         self._job = self._begin()
 
-    def feed(self, rows: Rows) -> pa.Table:
-        """One batch of events; the panes it shows, in order."""
+    def feed(self, rows: Rows | Mapping[str, Rows]) -> pa.Table:
+        """One batch of events, by stream where there are several; the panes it shows, in order."""
         round_ = self._job.round(self._now)
-        batch = rows if isinstance(rows, pa.Table) else self._table(rows)
-        results = take(round_, batch, generate=self._generate)
+        schemas = self._schemas()
+        streams = dict(rows) if isinstance(rows, Mapping) else one_batch(self._job.graph, _table(rows, schemas))
+        tables = {name: _table(own, {name: schemas[name]}) for name, own in streams.items()}
+        results = take(round_, one_batch(self._job.graph, tables), generate=self._generate)
         return self._panes(self._job.commit(results, "batch", self._position(round_), delivered=0))
 
-    def feed_back(self, rows: Rows | None = None) -> pa.Table:
+    def feed_back(self, rows: Rows | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
-        given = rows if rows is None or isinstance(rows, pa.Table) else self._table(rows)
-        back = to_feed(self._job, given)
-        if not back.num_rows:
+        given = rows if rows is None or isinstance(rows, pa.Table) else _table(rows, self._schemas())
+        back = to_feed(self._job, given, operator)
+        if not back:
             return self._job.plan.pane_schema.empty_table()
         round_ = self._job.round(self._now, feeding=True)
-        manifest = self._job.commit(take(round_, back), "feed", self._position(round_), delivered=0, fed=rows is None)
+        results = run_here(round_, fed_back(round_, back))
+        manifest = self._job.commit(results, "feed", self._position(round_), delivered=0, fed=rows is None)
         return self._panes(manifest)
 
-    def _table(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-        return pa.Table.from_pylist(list(rows), self._schema)
+    def _schemas(self) -> Mapping[str, pa.Schema]:
+        if isinstance(self._schema, pa.Schema):
+            return dict.fromkeys(self._job.graph.streams, self._schema)
+        return self._schema
 
     def advance_watermark(self, time_us: int) -> pa.Table:
         """Every event before ``time_us`` has been seen. A step back is ignored, as everywhere."""
-        return self._tick(at_least(self._job.round(self._now).progress, time_us))
+        round_ = self._job.round(self._now)
+        return self._tick(round_.graph.reached(round_.progress, time_us, self._now))
 
     def advance_processing_time(self, time_us: int) -> pa.Table:
         """The clock shows ``time_us``. Raises `UsageError` when it would go back."""
         if time_us < self._now:
             raise UsageError("processing time does not go back", code="clock", now=self._now, asked=time_us)
         self._now = time_us
-        return self._tick(self._job.round(time_us).after([]))
+        return self._tick(self._job.round(time_us).after({}))
 
     def finish(self) -> pa.Table:
         """The input has ended: every window shows what is due, and nothing is taken any more."""
-        return self._tick(self._job.plan.watermarks.finished(self._job.progress), drained=True)
+        return self._tick(self._job.graph.finished(self._job.progress), drained=True)
 
     def restart(self) -> None:
         """A new instance, from the durable files alone."""
         self._job = self._begin()
 
-    def ledger(self) -> pa.Table:
-        """Every event that was rejected so far, with the reason and the watermark it met."""
-        checkpoint, schema = self._job.checkpoint, self._job.plan.late_schema
-        found = [read_rows(checkpoint, manifest.late, schema) for manifest in checkpoint.history()]
+    def ledger(self, operator: str | None = None) -> pa.Table:
+        """Every event rejected so far, with the reason and the watermark it met; of one operator of a chain."""
+        checkpoint, plan = self._job.checkpoint, self._plan(operator)
+        schema = plan.late_schema
+        found = [read_rows(checkpoint, manifest.late_of(plan.name), schema) for manifest in checkpoint.history()]
         return pa.concat_tables([schema.empty_table(), *found])
 
-    def windows(self) -> pa.Table:
+    def windows(self, operator: str | None = None) -> pa.Table:
         """Windows that are kept, by key, with their values as they stand; none after `finish`.
 
         Raises `UsageError` for a description without windows.
         """
-        plan = self._job.plan
+        plan = self._plan(operator)
         if not isinstance(plan, GeneralPlan | SlicePlan):
             raise UsageError("this description has no windows", code="harness-windows")
-        kept = [] if self._job.head.drained else self._kept()
+        kept = [] if self._job.head.drained else self._kept(plan)
         parts = [results_of(plan, rows) for rows in kept]
         names = ["window_start", "window_end", *plan.key_names, *(a.name for a in plan.aggregates)]
         schema = pa.schema([plan.pane_schema.field(name) for name in names])
         return pa.concat_tables([schema.empty_table(), *parts])
 
-    def state(self, table: str) -> pa.Table:
+    def state(self, table: str, operator: str | None = None) -> pa.Table:
         """The rows of a state table, by partition, in the order of its key. Raises `UsageError` for another name."""
-        specs = {spec.name: spec for spec in self._job.plan.tables}
+        plan = self._plan(operator)
+        specs = {spec.name: spec for spec in plan.tables}
         if table not in specs:
             raise UsageError("there is no such table", code="harness-state", table=table, tables=sorted(specs))
-        rows = self._read(lambda store: list(store.scan(table)))
+        rows = self._read(plan, lambda store: list(store.scan(table)))
         return pa.concat_tables([specs[table].schema.empty_table(), *rows])
 
     def counters(self) -> dict[str, int]:
         """Events and panes by class, since the beginning."""
         return dict(self._job.head.totals)
 
-    def _kept(self) -> list[pa.Table]:
-        plan, watermark = self._job.plan, self._job.head.watermark_us
-        return self._read(lambda store: _windows_in(plan, store, watermark))
+    def _plan(self, operator: str | None) -> Plan:
+        """The operator of this name; by default the one whose panes are shown."""
+        plans = self._job.graph.plans
+        if operator is not None and operator not in plans:
+            raise UsageError("there is no such operator", code="harness-operator", found=operator, there=list(plans))
+        return plans[operator] if operator is not None else self._job.plan
 
-    def _read(self, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
+    def _kept(self, plan: Plan) -> list[pa.Table]:
+        watermark = self._job.head.operators[plan.name].watermark_us
+        return self._read(plan, lambda store: _windows_in(plan, store, watermark))
+
+    def _read(self, plan: Plan, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
         """What ``rows`` finds in each state partition."""
-        objects, plan = self._job.checkpoint.objects, self._job.plan
+        objects = self._job.checkpoint.objects
         found = []
         for number, base in enumerate(self._job.head.operators[plan.name].partitions):
-            identity = f"{self._folder}/harness/{number}"
+            identity = f"{self._folder}/harness/{plan.name}/{number}"
             with open_store(self._store, objects, identity, plan.tables, base) as store:
                 found += rows(store)
         return found
 
     def _begin(self) -> Job:
-        plan = bind_plan(self._description, self._schema)
-        job = Job.begin(plan, Checkpoint.open_or_create(self._folder), self._store, partitions=self._partitions)
+        graph = bind_graph(self._description, self._schema)
+        job = Job.begin(graph, Checkpoint.open_or_create(self._folder), self._store, partitions=self._partitions)
         self._now = max(self._now, job.head.processing_us or 0)
         return job
 
-    def _tick(self, after: Progress, *, drained: bool = False) -> pa.Table:
+    def _tick(self, after: dict[str, Progress], *, drained: bool = False) -> pa.Table:
         round_ = self._job.round(self._now)
-        nothing = no_arrivals(self._job.plan)
-        results = [run_partition(round_, number, nothing, after) for number in range(round_.partitions)]
+        results = run_here(round_, [], after)
         position = self._position(round_)
         return self._panes(self._job.commit(results, "tick", position, delivered=0, drained=drained))
 
-    def _position(self, round_: Round) -> Position:
+    def _position(self, round_: GraphRound) -> Position:
         return Position(processing_us=round_.now_us)
 
     def _panes(self, manifest: Manifest) -> pa.Table:
@@ -169,3 +186,12 @@ def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[
         bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
         return [whole_windows(plan, store, bound)]
     return list(store.scan(GROUPS))
+
+
+def _table(rows: Rows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
+    """Rows of the one stream that ``schemas`` is of."""
+    if isinstance(rows, pa.Table):
+        return rows
+    if len(schemas) != 1:
+        raise UsageError("give rows of each stream by its name", code="streams", streams=list(schemas))
+    return pa.Table.from_pylist(list(rows), next(iter(schemas.values())))

@@ -5,12 +5,15 @@ One method publishes, `commit`; everything before it can be thrown away, everyth
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from operators.chains.graph import Graph, Node
+from operators.chains.running import GraphRound
 from operators.partition import PartitionResult, Round
 from operators.plan import Plan
 from operators.progress.advance_time import Advance
@@ -31,6 +34,8 @@ from statestore.errors import IncompatibleError, UsageError, invariant
 from statestore.files.segments import PartitionState
 from statestore.store import StoreConfig
 
+log = logging.getLogger("tidemark")
+
 Hook = Callable[[str, int], None]
 """Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
 
@@ -49,20 +54,21 @@ class Position:
 
 
 class Job:
-    """A plan on an opened checkpoint, in one writer epoch."""
+    """A graph of operators on an opened checkpoint, in one writer epoch."""
 
-    def __init__(self, plan: Plan, checkpoint: Checkpoint, store: StoreConfig, head: Head, hook: Hook) -> None:
-        self.plan = plan
+    def __init__(self, graph: Graph, checkpoint: Checkpoint, store: StoreConfig, head: Head, hook: Hook) -> None:
+        self.graph = graph
         self.checkpoint = checkpoint
         self._store = store
         self._head = head
         self._hook = hook
-        self._progress = restarted(progress_of(self.head) or plan.watermarks.begin())
+        kept = {name: progress_of(operator) for name, operator in self.head.operators.items()}
+        self._progress = {name: restarted(kept.get(name) or begun) for name, begun in graph.begin().items()}
 
     @classmethod
     def begin(
         cls,
-        plan: Plan,
+        graph: Graph,
         checkpoint: Checkpoint,
         store: StoreConfig,
         *,
@@ -78,13 +84,13 @@ class Job:
         newest = checkpoint.head()
         head = newest.manifest if newest else None
         if head is not None:
-            _check_configuration(plan, head)
+            _check_configuration(graph, head)
         check(head)
         if newest is not None and newest.manifest.drained:
-            return cls(plan, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced
+            return cls(graph, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced
         if head is None:
             _check_partitions(partitions)
-            manifest = _first(plan, checkpoint, partitions)
+            manifest = _first(graph, checkpoint, partitions)
         else:
             invariant(newest is not None, "a head has a checksum")
             manifest = msgspec.structs.replace(
@@ -95,20 +101,26 @@ class Job:
                 writer=checkpoint.writer,
                 kind="fence",
                 created_us=now_us(),
+                operators=_taken_over(graph, head),
                 panes=(),
                 late=(),
                 counters={},
                 watermark_before_us=head.watermark_us,
             )
-        return cls(plan, checkpoint, store, checkpoint.publish(manifest), hook)
+        return cls(graph, checkpoint, store, checkpoint.publish(manifest), hook)
 
     @property
     def head(self) -> Manifest:
         """The newest checkpoint of this job."""
         return self._head.manifest
 
-    def round(self, now_us: int | None = None, *, feeding: bool = False) -> Round:
-        """What every partition is told about the next checkpoint, at this processing time (default: the last one's).
+    @property
+    def plan(self) -> Plan:
+        """The operator whose panes the job shows."""
+        return self.graph.output
+
+    def round(self, now_us: int | None = None, *, feeding: bool = False) -> GraphRound:
+        """What all are told about the next checkpoint, at this processing time (default: the last one's).
         ``feeding``: its input comes back from the late ledger.
 
         Raises `UsageError` once drained.
@@ -122,26 +134,31 @@ class Job:
             )
         was = self.head.processing_us
         now = max(known) if (known := [t for t in (was, now_us) if t is not None]) else 0
-        return Round(
-            root=self.checkpoint.objects.root,
-            job_id=self.checkpoint.marker.job_id,
-            plan=self.plan,
-            store=self._store,
-            base=self._operator.partitions,
-            sequence=self.head.id + 1,
-            progress=self._progress,
-            was_us=now if was is None else was,
-            now_us=now,
-            origins=self.head.origins,
-            feeding=feeding,
-        )
+        rounds = {
+            name: Round(
+                root=self.checkpoint.objects.root,
+                job_id=self.checkpoint.marker.job_id,
+                plan=plan,
+                store=self._store,
+                base=self.head.operators[name].partitions,
+                sequence=self.head.id + 1,
+                progress=self._progress[name],
+                was_us=now if was is None else was,
+                now_us=now,
+                origins=self.head.operators[name].origins,
+                feeding=feeding,
+                shows=plan is self.graph.output,
+            )
+            for name, plan in self.graph.plans.items()
+        }
+        return GraphRound(self.graph, rounds)
 
     @property
-    def progress(self) -> Progress:
-        """How far the sources have come."""
+    def progress(self) -> dict[str, Progress]:
+        """How far the sources of each operator have come."""
         return self._progress
 
-    def waited(self, progress: Progress) -> None:
+    def waited(self, progress: dict[str, Progress]) -> None:
         """Time has gone by and nothing has changed but for how long sources have been quiet: nothing is published."""
         self._progress = progress
 
@@ -159,12 +176,18 @@ class Job:
 
         Raises `FencedError` or `ConflictError`; nothing was published then.
         """
-        head, operator = self.head, self._operator
-        results = sorted(results, key=lambda result: result.partition)
-        self._check_results(results)
+        head = self.head
+        answers = {
+            name: sorted((one for one in results if one.operator == name), key=lambda one: one.partition)
+            for name in self.graph.plans
+        }
+        for name, own in answers.items():
+            _check_results(name, head.operators[name], own)
         self._hook("before-manifest", head.id + 1)
-        counters = total([result.counters for result in results])
-        max_events = [r.max_event_us for r in results if r.max_event_us is not None]
+        operators = {name: _moved(head.operators[name], own) for name, own in answers.items()}
+        ordered = [one for own in answers.values() for one in own]
+        counters = total([self._named(one) for one in ordered])
+        max_events = [one.max_event_us for one in ordered if one.max_event_us is not None]
         if head.max_event_us is not None:
             max_events.append(head.max_event_us)
         manifest = Manifest(
@@ -176,70 +199,83 @@ class Job:
             writer=self.checkpoint.writer,
             kind=kind,
             created_us=now_us(),
-            operators={self.plan.name: msgspec.structs.replace(operator, partitions=tuple(r.state for r in results))},
-            watermark_us=mark_of(results[0].progress),
+            operators=operators,
+            watermark_us=_furthest_behind(operators),
             watermark_before_us=head.watermark_us,
             max_event_us=max(max_events, default=None),
             processing_us=_latest(head.processing_us, position.processing_us),
             drained=drained,
             spark=position.spark or head.spark,
             input=position.input or head.input,
-            panes=tuple(ref for result in results for ref in result.panes),
-            late=tuple(ref for result in results for ref in result.late),
+            panes=tuple(ref for one in ordered for ref in one.panes),
+            late=tuple(ref for one in ordered for ref in one.late),
             delivered=delivered,
             counters=counters,
             totals=total([head.totals, counters]),
-            **_kept(results[0].progress),
-            due_us=min((r.due_us for r in results if r.due_us is not None), default=None),
-            origins=results[0].origins or head.origins,
             fed=head.id if fed else head.fed,
         )
         self._head = self.checkpoint.publish(manifest)
-        self._progress = results[0].progress
+        self._progress = {name: own[0].progress for name, own in answers.items()}
         self._hook("after-manifest", manifest.id)
         return manifest
 
-    @property
-    def _operator(self) -> OperatorState:
-        return self.head.operators[self.plan.name]
-
-    def _check_results(self, results: Sequence[PartitionResult]) -> None:
-        """Every partition has answered once, from our base, and all saw the same input and watermark."""
-        expected = [(i, state.lineage) for i, state in enumerate(self._operator.partitions)]
-        found = [(result.partition, result.base_lineage) for result in results]
-        invariant(found == expected, "each partition answers once, from the base it was told", found=found)
-        for part in ("progress", "max_event_us", "inputs", "origins"):
-            values = [getattr(result, part) for result in results]
-            invariant(
-                all(value == values[0] for value in values),
-                "all partitions saw the same input",
-                part=part,
-                values=values,
-            )
+    def _named(self, result: PartitionResult) -> dict[str, int]:
+        """Its counters, with the operator's name where there are several."""
+        if self.graph.single:
+            return result.counters
+        return {f"{result.operator}.{name}": count for name, count in result.counters.items()}
 
 
-def progress_of(manifest: Manifest) -> Progress | None:
-    """How far the sources had come; None before the first batch."""
-    if manifest.progress is None:
-        return None
-    buffers = msgspec.convert(manifest.buffers, BufferState) if manifest.buffers is not None else None
-    advances = msgspec.convert(manifest.advances, dict[str, Advance])
-    return Progress(msgspec.convert(manifest.progress, Tracker), advances, buffers)
+def _check_results(name: str, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
+    """Every partition has answered once, from our base, and all saw the same input and watermark."""
+    expected = [(number, state.lineage) for number, state in enumerate(operator.partitions)]
+    found = [(one.partition, one.base_lineage) for one in results]
+    invariant(found == expected, "each partition answers once, from the base it was told", operator=name, found=found)
+    for part in ("progress", "max_event_us", "inputs", "origins"):
+        values = [getattr(one, part) for one in results]
+        invariant(
+            all(value == values[0] for value in values),
+            "all partitions saw the same input",
+            operator=name,
+            part=part,
+            values=values,
+        )
 
 
-def _kept(progress: Progress) -> dict[str, Any]:
-    """The manifest's fields of it, as plain values: `recovery` knows nothing of operators."""
-    plain = msgspec.to_builtins(progress)
-    return {"progress": plain["tracker"], "advances": plain["advances"], "buffers": plain["buffers"]}
-
-
-def _first(plan: Plan, checkpoint: Checkpoint, partitions: int) -> Manifest:
-    operator = OperatorState(
-        configuration=plan.configuration,
-        fingerprint=plan.fingerprint,
-        tables=plan.tables,
-        partitions=(PartitionState(),) * partitions,
+def _moved(operator: OperatorState, results: Sequence[PartitionResult]) -> OperatorState:
+    """An operator as its partitions left it."""
+    progress = results[0].progress
+    plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
+    return msgspec.structs.replace(
+        operator,
+        partitions=tuple(one.state for one in results),
+        watermark_us=mark_of(progress),
+        watermark_before_us=operator.watermark_us,
+        origins=results[0].origins or operator.origins,
+        progress=plain["tracker"],
+        advances=plain["advances"],
+        buffers=plain["buffers"],
+        due_us=min((one.due_us for one in results if one.due_us is not None), default=None),
     )
+
+
+def _furthest_behind(operators: dict[str, OperatorState]) -> int | None:
+    """The smallest watermark; None while one has none."""
+    marks = [one.watermark_us for one in operators.values()]
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if len(known) == len(marks) else None
+
+
+def progress_of(operator: OperatorState) -> Progress | None:
+    """How far its sources had come; None before the first batch."""
+    if operator.progress is None:
+        return None
+    buffers = msgspec.convert(operator.buffers, BufferState) if operator.buffers is not None else None
+    advances = msgspec.convert(operator.advances, dict[str, Advance])
+    return Progress(msgspec.convert(operator.progress, Tracker), advances, buffers)
+
+
+def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
     return Manifest(
         format=FORMAT,
         id=1,
@@ -249,8 +285,34 @@ def _first(plan: Plan, checkpoint: Checkpoint, partitions: int) -> Manifest:
         writer=checkpoint.writer,
         kind="fence",
         created_us=now_us(),
-        operators={plan.name: operator},
+        operators={node.plan.name: _begun(node, partitions) for node in graph.nodes},
     )
+
+
+def _begun(node: Node, partitions: int) -> OperatorState:
+    """An operator without state."""
+    return OperatorState(
+        configuration=node.plan.configuration,
+        fingerprint=node.plan.fingerprint,
+        tables=node.plan.tables,
+        partitions=(PartitionState(),) * partitions,
+        inputs=node.origins,
+    )
+
+
+def _taken_over(graph: Graph, head: Manifest) -> dict[str, OperatorState]:
+    """The state of the operators that were there, and of those that are new."""
+    partitions = len(next(iter(head.operators.values())).partitions)
+    found = {}
+    for node in graph.nodes:
+        stored = head.operators.get(node.plan.name)
+        if stored is None:
+            log.warning("operator %s is new in this job: it begins without state", node.plan.name)
+        new = _begun(node, partitions)
+        found[node.plan.name] = new if stored is None else msgspec.structs.replace(stored, inputs=new.inputs)
+    for name in sorted(set(head.operators) - set(found)):
+        log.warning("operator %s is not in this job any more: its state ends with checkpoint %d", name, head.id)
+    return found
 
 
 def _check_partitions(partitions: int) -> None:
@@ -258,23 +320,26 @@ def _check_partitions(partitions: int) -> None:
         raise UsageError("state has between 1 and 32768 partitions", code="partitions", found=partitions)
 
 
-def _check_configuration(plan: Plan, head: Manifest) -> None:
-    stored = head.operators.get(plan.name)
-    if stored is None:
+def _check_configuration(graph: Graph, head: Manifest) -> None:
+    """That operators known by name are what they were."""
+    if not set(graph.plans) & set(head.operators):
         raise IncompatibleError(
             "this checkpoint belongs to another job: give this job a folder of its own",
             code="other-job",
-            expected=plan.name,
+            expected=", ".join(graph.plans),
             found=sorted(head.operators),
         )
-    if stored.fingerprint == plan.fingerprint:
-        return
-    changed = _difference(stored.configuration, plan.configuration) or {"input types": "changed"}
-    raise IncompatibleError(
-        "the job's configuration has changed since this checkpoint: put it back, or start with a new folder",
-        code="configuration-changed",
-        changed=changed,
-    )
+    for name, plan in graph.plans.items():
+        stored = head.operators.get(name)
+        if stored is None or stored.fingerprint == plan.fingerprint:
+            continue
+        changed = _difference(stored.configuration, plan.configuration) or {"input types": "changed"}
+        raise IncompatibleError(
+            "the job's configuration has changed since this checkpoint: put it back, or start with a new folder",
+            code="configuration-changed",
+            operator=name,
+            changed=changed,
+        )
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:

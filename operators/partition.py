@@ -7,16 +7,16 @@ that nobody refers to until a manifest does. It is safe to run it twice, or in a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from operators.chains.pieces import Arrivals
 from operators.plan import Intake, Plan
 from operators.transition import Moments
-from operators.watermarks import Claims, Progress, mark_of
+from operators.watermarks import Progress, mark_of
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError
 from statestore.files.partition_log import PartitionLog
@@ -28,7 +28,7 @@ from statestore.store import StoreConfig
 
 @dataclass(frozen=True)
 class Round:
-    """What the driver tells every partition of one checkpoint."""
+    """What the driver tells every partition of an operator for one checkpoint; ``shows``: its panes are the job's."""
 
     root: str
     job_id: str
@@ -41,15 +41,12 @@ class Round:
     now_us: int = 0
     origins: tuple[str, ...] = ()
     feeding: bool = False
+    shows: bool = True
 
     @property
     def before_us(self) -> int | None:
         """The watermark that classifies the batch; None before the first."""
         return mark_of(self.progress)
-
-    def after(self, claims: Iterable[Claims]) -> Progress:
-        """The progress after what the pieces of this round's input claim; as it is, where that is fed back."""
-        return self.progress if self.feeding else self.plan.watermarks.after(self.progress, claims, self.now_us)
 
     @property
     def intake(self) -> Intake:
@@ -65,6 +62,7 @@ class Round:
 class PartitionResult(msgspec.Struct, frozen=True):
     """What one partition wrote and saw; the driver puts these into a manifest."""
 
+    operator: str
     partition: int
     base_lineage: str
     state: PartitionState
@@ -78,28 +76,12 @@ class PartitionResult(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Arrivals:
-    """What reached a partition: its partials, ledger rows it writes, and what all pieces of input saw."""
-
-    partials: pa.Table
-    rejected: pa.Table | None
-    max_event_us: int | None
-    inputs: int
-    counters: dict[str, int]
-    origins: tuple[str, ...] = ()
-    claims: tuple[Claims, ...] = ()
-
-
-def no_arrivals(plan: Plan) -> Arrivals:
-    """What arrives in a tick."""
-    return Arrivals(plan.exchanged.schema.empty_table(), None, None, 0, {})
-
-
-def run_partition(round_: Round, partition: int, arrivals: Arrivals, after: Progress) -> PartitionResult:
+def run_partition(
+    round_: Round, partition: int, arrivals: Arrivals, after: Progress
+) -> tuple[PartitionResult, pa.Table]:
     """Take ``arrivals`` into the partition's state; write segments, panes and ledger. Raises on damaged files.
 
-    ``after`` is the progress at the end of the round.
+    ``after`` is the progress at the end of the round. Beside the result stand the panes.
     """
     objects = Objects(round_.root)
     # The root is part of it: a copy of a checkpoint must not meet the original's caches.
@@ -116,7 +98,7 @@ def run_partition(round_: Round, partition: int, arrivals: Arrivals, after: Prog
 
 def _attempt(
     round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects, identity: str
-) -> PartitionResult:
+) -> tuple[PartitionResult, pa.Table]:
     base, attempt = round_.base[partition], uuid.uuid4().hex
     with open_store(round_.store, objects, identity, round_.plan.tables, base) as store:
         moved = round_.plan.step(store, arrivals.partials, _moments(round_, after))
@@ -124,11 +106,13 @@ def _attempt(
             objects, round_.plan.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
         )
         state = log.append(base, moved.changes, round_.sequence)
-        panes = write_output(objects, f"panes/{round_.plan.name}", moved.panes, round_.sequence, attempt)
+        shown = moved.panes if round_.shows else None
+        panes = write_output(objects, f"panes/{round_.plan.name}", shown, round_.sequence, attempt)
         rejected = [rows for rows in (arrivals.rejected, moved.rejected) if rows is not None]
     ledger = pa.concat_tables(rejected) if rejected else None
     late = write_output(objects, f"late/{round_.plan.name}", ledger, round_.sequence, attempt)
-    return PartitionResult(
+    result = PartitionResult(
+        operator=round_.plan.name,
         partition=partition,
         base_lineage=base.lineage,
         state=state,
@@ -141,11 +125,21 @@ def _attempt(
         counters=arrivals.counters | moved.counters,
         origins=arrivals.origins,
     )
+    return result, moved.panes
 
 
 def _moments(round_: Round, after: Progress) -> Moments:
     before = round_.progress.watermark_us
-    return Moments(before, max(before, after.watermark_us), round_.was_us, round_.now_us, round_.feeding)
+    marks = round_.plan.watermarks
+    return Moments(
+        before,
+        max(before, after.watermark_us),
+        round_.was_us,
+        round_.now_us,
+        round_.feeding,
+        sides_before=marks.newest(round_.progress),
+        sides=marks.newest(after),
+    )
 
 
 def write_output(

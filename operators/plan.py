@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from operators.aggregates import BoundAggregate
+from operators.aggregates.signed import KIND
+from operators.releasing import no_bound
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.triggers import Triggers
 from operators.watermarks import Progress, Watermarks
@@ -24,7 +26,7 @@ from statestore.tables import TIME, Column, Group, TableSpec
 Flags = npt.NDArray[np.bool_]
 PROCESSING_TIME, PANE_TIME = "processing_time", "pane_time"
 """Columns that are added to the input where it has no event time of its own."""
-PANE_KIND = "kind"
+PANE_KIND = KIND
 """The column by which a pane says whether it takes back what was shown."""
 ONLY = "__only"
 """Beside events that come back from the ledger: the start of the one window that refused them, null for all."""
@@ -82,6 +84,8 @@ class Plan(ABC):
     added: tuple[str, ...] = ()
     retain_us: int | None = 0
     retain_windows: int | None = None
+    signed: bool = False
+    """Whether rows of the kind ``retract`` take others back."""
 
     @property
     def key_names(self) -> list[str]:
@@ -102,6 +106,19 @@ class Plan(ABC):
     def clocked(self) -> bool:
         """Whether time alone may show panes: the watermark follows it, sources fall idle, or triggers wait for it."""
         return self.watermarks.clocked or self.triggers.by_clock
+
+    @property
+    def retracts(self) -> bool:
+        """Whether panes may take back others."""
+        return self.mode == "retracting"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a window and key may show several panes."""
+        triggers = self.triggers
+        kept = self.allowed_us > 0 or self.retain_windows is not None or (self.retain_us or 0) > 0
+        late = kept and (triggers.late is not None or triggers.closing != "never")
+        return late or triggers.early is not None or triggers.when is not None
 
     @property
     def one_origin(self) -> str | None:
@@ -173,6 +190,13 @@ class Plan(ABC):
     @abstractmethod
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Take ``arriving`` into the state that ``view`` shows. Pure."""
+
+    def released(self, watermark: int, column: str) -> int:
+        """What the panes from now on, but for late ones, have at least in ``column``: a watermark for who reads them.
+
+        Raises `UsageError` where nothing can be said.
+        """
+        raise no_bound(self, column, "its rows have no time that follows the watermark")
 
     def lifted(self, accepted: pa.Table) -> list[pa.Array | pa.ChunkedArray]:
         """Each event as a partial of its own: the state columns of all aggregates, in order."""

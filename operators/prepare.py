@@ -255,7 +255,8 @@ def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     """Rows whose own windows are none; of length 0 when there is none. Raises `UsageError` for retractions."""
     if not isinstance(plan.kind, Given):
         return np.zeros(0, bool)
-    if PANE_KIND in events.column_names and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():
+    kinds = PANE_KIND in events.column_names and not plan.signed
+    if kinds and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():
         raise UsageError(
             "these panes take back others, which an aggregate of panes cannot follow: give panes of an operator that "
             "accumulates and shows each window once",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 
+from operators.aggregates import inputs
 from operators.aggregates.stamps import EndOfWindow
-from operators.description import RETRACTING, Lateness, Windowed
+from operators.description import RETRACTING, Lateness, Runnable, Windowed
+from operators.progress.generators import IngestionTime
 from operators.triggers import Trigger
 from operators.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
 from statestore.errors import UsageError
@@ -25,6 +27,31 @@ def check_sense(description: Windowed) -> None:
             "sessions grow and merge; only .accumulation(RETRACTING) takes back what the sessions before had shown",
             UserWarning,
             stacklevel=4,
+        )
+
+
+def check_signed(description: Runnable) -> None:
+    """Raises `UsageError` for what cannot follow rows that are taken back."""
+    said = "its input takes rows back, "
+    if not isinstance(description, Windowed):
+        raise UsageError(said + "which only windowed aggregates follow", code="signed", operator=description.name)
+    kind, watermarks = description.windows, description.watermarks
+    if isinstance(kind, Sessions) or _by_number(kind):
+        raise UsageError(
+            said + "and these windows do not shrink: take tumbling, sliding or global ones, or those of the input",
+            code="signed",
+            window=kind.describe()["kind"] if kind is not None else "",
+        )
+    clocked = watermarks is not None and (watermarks.acts_first or isinstance(watermarks.generator, IngestionTime))
+    if description.processing_time or clocked:
+        raise UsageError(
+            said + "each at the time that it had itself: take the event time of the input as it is", code="signed"
+        )
+    if description.triggers.per_element:
+        raise UsageError(said + "so there is no n-th element: take a trigger by batches", code="signed")
+    if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates), *description.key}):
+        raise UsageError(
+            said + "and these columns differ between a pane and its retraction", code="signed", columns=wrong
         )
 
 

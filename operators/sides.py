@@ -44,19 +44,21 @@ class Sides:
     def schema(self, schemas: dict[str, pa.Schema]) -> pa.Schema:
         """Columns of the one stream, of those of each side. Raises `UsageError` where they do not go together."""
         first, columns = schemas[self.names[0]], self._shared(schemas)
+        # Streams that are unions themselves have these marks already, and get new ones.
+        known = {*columns, SIDE, AT} if self.alike else {*columns}
         marks = [pa.field(SIDE, pa.string()), pa.field(AT, TIME)]
         rest = [
             pa.field(self.prefixed(side, field.name), field.type)
             for side in self.names
             for field in schemas[side]
-            if field.name not in columns
+            if field.name not in known
         ]
         return pa.schema([*(first.field(name).remove_metadata() for name in columns), *marks, *rest])
 
     def rows(self, schema: pa.Schema, side: str, rows: pa.Table) -> pa.Table:
         """``rows`` of a side as the one stream has them. Raises `UsageError` where a column is missing."""
         time = self.time_of(side)
-        own = {AT: time} | {self.prefixed(side, name): name for name in rows.column_names}
+        own = {self.prefixed(side, name): name for name in rows.column_names} | {AT: time}
         needed = [time, *self.shared]
         if missing := [name for name in needed if name not in rows.column_names]:
             raise UsageError("a side lacks columns", code="column-missing", side=side, missing=missing)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from operators.binding import bind_plan
+from operators.chains.binding import bind_graph
+from operators.chains.graph import Graph, one_batch
+from operators.chains.running import GraphRound, Intakes, fed_back, run_here
 from operators.delivery import ArrowSink, Delivery, read_rows
 from operators.description import Runnable
 from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
-from operators.partition import Arrivals, PartitionResult, Round, no_arrivals, run_partition
-from operators.plan import Plan
-from operators.prepare import Prepared, prepare
+from operators.partition import PartitionResult
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import InputPosition, Manifest
 from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
 from statestore.store import StoreConfig
+
+Batch: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table]
+"""Rows of the one stream, or of some of several by name."""
 
 
 class Standalone:
@@ -47,7 +51,7 @@ class Standalone:
         self._job: Job | None = None
         self._delivery: Delivery | None = None
 
-    def run(self, batches: Iterable[pa.Table | pa.RecordBatch], *, drain: bool = False) -> pa.Table:
+    def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
         """Take all batches, then with ``drain`` fire every window; the panes of this call, in order.
 
         Raises `IncompatibleError` when the input is not the one this checkpoint holds.
@@ -59,16 +63,17 @@ class Standalone:
             raise UsageError("give the input from its beginning; there was no batch", code="no-input")
         return pa.concat_tables([self._job.plan.pane_schema.empty_table(), *panes])
 
-    def stream(self, batches: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table]:
+    def stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
         """As `run`, one table of panes per checkpoint, as soon as it is committed and delivered."""
         number = -1
         for number, batch in enumerate(batches):
             table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-            job = self._begin(table.schema)
+            job = self._begin(table)
             taken = job.head.input or InputPosition(0, "")
             if number < taken.batches - 1:
                 continue
-            mark = _mark(job.plan, table)
+            streams = one_batch(job.graph, table)
+            mark = _mark(job.graph, streams)
             if number == taken.batches - 1:
                 if mark != taken.last:
                     raise IncompatibleError(
@@ -77,7 +82,7 @@ class Standalone:
                         batch=number,
                     )
                 continue
-            yield self._take(job, table, InputPosition(number + 1, mark))
+            yield self._take(job, streams, InputPosition(number + 1, mark))
         if self._job is not None and self._job.head.input and number + 1 < self._job.head.input.batches:
             raise IncompatibleError(
                 "the input is not the one this checkpoint holds: it has fewer batches",
@@ -95,26 +100,25 @@ class Standalone:
             self._deliver(job.head)
             return job.plan.pane_schema.empty_table()
         round_ = job.round()
-        results = [
-            run_partition(round_, partition, no_arrivals(job.plan), job.plan.watermarks.finished(round_.progress))
-            for partition in range(round_.partitions)
-        ]
+        results = run_here(round_, [], round_.finished())
         return self._commit(job, job.commit(results, "tick", Position(), delivered=self._sent, drained=True))
 
-    def feed_back(self, rows: pa.Table | None = None) -> pa.Table:
+    def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the late ledger holds of events that came too late, each once; the panes that changes.
 
-        Or ``rows`` that you bring, each time you bring them. Windows that are still kept take them, whatever the
-        watermark; for windows that are gone there is a ledger row, reason ``purged``. One checkpoint of its own.
+        Or ``rows`` that you bring, each time you bring them; in a chain, to this ``operator``. Windows that are
+        still kept take them, whatever the watermark; for windows that are gone there is a ledger row of the reason
+        ``purged``. One checkpoint of its own.
         """
         if self._job is None:
             raise UsageError("feed a batch first, or run over those that there were", code="no-input")
         job = self._job
         self._deliver(job.head)
-        back = to_feed(job, rows)
-        if not back.num_rows:
+        back = to_feed(job, rows, operator)
+        if not back:
             return job.plan.pane_schema.empty_table()
-        results = take(job.round(feeding=True), back)
+        round_ = job.round(feeding=True)
+        results = run_here(round_, fed_back(round_, back))
         manifest = job.commit(results, "feed", Position(), delivered=self._sent, fed=rows is None)
         warn_of_purged(job, manifest)
         return self._commit(job, manifest)
@@ -126,20 +130,20 @@ class Standalone:
             raise UsageError("nothing has run yet", code="no-input")
         return self._job.head
 
-    def _begin(self, schema: pa.Schema) -> Job:
+    def _begin(self, batch: pa.Table | Mapping[str, pa.Table]) -> Job:
         if self._job is None:
-            plan = bind_plan(self._description, schema)
+            graph = bind_graph(self._description, schemas_of(batch))
             checkpoint = Checkpoint.open_or_create(self._root)
             self._job = Job.begin(
-                plan, checkpoint, self._store, partitions=self._partitions, check=_check_runner, hook=self._hook
+                graph, checkpoint, self._store, partitions=self._partitions, check=_check_runner, hook=self._hook
             )
             self._delivery = Delivery(checkpoint, self._send if self._sink else None, self._job.head.delivered)
         self._deliver(self._job.head)
         return self._job
 
-    def _take(self, job: Job, batch: pa.Table, position: InputPosition) -> pa.Table:
+    def _take(self, job: Job, streams: dict[str, pa.Table], position: InputPosition) -> pa.Table:
         round_ = job.round(now_us())
-        results = take(round_, batch)
+        results = take(round_, streams)
         return self._commit(
             job,
             job.commit(results, "batch", Position(input=position, processing_us=round_.now_us), delivered=self._sent),
@@ -174,34 +178,23 @@ def _check_runner(head: Manifest | None) -> None:
         )
 
 
-def take(round_: Round, batch: pa.Table, *, generate: bool = True) -> list[PartitionResult]:
-    """One batch through all state partitions, in this process; without ``generate`` the watermark stays."""
-    prepared = prepare(round_.plan, batch, round_.intake, round_.partitions)
-    after = round_.after([prepared.claims]) if generate else round_.progress
-    numbers = range(round_.partitions)
-    return [run_partition(round_, number, arrivals_of(prepared, number), after) for number in numbers]
+def take(round_: GraphRound, streams: Mapping[str, pa.Table], *, generate: bool = True) -> list[PartitionResult]:
+    """One batch through all operators, in this process; without ``generate`` the watermark stays."""
+    return run_here(round_, Intakes(round_).streams(streams, 0), None if generate else round_.progress)
 
 
-def arrivals_of(prepared: Prepared, partition: int) -> Arrivals:
-    """Partition 0 writes the ledger and carries the counters of the one piece of input."""
-    first = partition == 0
-    return Arrivals(
-        partials=prepared.partials[partition],
-        rejected=prepared.rejected if first else None,
-        max_event_us=prepared.max_event_us,
-        inputs=1,
-        counters=prepared.counters if first else {},
-        origins=prepared.origins,
-        claims=(prepared.claims,),
-    )
+def schemas_of(batch: pa.Table | Mapping[str, pa.Table]) -> pa.Schema | dict[str, pa.Schema]:
+    """The columns of a batch, by stream where it is of several."""
+    return batch.schema if isinstance(batch, pa.Table) else {name: rows.schema for name, rows in batch.items()}
 
 
-def _mark(plan: Plan, batch: pa.Table) -> str:
+def _mark(graph: Graph, streams: Mapping[str, pa.Table]) -> str:
     """A checksum of what the job reads of a batch."""
     sink = pa.BufferOutputStream()
-    rows = batch.select([n for n in plan.read_names if n in batch.column_names])
-    # Taken anew, equal rows have equal buffers, whatever they were a slice of.
-    rows = rows.take(pa.array(np.arange(rows.num_rows))).combine_chunks()
-    with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:
-        writer.write_table(rows.replace_schema_metadata(None))
+    for name in sorted(streams):
+        rows = streams[name].select([n for n in graph.streams[name] if n in streams[name].column_names])
+        # Taken anew, equal rows have equal buffers, whatever they were a slice of.
+        rows = rows.take(pa.array(np.arange(rows.num_rows))).combine_chunks()
+        with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:
+            writer.write_table(rows.replace_schema_metadata(None))
     return checksum(sink.getvalue())

@@ -20,7 +20,8 @@ TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 class Moments:
     """The watermark and the processing time before and after a step, in microseconds; `BEGINNING_US` is none yet.
 
-    ``feeding``: what arrives comes back from the late ledger.
+    ``feeding``: what arrives comes back from the late ledger. ``sides_before`` and ``sides``: the newest position of
+    each side of an operator that asks for them (`Watermarks.positions`), before and after.
     """
 
     before: int
@@ -28,6 +29,8 @@ class Moments:
     was: int = 0
     now: int = 0
     feeding: bool = False
+    sides_before: tuple[int, ...] = ()
+    sides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

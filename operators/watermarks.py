@@ -7,11 +7,12 @@ same progress, so the watermark after a batch is known where windows fire, witho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.progress.advance_time import Advance
 from operators.progress.buffered import BufferProgress, BufferState, reports_of
@@ -68,7 +69,8 @@ class Progress(msgspec.Struct, frozen=True):
 
 class Claims(msgspec.Struct, frozen=True):
     """What one piece of input says of the watermark; ``rejected`` is about rows that say nothing of it, which make
-    known sources no idle ones, and strange ones no sources. ``buffers`` are packed; ``ends`` are of origins.
+    known sources no idle ones, and strange ones no sources. ``buffers`` are packed; ``ends`` are of origins,
+    ``newest`` positions of sides.
     """
 
     reports: Reports = {}
@@ -76,6 +78,7 @@ class Claims(msgspec.Struct, frozen=True):
     advances: dict[str, Advance] = {}
     buffers: bytes = b""
     ends: dict[str, int] = {}
+    newest: dict[str, int] = {}
 
     def beside(self, rejected: Reports) -> Claims:
         """With reports of rows that were rejected."""
@@ -94,11 +97,17 @@ class Heard:
 
 @dataclass(frozen=True)
 class Watermarks:
-    """``generator`` claims watermarks; ``by`` the column that tells sources apart, ``sources`` those declared."""
+    """``generator`` claims watermarks; ``by`` the column that tells sources apart, ``sources`` those declared.
+
+    ``positions`` name, for each side of a stream of several, the column whose largest value so far is kept: as times
+    in microseconds or offsets. ``side`` is the column that tells sides apart.
+    """
 
     generator: Generator | Ctis | BufferProgress
     sources: Sources = ONE
     by: str | None = None
+    positions: tuple[tuple[str, str], ...] = ()
+    side: str = ""
 
     @property
     def columns(self) -> list[str]:
@@ -141,6 +150,26 @@ class Watermarks:
         """What ``events`` claim, at processing time ``now_us``. ``began`` is the progress at the start of the batch,
         ``so_far`` with the pieces of the same sources before this one.
         """
+        heard = self._hear(events, now_us, so_far, began)
+        if not self.positions:
+            return heard
+        claims = msgspec.structs.replace(heard.claims, newest=self._newest(heard.events))
+        return replace(heard, claims=claims)
+
+    def newest(self, progress: Progress) -> tuple[int, ...]:
+        """The newest position of each side; `BEGINNING_US` before its first row."""
+        return tuple(progress.tracker.newest.get(side, BEGINNING_US) for side, _ in self.positions)
+
+    def _newest(self, events: pa.Table) -> dict[str, int]:
+        found = {}
+        for side, column in self.positions:
+            own = events[column].filter(pc.equal(events[self.side], side))
+            largest = pc.max(own.cast(pa.int64())).as_py()
+            if largest is not None:
+                found[side] = largest
+        return found
+
+    def _hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Heard:
         so_far = so_far or self.begin()
         if isinstance(self.generator, Ctis):
             return self._ctis(self.generator, events, so_far, began or so_far)
@@ -187,7 +216,11 @@ class Watermarks:
         reports = merged([said, *(one.reports for one in claims)])
         rejected = merged(one.rejected for one in claims)
         reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
-        return Progress(observe(self.sources, tracker, reports, now_us), advances, buffers)
+        grown = observe(self.sources, tracker, reports, now_us)
+        newest = dict(tracker.newest)
+        for side, position in (pair for one in claims for pair in one.newest.items()):
+            newest[side] = max(position, newest.get(side, position))
+        return Progress(msgspec.structs.replace(grown, newest=newest), advances, buffers)
 
     def finished(self, progress: Progress) -> Progress:
         """At the end of time: every window is due."""

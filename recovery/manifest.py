@@ -45,21 +45,34 @@ class InputPosition(msgspec.Struct, frozen=True):
 
 
 class OperatorState(msgspec.Struct, frozen=True):
-    """One operator's durable state and the configuration it was written under."""
+    """One operator's durable state, the configuration it was written under, and how far time has come for it.
+
+    ``inputs``: the streams and operators it reads. ``watermark_us`` is exclusive, None while undefined; where windows
+    are of offsets it is an offset, and ``origins`` are those the input had. ``progress`` is the state of the
+    watermark's sources, ``advances`` that of their CTIs, ``buffers`` that of their buffers. ``due_us``: the
+    processing time at which something is due without input.
+    """
 
     configuration: dict[str, Any]
     fingerprint: str
     tables: tuple[TableSpec, ...]
     partitions: tuple[PartitionState, ...]
+    inputs: tuple[str, ...] = ()
+    watermark_us: int | None = None
+    watermark_before_us: int | None = None
+    origins: tuple[str, ...] = ()
+    progress: dict[str, Any] | None = None
+    advances: dict[str, Any] = {}
+    buffers: dict[str, Any] | None = None
+    due_us: int | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A checkpoint. Times are microseconds since 1970 UTC; ``watermark_us`` is exclusive, None while undefined.
+    """A checkpoint. Times are microseconds since 1970 UTC.
 
-    Where windows are of offsets it is an offset. ``origins`` are then those the input had; ``fed`` is the checkpoint
-    up to which the late ledger has been fed back. ``progress`` is the state of the watermark's sources, ``advances``
-    that of their CTIs, ``buffers`` that of their buffers. ``due_us``: the processing time at which something is due
-    without input.
+    ``watermark_us`` is that of the operator that is furthest behind. ``panes`` are the last operator's, ``late`` the
+    ledgers of all, each in a folder of its name; where there are several operators, counters have their names in
+    front. ``fed`` is the checkpoint up to which the late ledger has been fed back.
     """
 
     format: int
@@ -83,12 +96,16 @@ class Manifest(msgspec.Struct, frozen=True):
     delivered: int = 0
     counters: dict[str, int] = {}
     totals: dict[str, int] = {}
-    origins: tuple[str, ...] = ()
     fed: int = 0
-    progress: dict[str, Any] | None = None
-    advances: dict[str, Any] = {}
-    buffers: dict[str, Any] | None = None
-    due_us: int | None = None
+
+    def late_of(self, operator: str) -> tuple[FileRef, ...]:
+        """The ledger files of one operator."""
+        return tuple(ref for ref in self.late if ref.path.startswith(f"late/{operator}/"))
+
+    @property
+    def due_us(self) -> int | None:
+        """When something is due next without input."""
+        return min((one.due_us for one in self.operators.values() if one.due_us is not None), default=None)
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:

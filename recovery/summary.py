@@ -65,9 +65,13 @@ def full(manifest: Manifest) -> Row:
 
 
 def progress(manifest: Manifest) -> list[Row]:
-    """One line per source of the watermark: how far it is, its lag behind processing time, whether it counts."""
-    known = (manifest.progress or {}).get("sources", {})
-    return [_source(name, one, (manifest.progress or {}).get("processing_us")) for name, one in sorted(known.items())]
+    """One line per source of a watermark: how far it is, its lag behind processing time, whether it counts."""
+    found = []
+    for operator, state in manifest.operators.items():
+        tracker = state.progress or {}
+        for name, one in sorted(tracker.get("sources", {}).items()):
+            found.append({"operator": operator, **_source(name, one, tracker.get("processing_us"))})
+    return found
 
 
 def _source(name: str, one: Row, now_us: int | None) -> Row:

@@ -98,6 +98,10 @@ class Objects:
         """Drop this host's copy of a remote object, so that it is fetched again: for one that proved damaged."""
         self._storage.forget(_below(path))
 
+    def size(self, path: str) -> int:
+        """How many bytes an object has, as the storage says. Raises `NotFoundError` or `UnavailableError`."""
+        return self._storage.size(_below(path))
+
     def exists(self, path: str) -> bool:
         """Whether an object or a folder of this name exists. Raises `UnavailableError`."""
         return self._storage.exists(_below(path))

@@ -27,6 +27,12 @@ def work(root: Path) -> list[dict[str, Any]]:
     return [manifest for manifest in manifests(root) if manifest["kind"] != "fence"]
 
 
+def operator(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What a manifest says of its only operator."""
+    (found,) = manifest["operators"].values()
+    return dict(found)
+
+
 def plain(table: pa.Table) -> list[Row]:
     """Rows as tuples, times as microseconds."""
     columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]

@@ -13,7 +13,7 @@ from tests.conformance.report import lines_of
 from tests.conformance.run import run
 
 CASES = Path(__file__).parent / "conformance" / "cases"
-WAITING = {"kind join", "rewindowing", "window_join_accumulation"}
+WAITING = {"rewindowing"}
 
 
 @pytest.mark.timeout(300)

@@ -1,36 +1,29 @@
-"""Joins of two streams against brute force, row by row; refusals; restarts; all stores."""
+"""Joins of two streams: what is refused, layouts, the page. What they show: tests/test_join_twin.py."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-import tempfile
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from operators import Memory, Parquet, RocksDB, session, sliding, tumbling
+from operators import count_window, session, tumbling
+from operators.binding import bind_plan
 from operators.harness import Harness
-from operators.joins import Joined, join
+from operators.joins import join, keep
+from operators.joins.plan import JoinPlan
 from statestore.errors import UsageError
-from statestore.store import StoreConfig
+from statestore.messages.keys import parse_layout
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
 ORDERS = pa.schema([("order", pa.string()), ("ordered", TIME), ("price", pa.int64())])
 SHIPMENTS = pa.schema([("order", pa.string()), ("shipped", TIME), ("weight", pa.int64())])
-STORES: dict[str, StoreConfig] = {
-    "memory": Memory(),
-    "parquet": Parquet(max_levels=2, snapshot_bytes=1),
-    "rocksdb": RocksDB(max_levels=2),
-}
 Pair = tuple[Any, ...]
 
 
@@ -55,144 +48,8 @@ def tables(rows: list[Row]) -> dict[str, pa.Table]:
     return found
 
 
-def shown(panes: pa.Table) -> Counter[Pair]:
-    rows = zip(
-        panes["order"].to_pylist(),
-        panes["left_price"].to_pylist(),
-        panes["right_weight"].to_pylist(),
-        [start // SECOND for start in panes["window_start"].cast(pa.int64()).to_pylist()]
-        if "window_start" in panes.column_names
-        else [None] * panes.num_rows,
-        strict=True,
-    )
-    return Counter(rows)
-
-
-class Brute:
-    """Every row against every other one, with what is behind the watermark taken out."""
-
-    def __init__(self, how: str, low: int | None, high: int | None, size: int | None, slide: int, late: int) -> None:
-        self.how, self.low, self.high, self.size, self.slide, self.late = how, low, high, size, slide, late
-        self.kept: list[tuple[Row, int | None]] = []
-        self.met: set[tuple[Row, int | None]] = set()
-        self.alone: set[tuple[Row, int | None]] = set()
-        self.rejected = 0
-        self.watermark: int | None = None
-
-    def starts(self, row: Row) -> list[int | None]:
-        if self.size is None:
-            return [None]
-        newest = row.at // self.slide * self.slide
-        return list(range(newest, row.at - self.size, -self.slide))
-
-    def due(self, row: Row, start: int | None) -> float:
-        """The last watermark at which a partner may come."""
-        if start is not None and self.size is not None:
-            return start + self.size + self.late - 1e-6
-        reach = self.high if row.side == "left" else None if self.low is None else -self.low
-        return float("inf") if reach is None else row.at + reach + self.late
-
-    def meet(self, one: tuple[Row, int | None], other: tuple[Row, int | None]) -> bool:
-        left, right = (one, other) if one[0].side == "left" else (other, one)
-        if left[0].side == right[0].side or left[0].key != right[0].key:
-            return False
-        if self.size is not None:
-            return left[1] == right[1]
-        apart = right[0].at - left[0].at
-        return (self.low is None or apart >= self.low) and (self.high is None or apart <= self.high)
-
-    def batch(self, rows: list[Row]) -> Counter[Pair]:
-        before = self.watermark
-        found: Counter[Pair] = Counter()
-        new: list[tuple[Row, int | None]] = []
-        for row in rows:
-            places = [(row, start) for start in self.starts(row)]
-            if before is not None:
-                behind = self.size is not None or row.at < before - self.late
-                open_ = [place for place in places if not behind or self.due(*place) >= before]
-                # A row for each window that refuses, or one where all do.
-                self.rejected += len(places) - len(open_) if open_ else 1
-                places = open_
-            new += places
-        for place, one in enumerate(new):
-            for other in [*self.kept, *new[:place]]:
-                if self.meet(one, other):
-                    left, right = (one, other) if one[0].side == "left" else (other, one)
-                    found[left[0].key, left[0].value, right[0].value, left[1]] += 1
-                    self.met |= {one, other}
-        self.kept += new
-        # For some who come nobody else can.
-        return found + self.passed(before)
-
-    def passed(self, watermark: float | None) -> Counter[Pair]:
-        """What is shown alone, and forgotten, as the watermark comes to here."""
-        found: Counter[Pair] = Counter()
-        if watermark is None:
-            return found
-        left = []
-        for row, start in self.kept:
-            if self.due(row, start) >= watermark and watermark != float("inf"):
-                left.append((row, start))
-            elif (row, start) not in self.met and self.how in (row.side, "full"):
-                values = (row.value, None) if row.side == "left" else (None, row.value)
-                found[row.key, *values, start] += 1
-        self.kept = left
-        return found
-
-
-rows = st.builds(
-    Row,
-    side=st.sampled_from(["left", "right"]),
-    key=st.sampled_from("aab"),
-    at=st.integers(0, 40),
-    value=st.integers(0, 10**6),
-)
-
-
-@st.composite
-def joins(draw: st.DrawFn) -> tuple[Joined, Brute]:
-    how, late = draw(st.sampled_from(["inner", "left", "right", "full"])), draw(st.sampled_from([0, 0, 4]))
-    given_ = {"how": how, "late": f"{late} seconds"}
-    names: Any = {"event_time": ("ordered", "shipped"), "on": "order"}
-    if draw(st.booleans()):
-        size, slide = draw(st.sampled_from([(5, 5), (10, 10), (6, 2), (9, 3)]))
-        window = tumbling(f"{size} s") if size == slide else sliding(f"{size} s", f"{slide} s")
-        return join(**names, window=window, **given_), Brute(how, None, None, size, slide, late)
-    low, high = draw(st.sampled_from([(-3, 3), (0, 5), (-6, -2), (2, 7), (None, 4), (1, None), (0, 0)]))
-    bounds = tuple(None if bound is None else f"{bound} seconds" for bound in (low, high))
-    return join(**names, within=bounds, **given_), Brute(how, low, high, None, 0, late)
-
-
-def played(made: tuple[Joined, Brute], batches: list[list[Row]], store: StoreConfig, restart: bool) -> None:
-    description, brute = made
-    schema = description.schema(ORDERS, SHIPMENTS)
-    with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(description, schema, store=store, folder=folder, generate=False, partitions=2)
-        mark: int | None = None
-        for number, batch in enumerate(batches):
-            found = shown(harness.feed(description.rows(schema, **tables(batch))))
-            assert found == brute.batch(batch)
-            if restart:
-                harness.restart()
-            mark = max(mark or 0, number * 7)
-            assert shown(harness.advance_watermark(mark * SECOND)) == brute.passed(mark)
-            brute.watermark = mark
-        assert shown(harness.finish()) == brute.passed(float("inf"))
-        assert harness.ledger().num_rows == brute.rejected
-
-
-@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
-def test_pairs_and_rows_alone_are_those_of_brute_force(store: StoreConfig) -> None:
-    @settings(deadline=None, max_examples=25)
-    @given(joins(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.booleans())
-    def check(made: tuple[Joined, Brute], batches: list[list[Row]], restart: bool) -> None:
-        numbered = [
-            [Row(row.side, row.key, row.at, 100 * number + place) for place, row in enumerate(batch)]
-            for number, batch in enumerate(batches)
-        ]
-        played(made, numbered, store, restart)
-
-    check()
+def shown(panes: pa.Table) -> list[Pair]:
+    return [(row["order"], row["left_price"], row["right_weight"]) for row in panes.to_pylist()]
 
 
 def test_each_side_has_a_watermark_and_the_smaller_one_counts() -> None:
@@ -201,19 +58,109 @@ def test_each_side_has_a_watermark_and_the_smaller_one_counts() -> None:
     harness = Harness(description, schema)
 
     def feed(*fed: Row) -> list[Pair]:
-        return list(shown(harness.feed(description.rows(schema, **tables(list(fed))))))
+        return shown(harness.feed(description.rows(schema, **tables(list(fed)))))
 
     assert feed(Row("left", "a", 1, 1), Row("left", "b", 90, 2)) == []  # the right side has said nothing yet
-    assert feed(Row("right", "b", 93, 3)) == [("b", 2, 3, None), ("a", 1, None, None)]
+    assert feed(Row("right", "b", 93, 3)) == [("b", 2, 3), ("a", 1, None)]
+
+
+def test_a_late_partner_takes_back_what_was_shown_alone() -> None:
+    near = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s"), "late": "20 s"}
+    for unmatched, expected in (
+        ("close", [("emit", 1, None), ("retract", 1, None), ("emit", 1, 2)]),
+        ("final", [("emit", 1, 2)]),
+    ):
+        description = join(**near, how="left", unmatched=unmatched)  # type: ignore[arg-type]
+        schema = description.schema(ORDERS, SHIPMENTS)
+        harness = Harness(description, schema)
+        harness.feed(description.rows(schema, **tables([Row("left", "a", 10, 1)])))
+        panes = [harness.advance_watermark(20 * SECOND)]
+        harness.restart()
+        panes += [harness.feed(description.rows(schema, **tables([Row("right", "a", 12, 2)]))), harness.finish()]
+        rows = [row for table in panes for row in table.to_pylist()]
+        assert [(row["kind"], row["left_price"], row["right_weight"]) for row in rows] == expected
+        assert bind_plan(description, schema).retracts == (unmatched == "close")
+
+
+def test_a_replay_is_counted_and_produces_nothing() -> None:
+    schema = pa.schema([("k", pa.string()), ("t", TIME), ("o", pa.int64()), ("from", pa.string())])
+    description = join(event_time="t", on="k", within=("0 s", "5 s"), how="full", offset="o", origin="from")
+    one = description.schema(schema, schema)
+    harness = Harness(description, one)
+    rows = pa.table([["a"], pa.array([SECOND]).cast(TIME), [7], ["x"]], schema=schema)
+    both = description.rows(one, left=pa.concat_tables([rows, rows]), right=rows)
+    panes = harness.feed(both)
+    assert panes.select(["left_o", "left_from", "right_o", "right_from"]).to_pylist() == [
+        {"left_o": 7, "left_from": "x", "right_o": 7, "right_from": "x"}
+    ]
+    harness.restart()
+    assert harness.feed(both).num_rows == 0
+    assert harness.counters()["duplicates"] == 4
+    assert [harness.state(side).num_rows for side in ("left", "right", "left_seen", "right_seen")] == [1, 1, 1, 1]
+    nowhere = pa.table([["a"], pa.array([SECOND]).cast(TIME), pa.array([None], pa.int64()), ["x"]], schema=schema)
+    assert harness.feed(description.rows(one, left=nowhere)).num_rows == 0
+    assert harness.ledger()["reason"].to_pylist() == ["bad_offset"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_keys_may_have_the_names_of_the_message_store(own: bool) -> None:
+    schema = pa.schema([("origin", pa.string()), ("end_time", pa.int64()), ("t", TIME), ("o", pa.int64())])
+    given: dict[str, Any] = {"offset": "o"} if own else {}
+    description = join(event_time="t", on=("origin", "end_time"), within=("0 s", "5 s"), how="full", **given)
+    one = description.schema(schema, schema)
+    harness = Harness(description, one)
+
+    def rows(*rows: tuple[str, int, int, int | None]) -> pa.Table:
+        columns = list(zip(*rows, strict=True))
+        times = pa.array([second * SECOND for second in columns[2]]).cast(TIME)
+        return pa.table([columns[0], columns[1], times, pa.array(columns[3], pa.int64())], schema=schema)
+
+    fed = description.rows(one, left=rows(("x", 1, 1, 5), ("y", 1, 1, 6)), right=rows(("x", 1, 2, 7), ("x", 2, 2, 8)))
+    panes = pa.concat_tables([harness.feed(fed), harness.finish()])
+    names = ["origin", "end_time", "left_o", "right_o"]
+    found = [tuple(row.values()) for row in panes.select(names).to_pylist()]
+    assert sorted(found, key=repr) == [("x", 1, 5, 7), ("x", 2, None, 8), ("y", 1, 6, None)]
+    if own:
+        again = Harness(description, one)
+        again.feed(description.rows(one, left=rows(("z", 3, 1, None))))
+        assert again.ledger().select(["origin", "end_time", "reason"]).to_pylist() == [
+            {"origin": "z", "end_time": 3, "reason": "bad_offset"}
+        ]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no bounds": ({}, "join-bounds"),
+    "no bounds, and one side retains nothing": ({"retain": ("1 h", None)}, "join-bounds"),
+    "neither key nor bounds": ({"on": (), "retain": "1 h"}, "join-bounds"),
     "bounds and windows": ({"within": (None, None), "window": tumbling("1 s")}, "join-bounds"),
     "bounds the wrong way round": ({"within": ("2 s", "1 s")}, "join-bounds"),
     "sessions": ({"window": session("1 s")}, "join-window"),
     "no such join": ({"within": (None, None), "how": "semi"}, "join-how"),
-    "no key": ({"within": (None, None), "on": ()}, "join-on"),
+    "a key twice": ({"within": (None, None), "on": ("k", "k")}, "join-on"),
+    "on the offset": ({"within": (None, None), "offset": "k"}, "join-on"),
+    "an origin without an offset": ({"within": (None, None), "origin": "o"}, "join-offset"),
+    "origin and offset in one": ({"within": (None, None), "origin": "o", "offset": "o"}, "join-offset"),
+    "offsets for both sides": ({"window": count_window(3, by="offset")}, "join-window"),
+    "counted messages": ({"window": (count_window(3), None)}, "join-window"),
+    "a session of one side": ({"window": (session("1 s"), None)}, "join-window"),
+    "offsets that are not named": ({"window": (count_window(3, by="offset"), None)}, "join-offset"),
+    "offsets that are not named there": (
+        {"window": (None, count_window(3, by="offset")), "offset": ("o", None)},
+        "join-offset",
+    ),
+    "three windows": ({"window": (None, None, None)}, "join-pair"),
+    "lateness beside windows of each side": ({"window": (tumbling("1 s"), None), "late": "1 s"}, "lateness"),
+    "a negative delay": ({"within": (None, None), "watermark_delay": ("0 s", "-1 s")}, "lateness"),
+    "each of no windows": ({"within": (None, None), "occurrence": "each"}, "join-occurrence"),
+    "no such occurrence": ({"window": tumbling("1 s"), "occurrence": "last"}, "join-occurrence"),
+    "no such moment": ({"within": (None, None), "unmatched": "never"}, "join-unmatched"),
+    "messages of a side by time": ({"within": (None, None), "offset": "o", "retain": 5}, "join-retain"),
+    "messages without offsets": ({"retain": 5}, "join-retain"),
+    "a span of a side by offset": (
+        {"window": (count_window(3, by="offset"), None), "offset": "o", "retain": ("1 h", None)},
+        "join-retain",
+    ),
+    "a period of no time": ({"within": (None, None), "update": "0 s"}, "join-update"),
     "on the time": ({"within": (None, None), "on": "t"}, "join-on"),
     "negative lateness": ({"within": (None, None), "late": "-1 s"}, "lateness"),
 }
@@ -224,6 +171,76 @@ def test_senseless_joins_are_refused(name: str) -> None:
     asked, code = REFUSED[name]
     with pytest.raises(UsageError, match=code):
         join(**({"event_time": "t", "on": "k"} | asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [({}, "join-retain"), ({"messages": 0}, "join-retain"), ({"span": "-1 s"}, "join-retain")],
+)
+def test_a_retention_of_nothing_is_refused(asked: dict[str, Any], code: str) -> None:
+    with pytest.raises(UsageError, match=code):
+        keep(**asked)
+
+
+def test_windows_are_kept_of_a_side_that_has_some() -> None:
+    with pytest.raises(UsageError, match="join-retain"):
+        join(event_time="t", on="k", within=("0 s", "1 s"), retain=keep(windows=2))
+
+
+PLACES = pa.schema([("k", pa.string()), ("t", TIME), ("o", pa.int64()), ("from", pa.string()), ("v", pa.float64())])
+UNBOUND: dict[str, tuple[dict[str, Any], pa.Schema, str]] = {
+    "an offset that is not there": ({"offset": "p"}, PLACES, "column-missing"),
+    "an offset that is no whole number": ({"offset": "v"}, PLACES, r"\[offset\]"),
+    "an origin that is a number with a point": ({"offset": "o", "origin": "v"}, PLACES, "key-float"),
+    "windows and a column of their name": (
+        {"on": "window_end", "within": None, "window": tumbling("1 s")},
+        pa.schema([("window_end", TIME), ("t", TIME)]),
+        "name-taken",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNBOUND)
+def test_what_does_not_fit_the_input_is_refused(name: str) -> None:
+    asked, schema, code = UNBOUND[name]
+    description = join(**({"event_time": "t", "on": "k", "within": (None, None)} | asked))
+    with pytest.raises(UsageError, match=code):
+        bind_plan(description, description.schema(schema, schema))
+
+
+LAYOUTS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
+    "equal and near": ({"within": ("0 s", "1 s")}, ("ts_eq_offset", "ts_eq_offset")),
+    "equal and in one window": ({"window": tumbling("1 s")}, ("ts_eq_offset", "ts_eq_offset")),
+    "equal and far": ({"within": ("0 s", "1 s"), "large_windows": True}, ("eq_ts_offset", "eq_ts_offset")),
+    "equal and after": ({"within": ("0 s", None)}, ("eq_ts_offset", "eq_ts_offset")),
+    "equal and near, small": ({"within": ("0 s", None), "large_windows": False}, ("ts_eq_offset", "ts_eq_offset")),
+    "equal, small": ({"retain": "1 h", "large_windows": False}, ("eq_ts_offset", "eq_ts_offset")),
+    "near": ({"on": (), "within": ("0 s", "1 s")}, ("ts_offset", "ts_offset")),
+    "windows of both": ({"window": tumbling("1 s"), "large_windows": False}, ("ts_eq_offset", "ts_eq_offset")),
+    "by tuples": ({"window": (count_window(3, by="offset"), None), "offset": "o"}, ("eq_offset", "eq_offset")),
+    "by tuples and time": (
+        {"window": (count_window(3, by="offset"), tumbling("1 s")), "offset": ("o", None), "large_windows": False},
+        ("offset", "eq_ts_offset"),
+    ),
+    "equal, by tuples": ({"offset": "o", "retain": (100, "1 h")}, ("eq_offset", "eq_ts_offset")),
+    "by tuples alone": (
+        {"on": (), "window": (count_window(3, by="offset"), None), "offset": "o"},
+        ("offset", "offset"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_follow_the_matrix_and_are_shown(name: str) -> None:
+    asked, layouts = LAYOUTS[name]
+    description = join(**({"event_time": "t", "on": "k"} | asked))
+    plan = bind_plan(description, description.schema(PLACES, PLACES))
+    assert isinstance(plan, JoinPlan)
+    assert tuple(plan.layouts[side].name for side in ("left", "right")) == layouts
+    assert plan.configuration["layout"] == [str(parse_layout(layout)) for layout in layouts]
+    for side, layout in zip(("left", "right"), layouts, strict=True):
+        assert plan.stores[side].layout.name == layout
+        assert plan.sides[side].key_names[-1] == "origin"
 
 
 def test_sides_that_do_not_fit_are_refused() -> None:
@@ -244,6 +261,9 @@ def test_the_block_of_the_page_runs() -> None:
     assert done.stdout.splitlines() == [
         "{'order': 'a', 'left_price': 5, 'right_weight': 2}",
         "{'order': 'b', 'left_price': 7, 'right_weight': None}",
+        "<eq>_<offset> ['<eq>_<offset>', '<eq>_<offset>']",
+        "{'id': 3, 'left_value': 5, 'right_cost': 0}",
+        "{'id': 1, 'left_value': 0, 'right_cost': 2}",
     ]
 
 

@@ -258,10 +258,10 @@ def test_what_is_kept_can_be_read(tmp_path: Path) -> None:
             running.add_messages(table([Message("x", at, at, "a", at)]))
         kept = running.get_messages()["offset"].to_pylist()
         assert kept == [70, 75, 80, 85, 90, 95], "the size says 6, and lateness needs no more"
-        assert running.get_messages((75 * SECOND, 75), (85 * SECOND, 85), key=("a",)).num_rows == 3
+        assert running.get_messages(75 * SECOND, 75, 85 * SECOND, 85, equal="a").num_rows == 3
         assert running.replay_from().to_pylist() == [{"origin": "x", "start_offset": 70, "last_offset": 95}]
-        assert running.get_metadata()["count"].to_pylist() == [2, 2, 2]
-        assert running.get_windows()["n"].to_pylist() == [2, 2]
+        assert running.get_windows()["count"].to_pylist() == [2, 2, 2]
+        assert running.windows()["n"].to_pylist() == [2, 2]
     with operator(job, tmp_path / "lateness", Parquet(), retention=Retention(count=1)) as running:
         for at in range(0, 100, 5):
             running.add_messages(table([Message("x", at, at, "a", at)]))
@@ -304,4 +304,13 @@ def test_the_example_of_the_document_runs() -> None:
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["<ts>_<offset>", "1", "3 [{'n': 3, 'middle': 2.0}]", "1"]
+    assert done.stdout.splitlines() == [
+        "<ts>_<offset>",
+        "1",
+        "3 [{'n': 3, 'middle': 2.0}]",
+        "1",
+        "[] True",
+        "[[{'id': 1, 'left_value': 0, 'right_cost': 2}]]",
+        "{'window_start': 1, 'window_end': 4, 'start_offset': 1}",
+        "[1001]",
+    ]

@@ -93,7 +93,7 @@ def test_a_buffer_that_comes_again_is_not_counted_twice(tmp_path: Path) -> None:
     counters = tested.counters()
     assert (counters["duplicate_buffer"], counters["events"], counters["accepted"]) == (4, 8, 4)
     assert set(tested.ledger()["reason"].to_pylist()) == {"duplicate_buffer"}
-    found = evidence.manifests(tmp_path / "root")[-1]["buffers"]["origins"]
+    found = evidence.operator(evidence.manifests(tmp_path / "root")[-1])["buffers"]["origins"]
     assert found["origins"] == [[1, 3, 0, -1]]
     assert (found["counters"]["counted"], found["counters"]["seen_before"]) == (3, 3)
 
@@ -123,8 +123,8 @@ def test_rows_without_a_buffer_are_events_all_the_same(tmp_path: Path) -> None:
     assert marks(tmp_path / "root") == [5]
     assert tested.finish()["n"].to_pylist() == [4]
     manifest = evidence.manifests(tmp_path / "root")[-1]
-    assert manifest["buffers"]["origins"]["counters"]["bad_sequence"] == 3
-    assert set(manifest["progress"]["sources"]) == {"1"}
+    assert evidence.operator(manifest)["buffers"]["origins"]["counters"]["bad_sequence"] == 3
+    assert set(evidence.operator(manifest)["progress"]["sources"]) == {"1"}
 
 
 def test_a_gap_holds_the_watermark_until_patience_ends_and_what_comes_then_is_refused(tmp_path: Path) -> None:
@@ -215,4 +215,7 @@ def test_any_order_cut_and_repetition_of_buffers_gives_the_same_watermark_and_co
     assert head["watermark_us"] == 5 * SECOND
     assert head["totals"]["accepted"] == 40
     assert head["totals"].get("duplicate_buffer", 0) == 2 * len(again)
-    assert head["buffers"]["origins"]["origins"] == [[1, 5, 5 * SECOND, -1], [2, 5, 5 * SECOND, -1]]
+    assert evidence.operator(head)["buffers"]["origins"]["origins"] == [
+        [1, 5, 5 * SECOND, -1],
+        [2, 5, 5 * SECOND, -1],
+    ]

@@ -68,7 +68,7 @@ def marks(root: Path) -> list[float | None]:
 
 
 def advances(root: Path) -> dict[str, Any]:
-    found: dict[str, Any] = evidence.manifests(root)[-1]["advances"]
+    found: dict[str, Any] = evidence.operator(evidence.manifests(root)[-1])["advances"]
     return found
 
 
@@ -303,8 +303,8 @@ def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypa
             monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
             sent = pa.Table.from_batches(tasks.map_side(round_, iter(given_.to_batches(max_chunksize=1))))
             headers = [msgspec.msgpack.decode(raw, type=tasks.Header) for raw in sent["header"].to_pylist()]
-            rejected = [table["at"].to_pylist() for table in tasks._unpack_all(sent["rejected"])]
-            after = round_.after([header.claims for header in headers])
+            rejected = [t["at"].to_pylist() for blob in sent["rejected"] if (t := tasks._unpack(blob)) is not None]
+            (after,) = round_.after({described.name: [header.claims for header in headers]}).values()
             total_ = Counter[str]()
             for header in headers:
                 total_.update(header.counters)

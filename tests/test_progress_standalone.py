@@ -66,7 +66,7 @@ def marks(root: Path) -> list[float | None]:
 
 
 def sources(root: Path) -> dict[str, Any]:
-    found: dict[str, Any] = evidence.manifests(root)[-1]["progress"]["sources"]
+    found: dict[str, Any] = evidence.operator(evidence.manifests(root)[-1])["progress"]["sources"]
     return found
 
 
@@ -289,7 +289,8 @@ def test_a_restart_in_the_middle_classifies_as_the_first_run(tmp_path: Path, clo
             for root in (tmp_path / "cut", tmp_path / "whole")
         ]
         assert found[0] == found[1]
-    assert evidence.work(tmp_path / "whole")[-1]["progress"] == evidence.work(tmp_path / "cut")[-1]["progress"]
+    whole, cut = (evidence.operator(evidence.work(tmp_path / name)[-1]) for name in ("whole", "cut"))
+    assert whole["progress"] == cut["progress"]
 
 
 def test_a_changed_generator_is_another_job(tmp_path: Path, clock: list[int]) -> None:
@@ -363,7 +364,7 @@ def test_a_trigger_by_the_clock_waits_for_it(tmp_path: Path) -> None:
     described = job().trigger(early=after_processing_time("5 seconds"))
     tested = Harness(described, SCHEMA, folder=tmp_path / "root")
     tested.feed(rows("orders", 15))
-    due = evidence.manifests(tmp_path / "root")[-1]["due_us"]
+    due = evidence.operator(evidence.manifests(tmp_path / "root")[-1])["due_us"]
     assert due == 5 * SECOND
     assert tested.advance_processing_time(due - 1).num_rows == 0
     panes = tested.advance_processing_time(due)

@@ -31,12 +31,15 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def output(root: Path, kind: str) -> dict[int, list[tuple[object, ...]]]:
-    """Rows of the pane or ledger files that manifests name, per checkpoint with any, numbered from 0."""
+def output(root: Path, kind: str, operator: str | None = None) -> dict[int, list[tuple[object, ...]]]:
+    """Rows of the pane or ledger files that manifests name, per checkpoint with any, numbered from 0; the ledgers of
+    one ``operator`` of a chain.
+    """
     checkpoint = Checkpoint.open(root)
     found = []
     for manifest in checkpoint.history():
-        tables = [pq.read_table(checkpoint.objects.locate(ref.path)) for ref in getattr(manifest, kind)]
+        refs = manifest.late_of(operator) if operator else getattr(manifest, kind)
+        tables = [pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs]
         if tables:
             found.append(rows(pa.concat_tables(tables)))
     return dict(enumerate(found))

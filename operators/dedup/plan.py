@@ -54,6 +54,12 @@ class DedupPlan(Plan):
         """Rows as they are, in order."""
         return self.exchanged.conform(accepted)
 
+    def released(self, watermark: int, column: str) -> int:
+        """Rows are passed on as they come, none from behind the watermark."""
+        if column != self.event_time:
+            return super().released(watermark, column)
+        return watermark
+
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Pass on the first row of each id that is not remembered."""
         numbered = arriving.select(self.key_names).append_column("__row", pa.array(np.arange(arriving.num_rows)))

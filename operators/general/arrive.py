@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from operators.aggregates.signed import signs
 from operators.assignment import assign, refusing
 from operators.general.names import END, START
 from operators.general.sessions import merge_sessions
@@ -38,13 +39,15 @@ def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) 
     keys = [events[name].take(places) for name in plan.key_names] or [_alone(len(index))]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     columns = [column.take(places) for column in plan.lifted(events)]
-    ones = pa.array(np.ones(len(index), np.int64))
+    sizes = [pa.array(np.ones(len(index), np.int64))]
+    if plan.signed:
+        sizes.append(pa.array(signs(events)[index]))
     if plan.per_event:
         beside = [events[name].take(places) for name in plan.order]
         if plan.triggers.finishes:
             beside.append(_whole(plan, events).take(places))
-        return pa.table([*keys, *bounds, ones, *columns, *beside], schema=plan.exchanged.schema)
-    rows = pa.table([*keys, *bounds, ones, *columns], schema=plan.arriving.schema)
+        return pa.table([*keys, *bounds, *sizes, *columns, *beside], schema=plan.exchanged.schema)
+    rows = pa.table([*keys, *bounds, *sizes, *columns], schema=plan.arriving.schema)
     return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
 
 

@@ -54,6 +54,10 @@ class Fired:
         """Those that show a pane at all."""
         return self.early | self.on_time | self.late
 
+    def among(self, where: Flags) -> Fired:
+        """Those of them ``where`` it holds."""
+        return Fired(self.early & where, self.on_time & where, self.late & where)
+
 
 def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
     """The phase of each group."""

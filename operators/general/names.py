@@ -4,7 +4,7 @@ from operators.assignment import END as END
 from operators.assignment import START as START
 
 GROUPS, ENDS, COUNTED, CLOCK, MARKS = "groups", "ends", "counted", "clock", "marks"
-ELEMENTS, PENDING, PANES, SHOWN, SINCE = "_elements", "_pending", "_panes", "_shown", "_since"
+ELEMENTS, NET, PENDING, PANES, SHOWN, SINCE = "_elements", "_net", "_pending", "_panes", "_shown", "_since"
 DUE_CLOCK, DUE_MARK, CLOSED = "_clock", "_mark", "_closed"
 EVENT = "_event"
 """A whole event, beside what it brings: for the ledger."""

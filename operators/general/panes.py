@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from operators.aggregates.alike import entries
 from operators.general.firing import NEVER
-from operators.general.names import END, PANES, START
+from operators.general.names import END, NET, PANES, START
 from operators.transition import KINDS, TIMINGS, constant
 from statestore.lists import flat
 
@@ -44,6 +45,8 @@ def values_where(plan: GeneralPlan, groups: pa.Table, where: Flags) -> pa.Table:
 
 def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
     """Window, key and values of stored ``groups``, for people."""
+    if plan.signed:
+        groups = groups.filter(pc.greater(groups[NET], 0))
     values = values_of(plan, groups)
     columns = [groups[START], groups[END], *(groups[name] for name in plan.key_names), *values.columns]
     return pa.table(columns, names=[START, END, *plan.key_names, *values.column_names])
@@ -52,6 +55,8 @@ def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
 def equal(now: Values, then: Values) -> Flags:
     """Whether two columns agree, row by row: nulls with nulls, NaN with NaN, lists by what they hold."""
     missing = np.asarray(pc.is_null(now)), np.asarray(pc.is_null(then))
+    if pa.types.is_map(now.type):
+        return equal(entries(now), entries(then))
     if pa.types.is_nested(now.type) and not pa.types.is_struct(now.type):
         alike = _equal_lists(now, then)
     elif pa.types.is_struct(now.type):

@@ -33,6 +33,7 @@ from operators.general.names import (
     EVENT,
     GROUPS,
     MARKS,
+    NET,
     PANES,
     PENDING,
     SHOWN,
@@ -41,6 +42,7 @@ from operators.general.names import (
 )
 from operators.general.step import general_step
 from operators.plan import Flags, Intake, Plan
+from operators.releasing import released
 from operators.transition import Moments, Transition
 from operators.triggers import Trigger
 from operators.windows import Counted, Sessions, Times
@@ -97,10 +99,16 @@ class GeneralPlan(Plan):
         """Of a composite trigger all parts, parents first."""
         return self.triggers.when.nodes if self.triggers.when else ()
 
+    @property
+    def sizes(self) -> tuple[Column, ...]:
+        """How many elements came to a window, for its triggers; and how many are left where some take others back."""
+        elements = Column(ELEMENTS, "int64", "count", "sum")
+        return (elements, Column(NET, "int64", "", "sum")) if self.signed else (elements,)
+
     @cached_property
     def progress(self) -> tuple[Column, ...]:
         """How far a window's triggers are; combined when sessions merge."""
-        sums = (Column(ELEMENTS, "int64", "count", "sum"), Column(PENDING, "int64", "", "sum"))
+        sums = (*self.sizes, Column(PENDING, "int64", "", "sum"))
         most = tuple(Column(name, "int64", "", "max") for name in (PANES, SHOWN, CLOSED))
         parts = [
             (Column(f"_count_{node}", "int64", "", "sum"), Column(f"_done_{node}", "int64", "", "max"))
@@ -130,8 +138,8 @@ class GeneralPlan(Plan):
     def arriving(self) -> TableSpec:
         """What a batch brings to each group: not stored."""
         start, end = self._bounds
-        sums = (Column(ELEMENTS, "int64", "count", "sum"),)
-        return TableSpec("arriving", (*self.key_columns, start, end), (*sums, *self.state), None, self.state_groups)
+        values = (*self.sizes, *self.state)
+        return TableSpec("arriving", (*self.key_columns, start, end), values, None, self.state_groups)
 
     @cached_property
     def merging(self) -> TableSpec:
@@ -219,6 +227,10 @@ class GeneralPlan(Plan):
     def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
         """Windows of the events, and what they bring to each."""
         return arrivals(self, accepted, times, intake)
+
+    def released(self, watermark: int, column: str) -> int:
+        """By the windows that have not ended yet."""
+        return released(self, watermark, column)
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Groups with what is new; panes by their triggers."""

@@ -28,6 +28,7 @@ from operators.general.names import (
     EVENT,
     GROUPS,
     MARKS,
+    NET,
     PANES,
     PENDING,
     SHOWN,
@@ -64,13 +65,16 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
         groups = with_columns(groups, tree.progress())
     values = values_where(plan, groups, due.any)
     fired = _unlike_the_last(plan, groups, values, due) if plan.triggers.only_updated else due
-    gone, shown = _panes(plan, gathered, groups, values, phase, fired, at)
+    emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
+    if plan.signed:
+        fired, emptied = _of_what_is_left(plan, groups, due, fired)
+    gone, shown = _panes(plan, gathered, groups, values, phase, fired, emptied, at)
     counters = first.counters if first is not None else {}
     counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired)}])
     counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in gone)}
     if rejected is not None:
         counters["window_closed"] = rejected.num_rows
-    changes = _changes(plan, gathered, _shown(plan, groups, values, due, fired), phase, at)
+    changes = _changes(plan, gathered, _shown(plan, groups, values, due, fired, emptied.any), phase, at)
     before = [_not_last(first, fired.any)] if first is not None else []
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *gone, *shown])
     counters = {name: count for name, count in counters.items() if count}
@@ -124,12 +128,23 @@ def _closing(plan: GeneralPlan, groups: pa.Table, phase: Phases, showing: Flags)
 def _unlike_the_last(plan: GeneralPlan, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
     """Only panes that differ from the one shown last, or are the first."""
     if plan.mode == "discarding":  # two equal parts are two parts
-        new = numbers(groups, PENDING) > 0
-        return Fired(fired.early & new, fired.on_time & new, fired.late & new)
+        return fired.among(numbers(groups, PENDING) > 0)
     same = numbers(groups, SHOWN) > 0
     for aggregate in plan.aggregates:
         same &= equal(values[aggregate.name], groups[f"_last_{aggregate.name}"])
-    return Fired(fired.early & ~same, fired.on_time & ~same, fired.late & ~same)
+    return fired.among(~same)
+
+
+def _of_what_is_left(plan: GeneralPlan, groups: pa.Table, due: Fired, fired: Fired) -> tuple[Fired, Fired]:
+    """Where rows take others back: which windows show a pane, and which had shown one and have nothing left.
+
+    A window that has nothing and has shown nothing is none. In discarding mode panes are differences, always shown.
+    """
+    left, shown = numbers(groups, NET) > 0, numbers(groups, SHOWN) > 0
+    if plan.mode == "discarding":
+        return fired.among(left | shown), due.among(np.zeros_like(left))
+    emptied = due.among(shown & ~left)
+    return fired.among(left if plan.mode == "retracting" else left | shown), emptied
 
 
 def _masks(fired: Fired) -> list[tuple[str, Flags]]:
@@ -143,19 +158,20 @@ def _panes(
     values: pa.Table,
     phase: Phases,
     fired: Fired,
+    emptied: Fired,
     at: Moments,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
     """Retractions, then what is shown: late, on time, early."""
     gone, shown = [], []
     if plan.mode == "retracting" and gathered.replaced.num_rows:
         gone += _replaced(plan, gathered, at)
-    for timing, mask in _masks(fired):
+    for (timing, mask), (_, empty) in zip(_masks(fired), _masks(emptied), strict=True):
+        if plan.mode == "retracting" and (mask | empty).any():
+            again = (mask | empty) & (numbers(groups, SHOWN) > 0)
+            gone.append(taken_back(plan, groups.filter(pa.array(again)), timing))
         if not mask.any():
             continue
         where = pa.array(mask)
-        if plan.mode == "retracting":
-            again = mask & (numbers(groups, SHOWN) > 0)
-            gone.append(taken_back(plan, groups.filter(pa.array(again)), timing))
         rows = groups.filter(where)
         last = phase.over[mask]
         shown.append(pane_rows(plan, rows, values.filter(where), rows[PANES], timing, "emit", last))
@@ -170,8 +186,12 @@ def _replaced(plan: GeneralPlan, gathered: Gathered, at: Moments) -> list[pa.Tab
     return [taken_back(plan, rows.filter(pa.array(mask & shown)), timing) for timing, mask in timings]
 
 
-def _shown(plan: GeneralPlan, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired) -> pa.Table:
-    """Groups after their panes: nothing is pending where one was due, also where it would have been the same."""
+def _shown(
+    plan: GeneralPlan, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired, emptied: Flags
+) -> pa.Table:
+    """Groups after their panes: nothing is pending where one was due, also where it would have been the same; and
+    nothing stands of what was ``emptied``.
+    """
     if not due.any.any():
         return groups
     where, taken = pa.array(fired.any), pa.array(due.any)
@@ -179,7 +199,7 @@ def _shown(plan: GeneralPlan, groups: pa.Table, values: pa.Table, due: Fired, fi
         PENDING: pc.if_else(taken, 0, groups[PENDING]),
         SINCE: pc.if_else(taken, pa.scalar(None, pa.int64()), groups[SINCE]),
         PANES: pc.add(groups[PANES], where.cast(pa.int64())),
-        SHOWN: pc.if_else(where, 1, groups[SHOWN]),
+        SHOWN: pa.array(np.where(fired.any, 1, numbers(groups, SHOWN)) * ~emptied),
     }
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"

@@ -2,39 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from operators.durations import Span, span_us, text_of
+from operators.joins.choices import Kept, Update, every, keep
+from operators.joins.names import SIDES
+from operators.joins.sense import check_join
 from operators.sides import LEFT, RIGHT, Sided, Sides
 from operators.watermarks import Watermarks
 from operators.windows import Sliding, Windows
 from statestore.errors import UsageError
+from statestore.messages.keys import Layout, choose_layout
 
 How = Literal["inner", "left", "right", "full"]
+Occurrence = Literal["first", "each"]
+Unmatched = Literal["close", "final"]
+Retain = Span | int | Kept
+Period = Span | Update
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Joined(Sided):
-    """Pairs of rows of two streams with the same key, near in time or in the same window."""
+    """Pairs of rows of two streams: with the same key, near in time, in the same window, or in the other's window.
+
+    ``windows`` are common to both sides, ``own`` ones belong to a side each; both None: rows meet by their distance.
+    Pairs of values are of the left side and the right one.
+    """
 
     left_time: str
     right_time: str
     on: tuple[str, ...]
     how: How
+    bounded: bool
     lower_us: int | None
     upper_us: int | None
     windows: Sliding | None
+    own: tuple[Sliding | None, Sliding | None] | None
     allowed_us: int
-    watermark_delay_us: int
+    delays_us: tuple[int, int]
     name: str
+    offsets: tuple[str | None, str | None]
+    origins: tuple[str | None, str | None]
+    large: bool
+    occurrence: Occurrence
+    unmatched: Unmatched
+    updates: tuple[Update | None, Update | None]
+    late_updates: tuple[Update | None, Update | None]
+    retained: tuple[Kept | None, Kept | None]
     watermarks: Watermarks | None = None
 
     @property
     def sides(self) -> Sides:
         """Both."""
         return Sides((LEFT, RIGHT), (self.left_time, self.right_time), self.on)
+
+    @property
+    def held(self) -> bool:
+        """Whether pairs may have to wait for an update period."""
+        return any((*self.updates, *self.late_updates))
+
+    def keeps(self, side: str) -> bool:
+        """Whether rows of a side are shown also without a partner."""
+        return self.how in (side, "full")
+
+    def by_offset(self, side: str) -> bool:
+        """Whether offsets place the rows of a side, and not times."""
+        place = SIDES.index(side)
+        if self.own is None:
+            return False
+        own, other = self.own[place], self.own[1 - place]
+        if own is not None:
+            return own.by_offset
+        kept = self.retained[place]
+        counted = (other is not None and other.by_offset) or (kept is not None and kept.messages is not None)
+        return counted and self.offsets[place] is not None
+
+    def layout(self, side: str) -> Layout:
+        """The message key of a side's rows, by the matrix of MESSAGES.md."""
+        return choose_layout(
+            "tuple" if self.by_offset(side) else "time",
+            "join",
+            equal=bool(self.on),
+            time_range=self.windows is not None or (self.lower_us, self.upper_us) != (None, None),
+            large=self.large,
+        )
 
     def describe(self) -> dict[str, Any]:
         """The configuration as a manifest holds it."""
@@ -44,10 +98,19 @@ class Joined(Sided):
             "event_times": [self.left_time, self.right_time],
             "on": list(self.on),
             "how": self.how,
-            "within": None if self.windows else bounds,
+            "within": bounds if self.bounded else None,
             "window": self.windows.describe() if self.windows else None,
+            "windows": [_told(window) for window in self.own] if self.own else None,
+            "occurrence": self.occurrence,
+            "unmatched": self.unmatched,
             "allowed_lateness": text_of(self.allowed_us),
-            "watermark_delay": text_of(self.watermark_delay_us),
+            "watermark_delay": [text_of(us) for us in self.delays_us],
+            "offset": list(self.offsets),
+            "origin": list(self.origins),
+            "layout": [str(self.layout(side)) for side in SIDES],
+            "update": [_told(update) for update in self.updates],
+            "late_update": [_told(update) for update in self.late_updates],
+            "retain": [_told(kept) for kept in self.retained],
             "watermark": self.watermarks.describe() if self.watermarks else None,
         }
 
@@ -55,34 +118,94 @@ class Joined(Sided):
 def join(
     *,
     event_time: str | tuple[str, str],
-    on: str | Sequence[str],
+    on: str | Sequence[str] = (),
     within: tuple[Span | None, Span | None] | None = None,
-    window: Windows | None = None,
+    window: Windows | tuple[Windows | None, Windows | None] | None = None,
     how: How = "inner",
     late: Span = "0 seconds",
-    watermark_delay: Span = "0 seconds",
+    watermark_delay: Span | tuple[Span, Span] = "0 seconds",
     name: str = "joined",
+    offset: str | tuple[str | None, str | None] | None = None,
+    origin: str | tuple[str | None, str | None] | None = None,
+    large_windows: bool | None = None,
+    occurrence: Occurrence = "first",
+    unmatched: Unmatched = "close",
+    update: Period | tuple[Period | None, Period | None] | None = None,
+    late_update: Period | tuple[Period | None, Period | None] | None = None,
+    retain: Retain | tuple[Retain | None, Retain | None] | None = None,
 ) -> Joined:
-    """Join two streams: rows with equal ``on`` whose times lie ``within`` each other, or which share a ``window``.
+    """Join two streams: rows with equal ``on`` whose times lie ``within`` each other, or which share a ``window``, or
+    each lie in the ``window=(left, right)`` of their side. What is one value for both sides may be a pair.
 
     ``within=(lower, upper)``: the right row's time less the left one's lies between them, both inclusive; None is no
-    bound. Pairs are shown as the later of the two comes; of an outer join (``how``) a row without a partner once none
-    can come any more, ``late`` included. Each side has a watermark, and the smaller one counts.
+    bound. Everything else, with the choices it gives: docs/JOINS.md. Raises `UsageError` for what makes no sense.
     """
-    columns = (on,) if isinstance(on, str) else tuple(on)
-    left_time, right_time = (event_time, event_time) if isinstance(event_time, str) else event_time
-    if not columns or len(set(columns)) != len(columns) or {left_time, right_time} & set(columns):
-        raise UsageError("rows are joined on columns, each named once, and not on their times", code="join-on", on=on)
-    if (within is None) == (window is None):
-        raise UsageError("say how near rows are: within=(lower, upper), or window=", code="join-bounds")
-    if window is not None and (not isinstance(window, Sliding) or window.by_offset):
-        raise UsageError("rows are joined in tumbling or sliding windows of time", code="join-window")
-    if how not in ("inner", "left", "right", "full"):
-        raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(how))
+    times = _both(event_time, str)
+    assert times[0] is not None
+    assert times[1] is not None
+    own = _windows(window)
     low, high = (None if span is None else span_us(span) for span in within or (None, None))
-    if low is not None and high is not None and low > high:
-        raise UsageError("the lower bound of a join lies above the upper one", code="join-bounds", within=within)
-    allowed, delay = span_us(late), span_us(watermark_delay)
-    if allowed < 0 or delay < 0:
-        raise UsageError("lateness and watermark delay cannot be negative", code="lateness")
-    return Joined(left_time, right_time, columns, how, low, high, window, allowed, delay, name)
+    delays = _both(watermark_delay, span_us)
+    near = isinstance(window, Sliding) or (low is not None and high is not None)
+    made = Joined(
+        left_time=times[0],
+        right_time=times[1],
+        on=(on,) if isinstance(on, str) else tuple(on),
+        how=how,
+        bounded=within is not None,
+        lower_us=low,
+        upper_us=high,
+        windows=window if isinstance(window, Sliding) else None,
+        own=own if own or within is not None or window is not None else (None, None),
+        allowed_us=span_us(late),
+        delays_us=(delays[0] or 0, delays[1] or 0),
+        name=name,
+        offsets=_both(offset, str),
+        origins=_both(origin, str),
+        # Between two bounds, all that a batch may meet lies close together where time leads.
+        large=not near if large_windows is None else large_windows,
+        occurrence=occurrence,
+        unmatched=unmatched,
+        updates=_both(update, _update),
+        late_updates=_both(late_update, _update),
+        retained=_both(retain, _kept),
+    )
+    check_join(made, alone=within is None and window is None)
+    return made
+
+
+def _both(given: Any, read: Callable[[Any], T]) -> tuple[T | None, T | None]:
+    """One value for both sides, or a pair, each read."""
+    pair = given if isinstance(given, tuple) else (given, given)
+    if len(pair) != len(SIDES):
+        raise UsageError("give one value for both sides, or a pair", code="join-pair", found=repr(given))
+    left, right = (None if one is None else read(one) for one in pair)
+    return left, right
+
+
+def _windows(given: Any) -> tuple[Sliding | None, Sliding | None] | None:
+    """The windows of a side each, where they are given so."""
+    pair = given if isinstance(given, tuple) else (None, None)
+    for one in (*pair, given if not isinstance(given, tuple) else None):
+        if one is not None and not isinstance(one, Sliding):
+            raise UsageError(
+                "rows are joined in tumbling or sliding windows of time, or by side in those of offsets "
+                '(count_window(n, by="offset"))',
+                code="join-window",
+                found=repr(one),
+            )
+    return _both(given, lambda one: one) if isinstance(given, tuple) else None
+
+
+def _update(given: Period) -> Update:
+    return given if isinstance(given, Update) else every(given)
+
+
+def _kept(given: Retain) -> Kept:
+    if isinstance(given, Kept):
+        return given
+    return keep(messages=given) if isinstance(given, int) else keep(given)
+
+
+def _told(choice: Sliding | Kept | Update | None) -> Any:
+    return None if choice is None else choice.describe()

@@ -3,5 +3,19 @@
 from operators.sides import LEFT, RIGHT
 
 SIDES = (LEFT, RIGHT)
-PLACE, NUMBER, DUE, WINDOW_END = "_time", "_number", "_due", "_window_end"
-WAITING, NUMBERED = "waiting", "numbered"
+OTHER = {LEFT: RIGHT, RIGHT: LEFT}
+DUE, SENT, ROW = "_due", "_sent", "_row"
+"""When a row is over, in the measure of its side; from which processing time on it may be shown; its place."""
+PHASE, FIRST, SECOND, NUMBER = "_phase", "_first", "_second", "_number"
+"""In which order pairs that were held are shown."""
+HELD, NUMBERED = "held", "numbered"
+
+
+def waiting(side: str) -> str:
+    """The table of rows that have met nobody yet."""
+    return f"waiting_{side}"
+
+
+def alone(side: str) -> str:
+    """The table of rows that were shown alone, and may still be taken back."""
+    return f"alone_{side}"

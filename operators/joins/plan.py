@@ -1,12 +1,17 @@
-"""Tables of a join: the rows of each side that may still find a partner, and those that have found none yet.
+"""The tables of a join. A row is stored once, in the message store of its side.
 
 | table | key | forgets by |
 |---|---|---|
-| ``left``, ``right`` | key, time, number | time |
-| the same, in windows | key, window end, time, number | window end |
-| ``waiting`` | due, side, key, window end, time, number | – |
+| ``left``, ``right`` | as the side's message layout says | position |
+| ``left_seen``, ``right_seen``, of sides that name offsets | offset, origin | position |
+| ``waiting_left``, …, of sides that are shown alone | due, the row | – |
+| ``alone_left``, … where they may be taken back | due, the row | due |
+| ``held``, with update periods | due, order | due |
+| ``numbered`` | what is counted | – |
 
-``due`` is the watermark behind which no partner can come. A number tells rows of one key and time apart.
+The **position** of a row is its time, or its offset where windows are of offsets. **Due** is the last watermark, or
+position of the side, at which a partner may come, but for late ones. Where offsets are not named a running number
+stands for them.
 """
 
 from __future__ import annotations
@@ -20,12 +25,29 @@ import pyarrow.compute as pc
 
 from operators.assignment import refused
 from operators.joins.description import Joined
-from operators.joins.names import DUE, NUMBER, NUMBERED, PLACE, SIDES, WAITING, WINDOW_END
+from operators.joins.names import (
+    DUE,
+    FIRST,
+    HELD,
+    NUMBER,
+    NUMBERED,
+    PHASE,
+    SECOND,
+    SENT,
+    SIDES,
+    alone,
+    waiting,
+)
+from operators.joins.rule import Rule
 from operators.joins.step import join_step
+from operators.joins.windowed import rule_of
 from operators.plan import Flags, Intake, Plan
-from operators.sides import LEFT, RIGHT, SIDE
+from operators.releasing import no_bound
+from operators.sides import AT, LEFT, SIDE
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
-from operators.windows import Sliding, Times
+from operators.windows import Times
+from statestore.messages.keys import Layout
+from statestore.messages.tables import BOUNDS, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from statestore.store import StateView
 from statestore.tables import TIME, Column, TableSpec
 
@@ -36,96 +58,141 @@ class JoinPlan(Plan):
 
     joined: Joined
 
+    @cached_property
+    def meeting(self) -> Rule:
+        """Which rows meet."""
+        return rule_of(self.joined)
+
     @property
-    def windows(self) -> Sliding | None:
-        """The windows in which rows meet, where they do not by their distance."""
-        return self.joined.windows
+    def layouts(self) -> dict[str, Layout]:
+        """The message key of each side."""
+        return {side: self.joined.layout(side) for side in SIDES}
+
+    @property
+    def clocked(self) -> bool:
+        """Whether time alone may show something: also pairs that were held."""
+        return super().clocked or self.joined.held
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether a row may be too late for some of its windows, and not for others."""
+        return super().overlapping and self.joined.occurrence == "each"
+
+    def given(self, side: str, what: str) -> str | None:
+        """The column that holds a side's ``offset`` or ``origin``, where it is named."""
+        names = self.joined.offsets if what == OFFSET else self.joined.origins
+        name = names[SIDES.index(side)]
+        return None if name is None else self.joined.sides.prefixed(side, name)
 
     def payload(self, side: str) -> list[pa.Field]:
         """Columns of a side's own."""
         return [field for field in self.input_schema if field.name.startswith(f"{side}_")]
 
     @cached_property
-    def meeting(self) -> tuple[Column, ...]:
-        """Columns in which partners agree."""
-        ends = (Column(WINDOW_END, "int64"),) if self.windows else ()
-        return (*self.key_specs, *ends)
+    def equal(self) -> tuple[Column, ...]:
+        """Key columns as the sides' tables have them: under another name where the message store has one like it."""
+        taken = {OFFSET, ORIGIN, *BOUNDS}
+        return tuple(
+            Column(f"key_{column.name}" if column.name in taken else column.name, column.type, column.role)
+            for column in self.key_specs
+        )
+
+    @property
+    def equal_names(self) -> list[str]:
+        """Their names."""
+        return [column.name for column in self.equal]
 
     @cached_property
-    def identity(self) -> tuple[Column, ...]:
-        """Columns that tell the rows of a side apart."""
-        return (*self.meeting, Column(PLACE, "int64"), Column(NUMBER, "int64"))
+    def stores(self) -> dict[str, MessageTables]:
+        """The messages of each side."""
+        return {side: self._store(side) for side in SIDES}
 
     @cached_property
     def sides(self) -> dict[str, TableSpec]:
         """The rows of each side."""
-        expiry = WINDOW_END if self.windows else PLACE
+        return {side: store.messages for side, store in self.stores.items()}
+
+    @cached_property
+    def identity(self) -> dict[str, tuple[Column, ...]]:
+        """Columns that tell the rows of each side apart."""
         return {
-            side: TableSpec(
-                side,
-                self.identity,
-                tuple(Column(field.name, str(field.type)) for field in self.payload(side)),
-                expiry,
+            side: (
+                *self.equal,
+                Column(MESSAGE_TIME, str(TIME)),
+                Column(OFFSET, "int64"),
+                Column(ORIGIN, self.stores[side].origin),
             )
             for side in SIDES
         }
 
     @cached_property
-    def waiting(self) -> TableSpec:
-        """Rows of an outer join without a partner."""
-        return TableSpec(WAITING, (Column(DUE, "int64"), Column(SIDE, "string"), *self.identity), ())
+    def waiting(self) -> dict[str, TableSpec]:
+        """Rows without a partner, of sides that are shown alone."""
+        due = Column(DUE, "int64")
+        return {
+            side: TableSpec(waiting(side), (due, *self.identity[side]), ())
+            for side in SIDES
+            if self.joined.keeps(side)
+        }
+
+    @cached_property
+    def alone(self) -> dict[str, TableSpec]:
+        """Rows that were shown alone and may be taken back."""
+        return {
+            side: TableSpec(alone(side), spec.key, (), DUE) for side, spec in self.waiting.items() if self.takes_back
+        }
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether a late partner takes back what was shown alone."""
+        return self.joined.unmatched == "close" and self.allowed_us > 0 and self.joined.how != "inner"
+
+    @cached_property
+    def held(self) -> TableSpec:
+        """Pairs that wait for their update period."""
+        order = (Column(name, "int64") for name in (DUE, PHASE, FIRST, SECOND, NUMBER))
+        values = (Column(field.name, str(field.type)) for field in self.pane_schema if field.name != "kind")
+        return TableSpec(HELD, tuple(order), tuple(values), DUE)
 
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows there were."""
-        return TableSpec(NUMBERED, (Column("side", "string"),), (Column("count", "int64"),))
+        return TableSpec(NUMBERED, (Column("what", "string"),), (Column("count", "int64"),))
+
+    @property
+    def identified(self) -> tuple[str, ...]:
+        """Sides whose messages are known by their offsets."""
+        return tuple(side for side in SIDES if self.given(side, OFFSET))
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         """All state tables."""
-        return (*self.sides.values(), self.waiting, self.numbered)
+        seen = [self.stores[side].seen for side in self.identified]
+        held = [self.held] if self.joined.held else []
+        return (*self.sides.values(), *seen, *self.waiting.values(), *self.alone.values(), *held, self.numbered)
 
     @cached_property
     def exchanged(self) -> TableSpec:
         """Rows as they are."""
         rest = [field for field in self.input_schema if field.name not in self.key_names]
-        return TableSpec("rows", self.key_specs, tuple(Column(field.name, str(field.type)) for field in rest))
+        key = self.key_specs or (Column(AT, str(TIME)),)
+        names = [column.name for column in key]
+        values = (Column(field.name, str(field.type)) for field in rest if field.name not in names)
+        return TableSpec("rows", key, tuple(values))
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
         """Keys, the window where there are windows, the time of the later row, and both rows."""
-        bounds = [pa.field(name, TIME) for name in ("window_start", "window_end")] if self.windows else []
+        bounds = [pa.field(name, TIME) for name in ("window_start", "window_end")] if self.joined.windows else []
         payload = [field for side in SIDES for field in self.payload(side)]
         kind = pa.field("kind", pa.dictionary(pa.int8(), pa.string()))
         return pa.schema([*self.key_fields, *bounds, pa.field("time", TIME), *payload, kind])
 
-    def keeps(self, side: str) -> bool:
-        """Whether rows of a side are shown also without a partner."""
-        return self.joined.how in (side, "full")
-
-    def last_matchable(self, side: str, places: Times) -> Times:
-        """The latest time of the other side that rows of a side at these times can meet; `END_US` for no bound."""
-        lower, upper = self.joined.lower_us, self.joined.upper_us
-        reach = upper if side == LEFT else None if lower is None else -lower
-        return np.full(len(places), END_US) if reach is None else places + reach
-
-    def dues(self, side: str, places: Times, ends: Times | None) -> Times:
-        """The last watermark at which a partner may come, per row; ``ends`` of windows where there are any."""
-        last = self.last_matchable(side, places) if ends is None else ends - 1
-        return np.where(last == END_US, END_US, np.minimum(last, END_US - self.allowed_us) + self.allowed_us)
-
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
         """Rows behind the watermark that no partner can come for any more."""
         is_left = np.asarray(pc.fill_null(pc.equal(events[SIDE], LEFT), False))
-        ends = self.windows.assign(times) if self.windows else None
-        if ends is not None:
-            newest = np.full(len(times), BEGINNING_US)
-            np.maximum.at(newest, ends[0], ends[2])
-            late: Flags = (self.dues(LEFT, times, newest) < watermark) & (newest > BEGINNING_US)
-            return late
-        due = np.where(is_left, self.dues(LEFT, times, None), self.dues(RIGHT, times, None))
-        # What is not behind the watermark may meet what is there, though nobody who comes.
-        found: Flags = (due < watermark) & (times < self.closed_at(watermark))
+        late = [self.meeting.too_late(side, times, watermark) for side in SIDES]
+        found: Flags = np.where(is_left, *late)
         return found
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
@@ -139,3 +206,25 @@ class JoinPlan(Plan):
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Show what meets, remember the rest."""
         return join_step(self, view, arriving, at)
+
+    def released(self, watermark: int, column: str = AT) -> int:
+        """No pane from now on, not even a late one, has an earlier time; `BEGINNING_US` where any may come."""
+        if column != AT:
+            raise no_bound(self, column, f"pairs are placed by {AT}")
+        if watermark in (BEGINNING_US, END_US):
+            return watermark
+        # What is held back may be of any time.
+        return BEGINNING_US if self.joined.held else self.meeting.released(watermark)
+
+    def _store(self, side: str) -> MessageTables:
+        own = [name for what in (OFFSET, ORIGIN) if (name := self.given(side, what))]
+        payload = [Column(field.name, str(field.type)) for field in self.payload(side) if field.name not in own]
+        sent = [Column(SENT, "int64")] if self.joined.held else []
+        origin = self.given(side, ORIGIN)
+        return MessageTables(
+            self.joined.layout(side),
+            (*payload, *sent),
+            equal=self.equal,
+            origin=str(self.input_schema.field(origin).type) if origin else "int8",
+            name=side,
+        )

@@ -97,6 +97,7 @@ class Tracker(msgspec.Struct, frozen=True):
 
     Plain data: it goes into a manifest as it is. ``processing_us`` is the latest processing time seen, None before
     the first round and after a restart. ``backward`` counts ignored steps back, also of sources that have ended.
+    ``newest`` positions of sides are kept for operators that go by them, see `Watermarks.positions`.
     """
 
     sources: dict[str, Source]
@@ -108,6 +109,7 @@ class Tracker(msgspec.Struct, frozen=True):
     clock_backward: int = 0
     ended: int = 0
     max_drift_us: int = 0
+    newest: dict[str, int] = {}
 
     @property
     def idle(self) -> bool:
@@ -161,6 +163,7 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], 
         refused=tracker.refused + sum(one.refused for one in now) - sum(one.refused for one in old),
         clock_backward=tracker.clock_backward + (last is not None and now_us < last),
         ended=ended,
+        newest=tracker.newest,
     )
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from operators.assignment import refused, too_late
 from operators.plan import ONLY, Flags, Intake, Plan
+from operators.releasing import released
 from operators.slices.arrive import partials_of
 from operators.slices.step import slice_step
 from operators.transition import Moments, Transition
@@ -87,6 +88,10 @@ class SlicePlan(Plan):
                 code="feed-window",
             )
         return partials_of(self, accepted, times)
+
+    def released(self, watermark: int, column: str) -> int:
+        """By the windows that have not ended yet."""
+        return released(self, watermark, column)
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Merge partials; fire what is due."""

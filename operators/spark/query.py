@@ -18,20 +18,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 
-from operators.binding import bind_plan, input_columns
+from operators.chains.binding import bind_graph, stream_columns
+from operators.chains.description import Chain
+from operators.chains.running import GraphRound
 from operators.delivery import Delivery, SparkSink
 from operators.description import Runnable
 from operators.durations import text_of
 from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
-from operators.partition import Round
 from operators.plan import Plan
 from operators.progress.metrics import Metrics, metrics
 from operators.progress.origins import Gap
 from operators.spark.rounds import run_batch, run_feed, run_tick
 from operators.spark.ticker import Ticker
 from operators.spark.types import arrow_schema
-from operators.watermarks import not_asked_until
+from operators.watermarks import Progress, not_asked_until
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import Manifest
 from recovery.spark_log import (
@@ -87,25 +88,23 @@ class SparkJob:
         """
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
-        plan = bind_plan(
-            self.description, arrow_schema(self.stream.schema, input_columns(self.description, self.stream.columns))
-        )
+        graph = bind_graph(self.description, _schemas(self.description, self.stream))
         session = self.stream.sparkSession
         spark_log = SparkLog(Objects(self.checkpoint))
         if not spark_log.has_marker():
             check_agreement(None, spark_log)
         checkpoint = Checkpoint.open_or_create(self.checkpoint)
         job = Job.begin(
-            plan,
+            graph,
             checkpoint,
             self.store,
             partitions=self.partitions or max(1, session.sparkContext.defaultParallelism),
             check=lambda head: _check_input(head, spark_log),
             hook=self.hook,
         )
-        query = DurableQuery(session, job, spark_log, self.sink, self.tick / 1e6 if plan.clocked else None)
+        query = DurableQuery(session, job, spark_log, self.sink, self.tick / 1e6 if graph.clocked else None)
         # Only what the job reads: nothing projected later reaches the source.
-        columns = [sf.col(f"`{name}`") for name in plan.read_names]
+        columns = [sf.col(f"`{name}`") for name in graph.columns]
         query.begin(self.stream.select(*columns), self.trigger)
         return query
 
@@ -193,17 +192,18 @@ class DurableQuery:
             with self._lock:
                 self._drain()
 
-    def feed_back(self, rows: pa.Table | None = None) -> int:
+    def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         """Take back what the late ledger holds of events that came too late, each once, between two batches.
 
-        Or ``rows`` that you bring, each time you bring them. Windows that are still kept take them, whatever the
-        watermark; for windows that are gone there is a ledger row of the reason ``purged``. Panes are delivered as
-        ever. How many events were fed; one checkpoint of its own, or none where there was nothing.
+        Or ``rows`` that you bring, each time you bring them; in a chain, to this ``operator``. Windows that are
+        still kept take them, whatever the watermark; for windows that are gone there is a ledger row of the reason
+        ``purged``. Panes are delivered as ever. How many events were fed; one checkpoint of its own, or none where
+        there was nothing.
         """
         with self._lock:
             job = self._job
-            back = to_feed(job, rows)
-            if back.num_rows:
+            back = to_feed(job, rows, operator)
+            if back:
                 results = run_feed(self._session, job.round(feeding=True), back)
                 manifest = job.commit(
                     results, "feed", Position(), delivered=self._delivery.delivered, fed=rows is None
@@ -211,7 +211,7 @@ class DurableQuery:
                 warn_of_purged(job, manifest)
                 self._report(manifest)
                 self._delivery.up_to(manifest)
-        return int(back.num_rows)
+        return sum(table.num_rows for table in back.values())
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Spark's hook. Whatever it raises ends the query and is kept for `await_termination`."""
@@ -250,7 +250,8 @@ class DurableQuery:
         self._report(manifest)
         self._delivery.up_to(manifest)
         # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
-        job.waited(not_asked_until(job.progress, now_us()))
+        now = now_us()
+        job.waited({name: not_asked_until(progress, now) for name, progress in job.progress.items()})
 
     def _tick(self) -> bool:
         """Time goes on without a batch: a checkpoint, where that makes a difference. False when there is no more."""
@@ -265,10 +266,11 @@ class DurableQuery:
             self._spark_query.stop()  # without the lock, for a batch may be waiting for it
         return self._failure is None
 
-    def _move(self, round_: Round) -> None:
-        head, after = self._job.head, round_.after([])
+    def _move(self, round_: GraphRound) -> None:
+        head, after = self._job.head, round_.after({})
         due = head.due_us is not None and head.due_us <= round_.now_us
-        if after.watermark_us == round_.progress.watermark_us and not due:
+        moved = any(one.watermark_us != round_.progress[name].watermark_us for name, one in after.items())
+        if not moved and not due:
             self._job.waited(after)
             return
         results = run_tick(self._session, round_, after)
@@ -278,19 +280,32 @@ class DurableQuery:
         self._report(manifest)
         self._delivery.up_to(manifest)
 
-    def metrics(self) -> Metrics:
-        """Watermark and lag of each source, how often they moved, who is idle."""
-        return metrics(self._job.progress.tracker)
+    def metrics(self, operator: str | None = None) -> Metrics:
+        """Watermark and lag of each source, how often they moved, who is idle; of a chain, those of one operator (by
+        default the first).
+        """
+        return metrics(self._progress_of(operator).tracker)
 
-    def gaps(self) -> list[Gap]:
+    def gaps(self, operator: str | None = None) -> list[Gap]:
         """Which buffers origins wait for, and since when; none where rows come without buffers."""
-        return self._job.progress.gaps
+        return self._progress_of(operator).gaps
 
-    def prometheus(self) -> str:
+    def prometheus(self, operator: str | None = None) -> str:
         """All that in the text format of Prometheus: with violations of CTIs, buffers by what became of them, and
         events and panes by class since the start.
         """
-        return self._job.progress.prometheus(self._job.plan.name, self._job.head.totals)
+        name = operator or next(iter(self._job.graph.plans))
+        totals = self._job.head.totals
+        if not self._job.graph.single:
+            own = f"{name}."
+            totals = {key.removeprefix(own): count for key, count in totals.items() if key.startswith(own)}
+        return self._progress_of(operator).prometheus(name, totals)
+
+    def _progress_of(self, operator: str | None) -> Progress:
+        progress = self._job.progress
+        if operator is not None and operator not in progress:
+            raise UsageError("there is no such operator", code="operator", found=operator, there=list(progress))
+        return progress[operator] if operator is not None else next(iter(progress.values()))
 
     def _drain(self) -> None:
         if self._job.head.drained:
@@ -298,7 +313,7 @@ class DurableQuery:
             return
         job = self._job
         round_ = job.round()
-        results = run_tick(self._session, round_, job.plan.watermarks.finished(round_.progress))
+        results = run_tick(self._session, round_, round_.finished())
         manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
         self._report(manifest)
         self._delivery.up_to(manifest)
@@ -351,6 +366,22 @@ class DurableQuery:
         if self._query is None:
             raise UsageError("the query has not started", code="not-started")
         return self._query
+
+
+def _schemas(description: Runnable, stream: DataFrame) -> pa.Schema | dict[str, pa.Schema]:
+    """The columns that are read, by stream where there are several."""
+    names = description.streams if isinstance(description, Chain) else []
+    if len(names) < 2:
+        name = names[0] if names else ""
+        return arrow_schema(stream.schema, stream_columns(description, name, stream.columns))
+    found = {}
+    for name in names:
+        own = [column.removeprefix(f"{name}__") for column in stream.columns if column.startswith(f"{name}__")]
+        whole = arrow_schema(
+            stream.schema, [f"{name}__{column}" for column in stream_columns(description, name, own)]
+        )
+        found[name] = pa.schema([field.with_name(field.name.removeprefix(f"{name}__")) for field in whole])
+    return found
 
 
 def _check_input(head: Manifest | None, spark_log: SparkLog) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from operators.chains.graph import STREAM
 from operators.sides import AT, SIDE, Sides
 from operators.spark.types import arrow_schema
 from statestore.errors import UsageError
@@ -44,3 +45,27 @@ def _side(sides: Sides, name: str, own: DataFrame, columns: list[str], types: di
         else:
             chosen.append(sf.lit(None).cast(types[column]).alias(column))
     return own.select(*chosen)
+
+
+def by_name(names: Sequence[str], streams: DataFrame | Mapping[str, DataFrame]) -> DataFrame:
+    """Streams of any columns under each other: each row has its stream's name, each column it in front.
+
+    One alone stays as it is. Raises `UsageError` where streams and names do not go together.
+    """
+    if isinstance(streams, DataFrame):
+        streams = dict.fromkeys(names, streams)
+        if len(names) > 1:
+            raise UsageError("give each stream of the chain by its name", code="streams", streams=list(names))
+    if set(streams) != set(names):
+        raise UsageError(
+            "give each stream of the chain by its name", code="streams", streams=list(names), found=list(streams)
+        )
+    if not all(stream.isStreaming for stream in streams.values()):
+        raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
+    if len(names) == 1:
+        return streams[names[0]]
+    renamed = [
+        stream.select(sf.lit(name).alias(STREAM), *(sf.col(f"`{c}`").alias(f"{name}__{c}") for c in stream.columns))
+        for name, stream in ((name, streams[name]) for name in names)
+    ]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), renamed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +23,14 @@ from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows
 from statestore.changes import Ranges
 from statestore.errors import UsageError
 from statestore.lists import nested
-from statestore.messages.keys import Layout, choose_layout, parse_layout
+from statestore.messages.keys import Layout, Use, choose_layout, parse_layout
 from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
 from statestore.tables import TIME, Column, TableSpec
 
 NUMBER = "_number"
 """Of messages in counted windows: which of its key it is."""
+METADATA = "metadata"
+"""The name of the tables of window metadata."""
 Read = Callable[[pa.Table], Ranges]
 """The messages of each of some windows: rows with window bounds and key, as the groups table has them."""
 
@@ -119,9 +122,10 @@ def bind_operator(
     offset: str,
     retention: Retention | None,
     layout: str | None,
+    equal: tuple[str, ...] = (),
 ) -> OperatorPlan:
     """Check everything against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
-    kept = tuple(dict.fromkeys((*description.lateness.keep, origin, offset)))
+    kept = tuple(dict.fromkeys((*description.lateness.keep, origin, offset, *equal)))
     told = replace(description, lateness=replace(description.lateness, keep=kept))
     if description.windows is not None and by_offset(description.windows):
         told = replace(told, offset=offset, origin=origin)
@@ -138,7 +142,14 @@ def bind_operator(
     if plan.triggers.per_element and any(isinstance(a, BoundRows) for a in plan.aggregates):
         raise UsageError("functions over messages see them as they are after a batch", code="trigger-element")
     by_store = told.mode != "discarding" and any(isinstance(a, BoundRows) for a in plan.aggregates)
-    chosen = _layout(plan.kind, layout) if by_store or retention is not None or layout is not None else None
+    wanted = by_store or retention is not None or layout is not None or bool(equal)
+    chosen = _layout(plan.kind, layout, equal=bool(equal)) if wanted else None
+    if chosen and equal and plan.key_names and not chosen.by_session:
+        raise UsageError(
+            "the equal field of these windows is their key: leave equal= out, or take a layout with a session key",
+            code="message-layout",
+            layout=chosen.name,
+        )
     origin_type = str(plan.input_schema.field(origin).type)
     position = ("offset",) if _of_tuples(plan.kind) else ("ts", "offset")
     bare = OperatorPlan(
@@ -147,12 +158,13 @@ def bind_operator(
         offset=offset,
         identities=MessageTables(Layout(position), (), origin=origin_type),
         messages=None,
-        metadata=_metadata(plan.kind, GeneralPlan(**values), origin_type),
+        metadata=metadata_tables(plan.kind, _window_keys(GeneralPlan(**values)), origin_type),
         retention=retention,
     )
-    said = {"origin": origin, "offset": offset, "layout": str(chosen), "retention": repr(retention)}
+    said: dict[str, Any] = {"origin": origin, "offset": offset, "layout": str(chosen), "retention": repr(retention)}
+    said |= {"equal": list(equal)} if equal else {}
     full = replace(bare, configuration=description.describe() | {"operator": said})
-    return replace(full, messages=_messages(full, chosen), aggregates=_aggregates(full)) if chosen else full
+    return replace(full, messages=_messages(full, chosen, equal), aggregates=_aggregates(full)) if chosen else full
 
 
 def _of_tuples(kind: Windows) -> bool:
@@ -160,10 +172,11 @@ def _of_tuples(kind: Windows) -> bool:
     return isinstance(kind, Counted) or by_offset(kind)
 
 
-def _layout(kind: Windows, asked: str | None) -> Layout:
-    of_tuples = _of_tuples(kind)
+def _layout(kind: Windows, asked: str | None, *, equal: bool) -> Layout:
+    of_tuples, sessions = _of_tuples(kind), isinstance(kind, Sessions)
     if asked is None:
-        return choose_layout("tuple" if of_tuples else "time", "aggregate", session=isinstance(kind, Sessions))
+        use: Use = "join" if equal else "aggregate"
+        return choose_layout("tuple" if of_tuples else "time", use, equal=equal, large=equal, session=sessions)
     found = parse_layout(asked)
     if found.by_time == of_tuples:
         raise UsageError(
@@ -174,15 +187,18 @@ def _layout(kind: Windows, asked: str | None) -> Layout:
     return found
 
 
-def _messages(plan: OperatorPlan, layout: Layout) -> MessageTables:
-    own = {plan.event_time, plan.origin, plan.offset, *plan.key_names}
+def _messages(plan: OperatorPlan, layout: Layout, equal: tuple[str, ...]) -> MessageTables:
+    fields = tuple(Column(name, str(plan.input_schema.field(name).type)) for name in equal)
+    equals = fields or (() if layout.by_session else plan.key_specs)
+    keys = () if not layout.by_session else plan.key_columns
+    own = {plan.event_time, plan.origin, plan.offset, *(column.name for column in (*keys, *equals))}
     payload = [Column(field.name, str(field.type)) for field in plan.input_schema if field.name not in own]
     number = [Column(NUMBER, "int64")] if plan.by_number else []
     return MessageTables(
         layout,
         tuple(payload + number),
-        equal=() if layout.by_session else plan.key_specs,
-        session=plan.key_columns if layout.by_session else (),
+        equal=equals,
+        session=keys,
         retention=plan.retention or Retention(),
         origin=plan.identities.origin,
     )
@@ -199,13 +215,21 @@ def _from_messages(plan: OperatorPlan, rows: BoundRows) -> FromMessages:
     return FromMessages(rows.name, rows.aggregate, rows.input_type, rows, columns)
 
 
-def _metadata(kind: Windows, plan: GeneralPlan, origin: str) -> WindowTables:
+def _window_keys(plan: GeneralPlan) -> tuple[Column, ...]:
+    return plan.key_columns if plan.sessions else plan.key_specs
+
+
+def metadata_tables(kind: Windows, keys: tuple[Column, ...], origin: str) -> WindowTables:
+    """Of windows of this kind, by these key columns, in the order of the windows' table."""
     if isinstance(kind, Sessions):
-        return WindowTables("time", None, plan.key_columns, origin=origin, name="metadata")
-    if isinstance(kind, Counted):
-        return WindowTables("tuple", kind.count, plan.key_specs, origin=origin, name="metadata")
+        return WindowTables("time", None, keys, origin=origin, name=METADATA)
+    if _of_tuples(kind):
+        assert isinstance(kind, Counted | Sliding)
+        return WindowTables("tuple", _length(kind), keys, origin=origin, name=METADATA)
     assert isinstance(kind, Global | Sliding)
-    if by_offset(kind) and isinstance(kind, Sliding):
-        return WindowTables("tuple", kind.size, plan.key_specs, origin=origin, name="metadata")
     size = LAST_US - FIRST_US if isinstance(kind, Global) else kind.size
-    return WindowTables("time", size, plan.key_specs, origin=origin, name="metadata")
+    return WindowTables("time", size, keys, origin=origin, name=METADATA)
+
+
+def _length(kind: Counted | Sliding) -> int:
+    return kind.count if isinstance(kind, Counted) else kind.size

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
+from operators.window_operator.joining import JoinOperator
 from operators.window_operator.operator import WindowOperator
 from recovery.checkpoint import now_us
 
@@ -24,8 +26,8 @@ def pause() -> None:
 
 
 def run_operator(
-    operator: WindowOperator,
-    batches: Iterable[pa.Table | pa.RecordBatch],
+    operator: WindowOperator | JoinOperator,
+    batches: Iterable[pa.Table | pa.RecordBatch] | Iterable[Mapping[str, pa.Table | pa.RecordBatch]],
     sink: Sink,
     *,
     clock: Callable[[], int] = now_us,
@@ -34,6 +36,7 @@ def run_operator(
 ) -> None:
     """Take every batch in and give every pane to ``sink``, in order, at least once each under the same id.
 
+    A batch of a join has its sides by name, ``{"left": …}`` or ``{"right": …}`` or both.
     While the sink refuses, nothing is taken from ``batches``: what is pending is in files, and memory stays as it
     is. ``wait`` is called between two offers; what it raises ends the run, and so does any error of the sink but
     `Refused`. Nothing is lost by that: the next run begins with what was not taken.
@@ -42,7 +45,7 @@ def run_operator(
     for batch in batches:
         operator.timeout(clock())
         _deliver(operator, sink, wait)
-        operator.add_messages(batch)
+        _take(operator, batch)
         _deliver(operator, sink, wait)
     operator.timeout(clock())
     if drain:
@@ -51,7 +54,14 @@ def run_operator(
     operator.flush()
 
 
-def _deliver(operator: WindowOperator, sink: Sink, wait: Callable[[], None]) -> None:
+def _take(operator: WindowOperator | JoinOperator, batch: Any) -> None:
+    if isinstance(operator, JoinOperator):
+        operator.add_messages(**batch)
+    else:
+        operator.add_messages(batch)
+
+
+def _deliver(operator: WindowOperator | JoinOperator, sink: Sink, wait: Callable[[], None]) -> None:
     for checkpoint_id in operator.ready:
         result = operator.deliver(checkpoint_id)
         while not _takes(sink, result.panes, result.id):

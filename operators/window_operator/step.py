@@ -29,13 +29,15 @@ from statestore.messages.retention import read_marks, retention_bound
 from statestore.messages.store import expire as expire_messages
 from statestore.messages.store import retire
 from statestore.messages.tables import MessageTables
+from statestore.store import StateView
 
 
 @dataclass(frozen=True)
 class Stepped:
     """What a step showed and rejected, and why it should be made durable (`purged`, a new window, panes).
 
-    ``progress``: how far the sources are after it, where it moved them.
+    ``progress``: how far the sources are after it, where it moved them. ``newest`` grows when a later window is
+    opened. ``due_us``: the processing time at which something is due next.
     """
 
     progress: Progress | None
@@ -46,6 +48,7 @@ class Stepped:
     newest: int | None = None
     purged: bool = False
     origins: tuple[str, ...] = ()
+    due_us: int | None = None
 
 
 def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, progress: Progress, intake: Intake) -> Stepped:
@@ -84,7 +87,7 @@ def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake
 
 def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
     """Watermark and clock go on: what is due shows, what is over is forgotten."""
-    reading = plan.reading(lambda windows: messages_of(plan, state, windows))
+    reading = plan.reading(lambda windows: read_windows(plan, state, windows))
     moved = reading.step(state, arriving, at)
     state.apply(moved.changes)
     purged = (
@@ -94,11 +97,12 @@ def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) ->
     return Stepped(None, moved.panes, rejected, counters=moved.counters, purged=purged)
 
 
-def messages_of(plan: OperatorPlan, state: Overlay, windows: pa.Table) -> Ranges:
+def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ranges:
     """The messages of each of these windows, in order: one range read by the keys of the layout."""
     tables = plan.messages
     assert tables is not None
-    asked = {name: windows[name] for name in tables.session_names or tables.equal_names}
+    keys = tables.session_names or tables.equal_names
+    asked = {name: windows[name] for name in keys if name in plan.group_keys}
     if not plan.by_number:
         whole, of = isinstance(plan.kind, Global), "offset" if plan.by_offset else "time"
         start, end = windows[START].cast(pa.int64()), pc.subtract(windows[END].cast(pa.int64()), 1)

@@ -92,6 +92,11 @@ class LocalStorage:
         with storage_errors(path):
             return version(self._root / path)
 
+    def size(self, path: str) -> int:
+        """Of the file."""
+        with storage_errors(path):
+            return (self._root / path).stat().st_size
+
     def exists(self, path: str) -> bool:
         """Whether a file or folder is there."""
         with storage_errors(path):

@@ -103,7 +103,7 @@ class RemoteStorage:
         """A local copy, mapped."""
         if self._scheme == "memory":  # another process' memory of the same name holds other bytes
             return pa.py_buffer(self.read(path))
-        copy = self._copies.open(path, self._size(path) if size is None else size)
+        copy = self._copies.open(path, self.size(path) if size is None else size)
         with copy or self._copies.keep(path, lambda to: self._fetch(path, to)) as source:
             return source.read_buffer()
 
@@ -113,7 +113,7 @@ class RemoteStorage:
 
     def open_input(self, path: str, size: int | None) -> pa.NativeFile:
         """The local copy, mapped, where there is one, else a reader that asks for ranges."""
-        size = self._size(path) if size is None else size
+        size = self.size(path) if size is None else size
         copy = self._copies.open(path, size)
         if copy is not None:
             return copy
@@ -185,7 +185,8 @@ class RemoteStorage:
                 raise
             return b""  # the object ends before: what is missing is for the reader to notice
 
-    def _size(self, path: str) -> int:
+    def size(self, path: str) -> int:
+        """As the storage says now."""
         info = self._ask(path, lambda fs: _fresh(fs).info(self._full(path)))
         if info["type"] != "file":
             with storage_errors(path):

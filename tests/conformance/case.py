@@ -109,6 +109,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     more: list[dict[str, Any]] = []
     configs: list[dict[str, Any]] | None = None
     join: dict[str, Any] | None = None
+    left: list[Any] | None = None
+    right: list[Any] | None = None
     dedup: dict[str, Any] | None = None
     soft_fields: list[str] = []
     ignore_window_start_below: int | None = None

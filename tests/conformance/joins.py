@@ -49,7 +49,8 @@ def _asks(case: Case, side: str) -> bool:
 
 def _kept(harness: Any, made: Input, side: str) -> list[Any]:
     """Times of the rows of a side that are kept."""
-    return sorted(made.units.instant(time, "+inf") for time in harness.state(side)["_time"].to_pylist())
+    times = harness.state(side)["time"].cast(pa.int64()).to_pylist()
+    return sorted(made.units.instant(time, "+inf") for time in times)
 
 
 def _buffers(case: Case, expected: Any, kept: list[dict[str, list[Any]]]) -> list[Failure]:
@@ -80,12 +81,14 @@ def _description(case: Case, made: Input) -> Joined:
     if not case.keyed or kind not in ("interval", "window") or asked.get("emit_mode") == "final":
         raise Unsupported("kind join")
     late = units.span(0 if isinstance(case.allowed_lateness, str) else case.allowed_lateness or 0)
+    told: dict[str, Any] = {"event_time": "time", "on": "key", "how": HOW[asked["how"]], "late": late}
+    told["unmatched"] = "final"  # a row alone is due once nobody can come any more
     if kind == "window":
         window = window_of(case.window or {}, units)
-        return join(event_time="time", on="key", window=window, how=HOW[asked["how"]], late=late)  # type: ignore[arg-type]
+        return join(occurrence="each", **told, window=window)  # type: ignore[arg-type]
     low = _bound(asked["lower"], units, 0 if asked.get("lower_inclusive", True) else 1)
     high = _bound(asked["upper"], units, 0 if asked.get("upper_inclusive", True) else -1)
-    return join(event_time="time", on="key", within=(low, high), how=HOW[asked["how"]], late=late)  # type: ignore[arg-type]
+    return join(within=(low, high), **told)
 
 
 def _bound(value: Any, units: Any, inside: int) -> str | None:

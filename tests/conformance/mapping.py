@@ -17,7 +17,7 @@ from tests.conformance.case import Case, CaseError, Event, Unsupported, steps_of
 from tests.conformance.units import LIMIT_US, Units, units_of
 from tests.conformance.values import Codec, codec_for, order
 
-NOT_SUPPORTED = frozenset({"rewindowing", "window_join_accumulation"})
+NOT_SUPPORTED = frozenset({"rewindowing"})
 """Features a case may require that are not there."""
 ON_TIME = {"fire_always": "always", "fire_if_non_empty": "non_empty"}
 CLOSING = {"never": "never", "fire_if_non_empty": "if_new", "fire_always": "always"}

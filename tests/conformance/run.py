@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.conformance import alone, grouping, joins, panes, repeats, watermarks
+from tests.conformance import alone, grouping, joins, merging, panes, repeats, watermarks
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, Unsupported
 from tests.conformance.compare import Failure, check_known
@@ -59,6 +59,10 @@ def _check(case: Case) -> Callable[[Case, Bench], list[Failure]]:
         raise Unsupported(f"kind {case.kind}")
     if case.kind not in KINDS:
         raise Unsupported(f"kind {case.kind} (unknown)")
+    if merging.mine(case):
+        return merging.merged
+    if case.left is not None:
+        return merging.contents
     if case.kind not in ("watermark", "join"):
         check_supported(case)
         check_known(case)

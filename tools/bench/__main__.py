@@ -1,4 +1,4 @@
-"""``python -m tools.bench tumbling|stores|progress|windows [--json] …``."""
+"""``python -m tools.bench tumbling|stores|progress|windows|joins [--json] …``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tools.bench import joins as join_benches
 from tools.bench import progress as progress_bench
 from tools.bench import stores as store_benches
 from tools.bench import windows as window_benches
@@ -116,6 +117,43 @@ def windows(
             sys.exit("the panes of the two sides differ")
 
 
+@app.command()
+def joins(
+    history: Annotated[bool, typer.Option(help="What a batch costs over history that it cannot reach.")] = False,
+    keys: Annotated[int, typer.Option(help="Distinct keys.")] = 100_000,
+    events: Annotated[int, typer.Option(help="Events of each stream in the warm part.")] = 1_000_000,
+    batch: Annotated[int, typer.Option(help="Events of each stream in a batch.")] = 100_000,
+    state_format: Annotated[int, typer.Option(help="Of Spark's state: 2, its default, or 3.")] = 2,
+    kept: Annotated[list[int] | None, typer.Option(help="With --history: rows kept out of reach, ascending.")] = None,
+    store: Annotated[list[str] | None, typer.Option(help="With --history: parquet, rocksdb, memory.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    detail: Annotated[bool, typer.Option(help="Everything measured, with --json.")] = False,
+) -> None:
+    """Interval join of two streams of bids: ours against Spark's own with its RocksDB provider, in turn.
+
+    With --history standalone, a table: the same batches over more and more history outside the bounds.
+    """
+    if not history:
+        row = join_benches.against_spark(keys, events, batch, state_format)
+        shown = row if detail else {k: v for k, v in row.items() if not isinstance(v, dict)}
+        Console().print(_table([row])) if not as_json else print(json.dumps(shown), flush=True)
+        if not row["panes_equal"]:
+            sys.exit("the pairs of the two sides differ")
+        return
+    stores = store or ["parquet", "rocksdb"]
+    if unknown := sorted(set(stores) - set(join_benches.STORES)):
+        raise typer.BadParameter(f"no such store: {', '.join(unknown)}")
+    rows = []
+    for row in join_benches.history(keys, batch, -(-events // batch), kept or join_benches.KEPT, stores):
+        if as_json:
+            print(json.dumps(row), flush=True)
+        rows.append(row)
+    if not as_json:
+        Console().print(_columns(rows))
+    if not all(row["pairs"] == rows[0]["pairs"] for row in rows):
+        sys.exit("the pairs differ: history was met")
+
+
 def measure(keys: int, batch: int, batches: int, rate: int, kind: str = "tumbling") -> dict[str, Any]:
     """Both sides on the same files; the ratio is ours to the peer's, bigger is better."""
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as name:
@@ -170,6 +208,16 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             "-" if row["aim"] is None else str(row["aim"]),
             f"{row['panes']:,}" if row["panes_equal"] else "DIFFER",
         )
+    return table
+
+
+def _columns(rows: list[dict[str, Any]]) -> Table:
+    """A column for each figure: all rows have the same."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in rows[0]:
+        table.add_column("" if heading == "name" else heading, justify="left" if heading == "name" else "right")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int | float) else str(value) for value in row.values()))
     return table
 
 

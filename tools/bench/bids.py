@@ -18,17 +18,21 @@ FILES_PER_BATCH = 2
 
 @dataclass(frozen=True)
 class Bids:
-    """A stream of ``batches`` batches of ``batch`` bids, ``rate`` of them in a second of event time."""
+    """A stream of ``batches`` batches of ``batch`` bids, ``rate`` of them in a second of event time.
+
+    Another ``seed`` gives other bids of the same times and keys.
+    """
 
     keys: int
     batch: int
     batches: int
     rate: int
+    seed: int = 0
 
     def write(self, folder: Path) -> None:
         """Write the files, and one last batch of a single bid an hour later that closes every window."""
         folder.mkdir(parents=True)
-        chance = np.random.default_rng(self.keys)
+        chance = np.random.default_rng([self.keys, self.seed])
         span = self.batch * 1_000_000 // self.rate
         for number in range(self.batches):
             rows = self.batch // FILES_PER_BATCH

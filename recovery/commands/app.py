@@ -1,0 +1,35 @@
+"""The command group, and what all verbs share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from recovery.checkpoint import Checkpoint, Head
+from statestore.errors import NotFoundError
+
+app = typer.Typer(
+    help="Durable window state for PySpark: look into checkpoints, check and fork them. Nothing here changes them.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+Root = Annotated[str, typer.Argument(help="The folder that the job was given as checkpoint=.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.callback()
+def _commands() -> None:
+    """Keep the verbs verbs, however few there are."""
+
+
+def chosen(checkpoint: Checkpoint, checkpoint_id: int | None) -> Head:
+    """The checkpoint asked for, or the newest."""
+    head = checkpoint.head() if checkpoint_id is None else checkpoint.read(checkpoint_id)
+    if head is None:
+        raise NotFoundError(
+            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
+        )
+    return head

@@ -1,0 +1,64 @@
+"""Verbs that say whether a checkpoint root is whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from recovery.checkpoint import Checkpoint
+from recovery.commands.app import AsJson, Root, app
+from recovery.printing import bar, emit, print_json
+from recovery.summary import size_text
+from recovery.verify import Report, verify
+
+EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
+"""By the worst kind of what was found."""
+
+
+@app.command("verify", epilog="Example: tidemark verify /data/flights --read-data 10 --spark-checkpoint")
+def verify_root(
+    root: Root,
+    read_data: Annotated[
+        float, typer.Option("--read-data", metavar="PERCENT", min=0, max=100, help="Read so many files, every byte.")
+    ] = 0.0,
+    spark: Annotated[bool, typer.Option("--spark-checkpoint", help="Whether Spark's own log agrees, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Whether all checkpoints, their files and, if asked, every byte are as they were written.
+
+    Exit codes: 0 whole, 10 a manifest is damaged, 11 the chain is broken, 12 files are gone or cut, 13 bytes are
+    wrong, 14 Spark disagrees.
+    """
+    checkpoint = Checkpoint.open(root)
+    with bar("files") as progress:
+        task = progress.add_task("", total=None)
+        found = verify(
+            checkpoint,
+            read_percent=read_data,
+            spark=spark,
+            seen=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _print(found)
+    if found.findings:
+        raise typer.Exit(EXIT_CODES[found.findings[0].kind])
+
+
+def _print(found: Report) -> None:
+    looked = f"{found.checkpoints:,} checkpoints, {found.files:,} files, {size_text(found.bytes)}"
+    if not found.findings:
+        emit(Text(f"whole: {looked}"))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("kind", "checkpoint", "path", "why"):
+        table.add_column(heading, justify="right" if heading == "checkpoint" else "left", overflow="fold")
+    for one in found.findings:
+        table.add_row(one.kind, str(one.checkpoint), Text(one.path), Text(one.why))
+    good = f"the newest whole one is {found.good}" if found.good is not None else "none is whole"
+    emit(table, Text(f"{len(found.findings):,} findings in {looked}; {good}"))

@@ -1,0 +1,170 @@
+"""Verbs that look at checkpoints as a whole, and fork one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+
+from recovery.checkpoint import Checkpoint
+from recovery.commands.app import AsJson, Root, app, chosen
+from recovery.fork import fork
+from recovery.manifest import Manifest, OperatorState
+from recovery.printing import emit, pairs, print_json, text
+from recovery.summary import brief, full, partitions, progress, size_text, time_text
+
+
+@app.command("list", epilog="Example: tidemark list /data/flights --last 10")
+def list_checkpoints(
+    root: Root,
+    last: Annotated[int, typer.Option(min=1, help="Only the newest so many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """The newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
+    checkpoint = Checkpoint.open(root)
+    ids = checkpoint.ids()
+    rows = [brief(checkpoint.read(number).manifest) for number in ids[-last:]]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("id", "kind", "batch"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    table.add_column("watermark (UTC)")
+    for heading in ("events", "panes", "rejected", "state"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["id"]),
+            row["kind"],
+            text(row["spark_batch"]),
+            text(row["watermark"]).split(".")[0],
+            f"{row['events']:,}",
+            f"{row['panes']:,}",
+            f"{row['rejected']:,}",
+            size_text(row["state_bytes"]),
+        )
+    older = len(ids) - len(rows)
+    emit(table, *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []))
+
+
+@app.command(epilog="Example: tidemark show /data/flights 42 --json")
+def show(
+    root: Root,
+    checkpoint_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[ID]", help="Which checkpoint; the newest by default.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One checkpoint: position in the input, watermark, operators, state partitions, files, counters."""
+    checkpoint = Checkpoint.open(root)
+    head = chosen(checkpoint, checkpoint_id)
+    if as_json:
+        print_json(full(head.manifest))
+        return
+    parts: list[RenderableType] = [_facts(head.manifest)]
+    if progress(head.manifest):
+        parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
+    for name, operator in head.manifest.operators.items():
+        parts += [f"\n[bold]operator {name}[/bold]", _configuration(operator), _partitions(operator)]
+    if head.manifest.totals:
+        parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
+    emit(*parts)
+
+
+@app.command("fork", epilog="Example: tidemark fork /data/flights /data/flights-try --at 42")
+def fork_checkpoint(
+    root: Root,
+    destination: Annotated[str, typer.Argument(help="An empty folder, or one that is not there.")],
+    at: Annotated[int | None, typer.Option(metavar="ID", help="Which checkpoint; the newest by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A new job that goes on from a checkpoint of this one, which may be running and is not changed."""
+    made = fork(root, destination, at)
+    if as_json:
+        print_json(asdict(made))
+        return
+    table = pairs()
+    table.add_row("forked", f"checkpoint {made.checkpoint_id} into {made.root}")
+    table.add_row("job", made.job_id)
+    table.add_row("copied", f"{made.files:,} files, {size_text(made.bytes)}")
+    emit(table)
+
+
+def _facts(manifest: Manifest) -> Table:
+    table = pairs()
+    kind = "drained (takes no new input)" if manifest.drained else manifest.kind
+    table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
+    table.add_row("created", f"{time_text(manifest.created_us)} UTC")
+    before, after = time_text(manifest.watermark_before_us), time_text(manifest.watermark_us)
+    table.add_row("watermark", f"{text(after)}  (before: {text(before)})")
+    table.add_row("processing time", text(time_text(manifest.processing_us)))
+    if manifest.spark:
+        table.add_row("spark batch", str(manifest.spark.batch_id))
+        for source, offset in enumerate(manifest.spark.end):
+            table.add_row(f"source {source} read to", offset)
+    if manifest.input:
+        table.add_row("input", f"{manifest.input.batches} batches")
+    table.add_row("delivered up to", f"checkpoint {manifest.delivered}")
+    table.add_row("job", manifest.job_id)
+    for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):
+        for ref in refs:
+            table.add_row(label, f"{ref.path} ({ref.rows:,} rows)")
+    return table
+
+
+def _sources(manifest: Manifest) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    several = len(manifest.operators) > 1
+    for heading in (*(("operator",) if several else ()), "source", "watermark (UTC)", "lag", "standing", "rows"):
+        table.add_column(heading, justify="right" if heading in ("lag", "rows") else "left")
+    for row in progress(manifest):
+        lag = row["lag_seconds"]
+        table.add_row(
+            *([row["operator"]] if several else []),
+            row["source"],
+            text(row["watermark"]),
+            "-" if lag is None else f"{lag:,.3f} s",
+            row["standing"],
+            f"{row['rows']:,}",
+        )
+    return table
+
+
+def _configuration(operator: OperatorState) -> Table:
+    table = pairs()
+    for name, value in operator.configuration.items():
+        table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
+    return table
+
+
+def _partitions(operator: OperatorState) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("partition", "files", "rows", "bytes", "last change", "lineage"):
+        table.add_column(heading, justify="right")
+    for row in partitions(operator):
+        changed = str(row["sequence"]) if row["sequence"] else "-"
+        table.add_row(
+            str(row["partition"]),
+            str(row["files"]),
+            f"{row['rows']:,}",
+            size_text(row["bytes"]),
+            changed,
+            text(row["lineage"]),
+        )
+    return table
+
+
+def _counters(manifest: Manifest) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("in this one", justify="right")
+    table.add_column("since the start", justify="right")
+    for name, total in manifest.totals.items():
+        table.add_row(name.replace("_", " "), f"{manifest.counters.get(name, 0):,}", f"{total:,}")
+    return table

@@ -1,0 +1,153 @@
+"""Verbs that print rows: of the state, of panes, of the late ledger, and what differs between two checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from recovery.checkpoint import Checkpoint
+from recovery.commands.app import AsJson, Root, app, chosen
+from recovery.manifest import Manifest
+from recovery.printing import Format, print_rows
+from recovery.reading import Wanted, difference, operator_of, output_rows, state_rows, table_of
+from statestore.errors import UsageError
+
+At = Annotated[int | None, typer.Option("--at", metavar="ID", help="Which checkpoint; the newest by default.")]
+First = Annotated[int | None, typer.Option("--from", metavar="ID", help="The first checkpoint.")]
+Last = Annotated[int | None, typer.Option("--to", metavar="ID", help="The last checkpoint.")]
+Operator = Annotated[str | None, typer.Option("--operator", help="Which operator; the last of a chain by default.")]
+TableName = Annotated[str | None, typer.Option("--table", help="Which state table; the first by default.")]
+Keys = Annotated[list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows with this value.")]
+Window = Annotated[str | None, typer.Option("--window", metavar="TIME", help="Only windows that begin or end then.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only windows that end then or later.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only windows that end before.")]
+Form = Annotated[Format, typer.Option("--format", help="How to print.")]
+Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Into a file.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=0, help="How many rows; 50 in a table, else all.")]
+
+
+@app.command("state", epilog="Example: tidemark state /data/flights --key origin=JFK --window 2013-01-01T10:00")
+def print_state(
+    root: Root,
+    at: At = None,
+    operator: Operator = None,
+    table: TableName = None,
+    key: Keys = None,
+    window: Window = None,
+    since: Since = None,
+    until: Until = None,
+    form: Form = Format.table,
+    output: Output = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rows of a state table at a checkpoint, by partition in the order of the key."""
+    checkpoint = Checkpoint.open(root)
+    _, state = operator_of(chosen(checkpoint, at).manifest, operator)
+    rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
+    _print(rows, form, output, limit, as_json)
+
+
+@app.command("panes", epilog="Example: tidemark panes /data/flights --from 40 --format csv > panes.csv")
+def print_panes(
+    root: Root,
+    first: First = None,
+    last: Last = None,
+    key: Keys = None,
+    window: Window = None,
+    since: Since = None,
+    until: Until = None,
+    form: Form = Format.table,
+    output: Output = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """What the job has shown, checkpoint by checkpoint."""
+    _print_output(root, "panes", None, first, last, _wanted(key, window, since, until), form, output, limit, as_json)
+
+
+@app.command("late", epilog="Example: tidemark late /data/flights --key reason=very_late")
+def print_late(
+    root: Root,
+    first: First = None,
+    last: Last = None,
+    operator: Operator = None,
+    key: Keys = None,
+    window: Window = None,
+    since: Since = None,
+    until: Until = None,
+    form: Form = Format.table,
+    output: Output = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """The late ledger: events that were rejected, with the reason and the watermark they met."""
+    _print_output(
+        root, "late", operator, first, last, _wanted(key, window, since, until), form, output, limit, as_json
+    )
+
+
+@app.command("diff", epilog="Example: tidemark diff /data/flights 40 42 --key origin=JFK")
+def print_difference(
+    root: Root,
+    before: Annotated[int, typer.Argument(metavar="ID")],
+    after: Annotated[int, typer.Argument(metavar="ID")],
+    operator: Operator = None,
+    table: TableName = None,
+    key: Keys = None,
+    window: Window = None,
+    since: Since = None,
+    until: Until = None,
+    form: Form = Format.table,
+    output: Output = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is different in a state table between two checkpoints, by its key."""
+    checkpoint, wanted = Checkpoint.open(root), _wanted(key, window, since, until)
+    found = []
+    for number in (before, after):
+        _, state = operator_of(checkpoint.read(number).manifest, operator)
+        spec = table_of(state, table)
+        found.append(pa.concat_tables(state_rows(checkpoint, state, spec, wanted)))
+    _print([difference(found[0], found[1], spec.key_names)], form, output, limit, as_json)
+
+
+def _print_output(
+    root: str,
+    kind: str,
+    operator: str | None,
+    first: int | None,
+    last: int | None,
+    wanted: Wanted,
+    form: Format,
+    output: Path | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    checkpoint = Checkpoint.open(root)
+    name, _ = operator_of(chosen(checkpoint, None).manifest, operator)
+    rows = output_rows(checkpoint, _between(checkpoint, first, last), kind, name, wanted)
+    _print(rows, form, output, limit, as_json)
+
+
+def _between(checkpoint: Checkpoint, first: int | None, last: int | None) -> Iterator[Manifest]:
+    for number in checkpoint.ids():
+        if (first is None or number >= first) and (last is None or number <= last):
+            yield checkpoint.read(number).manifest
+
+
+def _print(rows: Iterable[pa.Table], form: Format, output: Path | None, limit: int | None, as_json: bool) -> None:
+    form = Format.json if as_json else form
+    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit)
+
+
+def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:
+    pairs = [one.partition("=") for one in key or ()]
+    if wrong := [name for name, sign, _ in pairs if not sign or not name]:
+        raise UsageError("a key is COLUMN=VALUE", code="read-value", found=wrong)
+    return Wanted({name: value for name, _, value in pairs}, window, since, until)

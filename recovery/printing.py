@@ -1,0 +1,168 @@
+"""How the command line prints: tables that fit the terminal, JSON, rows in the formats of other tools."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from statestore.errors import UsageError
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+    arrow = "arrow"
+
+
+def pairs() -> Table:
+    """A table of names and values."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def text(value: object) -> str:
+    """A value for people."""
+    return "-" if value is None else str(value)
+
+
+def print_json(value: Any) -> None:
+    """Plain values, indented."""
+    emit(Text(json.dumps(value, indent=2)))
+
+
+def emit(*parts: RenderableType) -> None:
+    """To standard output."""
+    console = _Console(highlight=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text))
+
+
+class _Console(Console):
+    """A console whose reader may go away, as `head` does: no error."""
+
+    def on_broken_pipe(self) -> None:
+        gone()
+
+
+def gone() -> None:
+    """The reader of our output has gone away: that is no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+def bar(what: str) -> Progress:
+    """A bar on standard error, gone when it is done."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def print_rows(parts: Iterable[pa.Table], form: Format, output: Path | None, limit: int | None) -> None:
+    """Rows, as many as ``limit`` says, in a format; Parquet and Arrow go to a file or a pipe, never to a terminal."""
+    parts = _first(parts, limit)
+    if form is Format.table:
+        _print_table(parts, limit)
+        return
+    if form in (Format.parquet, Format.arrow) and output is None and sys.stdout.isatty():
+        raise UsageError("this format is not for terminals: --output FILE, or a pipe", code="read-output")
+    try:
+        with output.open("wb") if output is not None else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as sink:
+            _write(parts, form, sink)
+            sink.flush()
+    except BrokenPipeError:
+        gone()
+
+
+def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
+    """Up to so many rows, and one more that says there are more."""
+    left = None if limit is None else limit + 1
+    for part in parts:
+        if left is None:
+            yield part
+        else:
+            yield part.slice(0, left)
+            left -= min(left, part.num_rows)
+            if not left:
+                return
+
+
+def _write(parts: Iterator[pa.Table], form: Format, sink: Any) -> None:
+    writer: Any = None
+    for part in parts:
+        rows = _plain(part) if form in (Format.csv, Format.json) else part
+        if form is Format.json:
+            for row in rows.to_pylist():
+                sink.write(json.dumps(row, default=str).encode() + b"\n")
+            continue
+        if writer is None:
+            writer = {
+                Format.csv: pc_csv.CSVWriter,
+                Format.parquet: pq.ParquetWriter,
+                Format.arrow: pa.ipc.new_stream,
+            }[form](sink, rows.schema)
+        writer.write_table(rows)
+    if writer is not None:
+        writer.close()
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Times and nested values as text, dictionaries as what they stand for."""
+    columns = []
+    for column in rows.columns:
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            column = column.cast(kind.value_type)
+        elif pa.types.is_timestamp(kind):
+            column = pa.chunked_array([pa.array([_cell(value) for value in column.to_pylist()], pa.string())])
+        elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            column = pa.chunked_array([pa.array([_nested(value) for value in column.to_pylist()], pa.string())])
+        columns.append(column)
+    return pa.table(columns, names=rows.column_names)
+
+
+def _nested(value: Any) -> str | None:
+    return None if value is None else value.hex() if isinstance(value, bytes) else json.dumps(value, default=str)
+
+
+def _print_table(parts: Iterator[pa.Table], limit: int | None) -> None:
+    tables = list(parts)
+    rows = pa.concat_tables(tables) if tables else pa.table({})
+    more = limit is not None and rows.num_rows > limit
+    rows = rows.slice(0, limit)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for field in rows.schema:
+        number = (
+            pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+        )
+        table.add_column(Text(field.name), justify="right" if number else "left", overflow="fold")
+    for row in rows.to_pylist():
+        table.add_row(*(Text(_cell(value) or "-") for value in row.values()))
+    emit(table, *([Text(f"more than {limit:,} rows: --limit says how many are shown", style="dim")] if more else []))
+
+
+def _cell(value: Any) -> str | None:
+    if value is None:
+        return None
+    if hasattr(value, "tzinfo"):
+        return str(value.isoformat(sep=" ")).removesuffix("+00:00")
+    if isinstance(value, (list, dict, bytes)):
+        return _nested(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

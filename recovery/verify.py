@@ -1,0 +1,132 @@
+"""Is a checkpoint root whole? Structure and chain of the manifests, files by size, their bytes, and Spark's own log.
+
+Nothing is changed; what is found is a list, so that all damage is seen at once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from recovery.checkpoint import Checkpoint, Head, manifest_path
+from recovery.manifest import Manifest
+from recovery.spark_log import SparkLog, check_agreement, load_files
+from statestore.errors import DataError, IncompatibleError, NotFoundError, TidemarkError
+from statestore.files.segments import FileRef, read_verified
+
+Where = Literal["manifest", "chain", "file", "bytes", "spark"]
+KINDS: tuple[Where, ...] = ("manifest", "chain", "file", "bytes", "spark")
+"""What may be wrong, the worst first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: of which kind, in which checkpoint (the newest that needs it), where, and why."""
+
+    kind: Where
+    checkpoint: int | None
+    path: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was looked at and what was found. ``good``: the newest checkpoint of which all is whole, None for none."""
+
+    checkpoints: int
+    files: int
+    bytes: int
+    findings: tuple[Finding, ...]
+    good: int | None
+
+
+def verify(
+    checkpoint: Checkpoint,
+    *,
+    read_percent: float = 0.0,
+    spark: bool = False,
+    seen: Callable[[int, int], None] = lambda _done, _all: None,
+    seed: int = 0,
+) -> Report:
+    """Look at every checkpoint of a root. ``read_percent`` of the files are read against their checksums; with
+    ``spark`` its log must agree with the newest checkpoint. ``seen`` is told of files done and files in all.
+    """
+    ids = checkpoint.ids()
+    findings: list[Finding] = []
+    heads = dict(_manifests(checkpoint, ids, findings))
+    findings += _chain(heads, ids)
+    needed: dict[str, tuple[FileRef, int]] = {}
+    for number in sorted(heads):
+        for ref in files_of(heads[number].manifest):
+            needed[ref.path] = (ref, number)
+    chance = random.Random(seed)
+    wrong: set[str] = set()
+    for done, (ref, number) in enumerate(needed.values()):
+        found = _file(checkpoint, ref, number, read=chance.uniform(0, 100) < read_percent)
+        if found is not None:
+            findings.append(found)
+            wrong.add(ref.path)
+        seen(done + 1, len(needed))
+    if spark and ids and ids[-1] in heads:
+        findings += _spark(checkpoint, heads[ids[-1]].manifest)
+    whole = [n for n, head in heads.items() if not any(ref.path in wrong for ref in files_of(head.manifest))]
+    return Report(
+        len(ids),
+        len(needed),
+        sum(ref.bytes for ref, _ in needed.values()),
+        tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), one.checkpoint or 0, one.path))),
+        max(whole, default=None),
+    )
+
+
+def files_of(manifest: Manifest) -> Iterator[FileRef]:
+    """Every file that a checkpoint names."""
+    for operator in manifest.operators.values():
+        for partition in operator.partitions:
+            yield from partition.files
+    yield from manifest.panes
+    yield from manifest.late
+    if manifest.spark is not None and manifest.spark.files_ref is not None:
+        yield manifest.spark.files_ref
+
+
+def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) -> Iterator[tuple[int, Head]]:
+    for number in ids:
+        try:
+            yield number, checkpoint.read(number)
+        except (DataError, IncompatibleError) as error:
+            findings.append(Finding("manifest", number, manifest_path(number), error.message))
+
+
+def _chain(heads: dict[int, Head], ids: list[int]) -> Iterator[Finding]:
+    for before, number in pairwise(ids):
+        if number != before + 1:
+            yield Finding(
+                "chain", number, manifest_path(before + 1), f"checkpoints {before + 1} to {number - 1} are gone"
+            )
+        elif before in heads and number in heads and heads[number].manifest.parent != heads[before].checksum:
+            yield Finding("chain", number, manifest_path(number), "it does not follow the checkpoint before it")
+
+
+def _file(checkpoint: Checkpoint, ref: FileRef, number: int, *, read: bool) -> Finding | None:
+    try:
+        if (size := checkpoint.objects.size(ref.path)) != ref.bytes:
+            return Finding("file", number, ref.path, f"it has {size:,} bytes, not {ref.bytes:,}")
+        if read:
+            read_verified(checkpoint.objects, ref)
+    except NotFoundError:
+        return Finding("file", number, ref.path, "it is gone")
+    except DataError as error:
+        return Finding("bytes", number, ref.path, error.message)
+    return None
+
+
+def _spark(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
+    log = SparkLog(checkpoint.objects)
+    try:
+        check_agreement(load_files(checkpoint.objects, head.spark), log)
+    except TidemarkError as error:
+        yield Finding("spark", head.id, "spark", error.message)

@@ -1,0 +1,113 @@
+"""Jobs of several operators or streams over real flights and weather, as a process that can be killed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from operators import (
+    RETRACTING,
+    Memory,
+    Parquet,
+    RocksDB,
+    chain,
+    count,
+    join,
+    max_,
+    mean,
+    merge,
+    sum_,
+    tumbling,
+    windowed,
+)
+from recovery.checkpoint import Checkpoint
+from tools.demo.job import local_session
+
+STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
+
+
+def departures() -> Any:
+    """Flights per airline and airport by hour, then per airline by day: another key, the same batch."""
+    per_hour = windowed(event_time="scheduled", key=["origin", "carrier"], name="per_hour").window(tumbling("1 hour"))
+    per_hour = per_hour.aggregate(flights=count(), worst=max_("dep_delay")).late("6 hours", keep="flight_id")
+    per_day = windowed(key="carrier", name="per_day").window(tumbling("1 day"))
+    per_day = per_day.aggregate(hours=count(), flights=sum_("flights"), worst=max_("worst")).late("12 hours")
+    return chain(per_hour.accumulation(RETRACTING), per_day.accumulation(RETRACTING))
+
+
+def in_weather() -> Any:
+    """Each flight with the observation of its hour."""
+    near = ("-59 minutes", "0 seconds")
+    times = ("scheduled", "time_hour")
+    return join(event_time=times, on="origin", within=near, how="left", late="22 hours", name="in_weather")
+
+
+def hourly() -> Any:
+    """Flights and wind by airport and hour."""
+    merged = merge(event_time=("scheduled", "time_hour"), key="origin", name="hourly").window(tumbling("1 hour"))
+    merged = merged.aggregate(flights=count("left_flight_id"), wind=mean("right_wind_speed"))
+    return merged.late("22 hours").accumulation(RETRACTING)
+
+
+JOBS: dict[str, Callable[[], Any]] = {"chain": departures, "join": in_weather, "merge": hourly}
+
+
+def read(spark: SparkSession, folder: Path) -> DataFrame:
+    """The files of a folder as a stream, one a batch."""
+    schema = spark.read.parquet(str(folder)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def batches(name: str, folder: Path) -> list[pa.Table]:
+    """The same input for the standalone runner, as Spark makes batches of it."""
+    sides = [sorted((folder / side).glob("*.parquet")) for side in ("flights", "weather")]
+    tables = [[pq.ParquetFile(path).read() for path in paths] for paths in sides]
+    if name == "chain":
+        return tables[0]
+    description = JOBS[name]()
+    schema = description.schema(tables[0][0].schema, tables[1][0].schema)
+    return [description.rows(schema, left=left, right=right) for left, right in zip(*tables, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--store", choices=STORES, default="parquet")
+    parser.add_argument("--pause", default="", help="MOMENT:CHECKPOINT")
+    parser.add_argument("--drain", action="store_true")
+    arguments = parser.parse_args()
+    Checkpoint.open_or_create(arguments.folder / "checkpoint")
+
+    def say(event: str, checkpoint_id: int) -> None:
+        print(json.dumps({"event": event, "checkpoint": checkpoint_id}), flush=True)
+
+    def hook(moment: str, checkpoint_id: int) -> None:
+        if arguments.pause == f"{moment}:{checkpoint_id}":
+            say("paused", checkpoint_id)
+            time.sleep(3600)
+
+    spark = local_session(arguments.job)
+    sides = ["flights"] if arguments.job == "chain" else ["flights", "weather"]
+    streams = [read(spark, arguments.folder / side) for side in sides]
+    job = JOBS[arguments.job]().on_spark(
+        *streams, checkpoint=arguments.folder / "checkpoint", store=STORES[arguments.store], partitions=2
+    )
+    query = job.with_hook(hook).start()
+    say("started", query.checkpoint_id)
+    query.process_all_available()
+    query.stop(drain=arguments.drain)
+    say("done", query.checkpoint_id)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The verbs that print rows, and the one that checks: as a person runs them."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from operators import chain, count, sum_, tumbling, windowed
+from operators.harness import Harness
+from statestore.store import Parquet
+from tests import evidence
+from tests.test_cli import ROOT, copy, tidemark
+from tests.test_standalone import STREAM, example
+
+__all__ = ["copy"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the worked example: a fence and six batches."""
+    folder = tmp_path_factory.mktemp("cli") / "root"
+    example("retracting").standalone(checkpoint=folder, store=Parquet(), partitions=2).run(STREAM)
+    return folder
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_state_of_any_checkpoint_by_key_window_and_time(root: Path) -> None:
+    slices = lines(tidemark("state", root, "--at", 3, "--json"))
+    assert sorted((row["slice_end"], row["k"], row["n"]) for row in slices) == [
+        ("1970-01-01 00:00:10", "a", 2),
+        ("1970-01-01 00:00:10", "b", 1),
+        ("1970-01-01 00:00:20", "a", 1),
+    ]
+    fired = ["state", root, "--at", 3, "--table", "fired", "--json"]
+    assert [row["k"] for row in lines(tidemark(*fired, "--key", "k=a"))] == ["a"]
+    assert lines(tidemark(*fired, "--key", "k=a", "--key", "n=7")) == []
+    assert len(lines(tidemark(*fired, "--window", "1970-01-01T00:00:10"))) == 2
+    assert len(lines(tidemark(*fired, "--since", "1970-01-01T00:00:10", "--until", "1970-01-01T00:00:11"))) == 2
+    assert lines(tidemark(*fired, "--since", "1970-01-01T00:00:11")) == []
+
+
+def test_panes_and_ledger_are_those_of_the_files(root: Path) -> None:
+    panes = lines(tidemark("panes", root, "--json"))
+    named = [(m["id"], ref) for m in evidence.manifests(root) for ref in m.get("panes", [])]
+    assert [row["checkpoint"] for row in panes] == [number for number, ref in named for _ in range(ref["rows"])]
+    assert [row["k"] for row in lines(tidemark("panes", root, "--from", 4, "--to", 4, "--json"))] == ["c", "a", "a"]
+    assert [row["kind"] for row in lines(tidemark("panes", root, "--key", "kind=retract", "--json"))] == [
+        "retract"
+    ] * 2
+    assert [row["reason"] for row in lines(tidemark("late", root, "--json"))] == [
+        "very_late",
+        "null_key",
+        "null_event_time",
+    ]
+
+
+def test_difference_of_two_checkpoints_by_key(root: Path) -> None:
+    found = lines(tidemark("diff", root, 3, 5, "--key", "slice_end=1970-01-01T00:00:10", "--json"))
+    assert [(row["change"], row["k"], row["n"], row["total"]) for row in found] == [
+        ("was", "a", 2, 4),
+        ("is", "a", 4, 15),
+        ("added", "c", 1, 7),
+    ]
+    back = lines(tidemark("diff", root, 5, 3, "--json"))
+    assert [row["change"] for row in back if row["k"] == "c"] == ["removed"]
+
+
+def test_rows_in_the_formats_of_other_tools(root: Path, tmp_path: Path) -> None:
+    tables = []
+    for form in ("parquet", "arrow", "csv"):
+        path = tmp_path / form
+        assert tidemark("panes", root, "--format", form, "--output", path).returncode == 0
+        tables.append(path.read_bytes())
+    parquet = pq.read_table(io.BytesIO(tables[0]))
+    assert pa.ipc.open_stream(tables[1]).read_all().equals(parquet)
+    assert pa.csv.read_csv(io.BytesIO(tables[2]))["k"].to_pylist() == parquet["k"].to_pylist()
+    assert parquet.num_rows == len(lines(tidemark("panes", root, "--json")))
+
+
+def test_a_table_fits_the_terminal_and_says_when_there_is_more(root: Path) -> None:
+    done = tidemark("panes", root, "--limit", 2)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "more than 2 rows" in done.stdout
+    assert "more than" not in tidemark("panes", root).stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
+    line = f"set -o pipefail; {sys.executable} -m recovery.cli state {root} --format csv | head -1"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--key", "nobody=1"], "read-column"),
+        (["--key", "n=many"], "read-value"),
+        (["--key", "n"], "read-value"),
+        (["--window", "yesterday"], "read-value"),
+        (["--table", "nothing"], "no-such-table"),
+        (["--operator", "nobody"], "no-such-operator"),
+        (["--at", "99"], "no-such-checkpoint"),
+    ],
+)
+def test_what_is_not_there_is_said(root: Path, options: list[str], code: str) -> None:
+    done = tidemark("state", root, *options)
+    assert done.returncode in (4, 5)
+    assert f"[{code}]" in done.stderr
+    assert done.stdout == ""
+
+
+def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
+    second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
+    tested = Harness(chain(first.late("0 seconds"), second), schema, folder=tmp_path)
+    tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
+    tested.feed([{"t": 1, "k": "late"}])
+    assert [row["n"] for row in lines(tidemark("state", tmp_path, "--json"))] == [1]
+    assert [row["k"] for row in lines(tidemark("state", tmp_path, "--operator", "first", "--json"))] == ["b"]
+    assert [row["k"] for row in lines(tidemark("late", tmp_path, "--operator", "first", "--json"))] == ["late"]
+    assert lines(tidemark("late", tmp_path, "--json")) == []
+    assert "operator" in tidemark("show", tmp_path).stdout
+
+
+def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:
+    done = tidemark("verify", root, "--read-data", 100)
+    assert done.returncode == 0
+    assert done.stdout.startswith("whole: 7 checkpoints")
+    assert json.loads(tidemark("verify", root, "--json").stdout)["good"] == 7
+
+
+def damaged(root: Path, name: str) -> tuple[int, str, str]:
+    """Damage a root in one way: the exit code, the kind of the finding and the path it names."""
+    head = evidence.manifests(root)[-1]
+    ref = next(
+        ref["path"] for one in head["operators"].values() for part in one["partitions"] for ref in part["files"]
+    )
+    data = root / ref
+    manifest = root / "manifests" / f"{4:020d}.json"
+    if name == "manifest":
+        manifest.write_bytes(manifest.read_bytes().replace(b'"kind":"batch"', b'"kind":"tick"'))
+        return 10, "manifest", manifest.name
+    if name == "chain":
+        manifest.unlink()
+        return 11, "chain", manifest.name
+    if name == "gone":
+        data.unlink()
+        return 12, "file", ref
+    if name == "cut":
+        data.write_bytes(data.read_bytes()[:-1])
+        return 12, "file", ref
+    whole = bytearray(data.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    data.write_bytes(whole)
+    return 13, "bytes", ref
+
+
+@pytest.mark.parametrize("name", ["manifest", "chain", "gone", "cut", "bytes"])
+def test_damage_is_found_and_named(copy: Path, name: str) -> None:
+    code, kind, path = damaged(copy, name)
+    done = tidemark("verify", copy, "--read-data", 100, "--json")
+    assert done.returncode == code
+    found = json.loads(done.stdout)
+    assert found["findings"][0]["kind"] == kind
+    assert found["findings"][0]["path"].endswith(path)
+    if name in ("gone", "cut", "bytes"):
+        assert found["good"] is None or found["good"] < evidence.manifests(copy)[-1]["id"]
+    if name == "bytes":
+        assert tidemark("verify", copy).returncode == 0  # only who reads the data can know

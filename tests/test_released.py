@@ -1,0 +1,142 @@
+"""Up to where the panes of an operator have come: no later pane that is on time or early lies behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators import (
+    RETRACTING,
+    count,
+    every_element,
+    global_window,
+    max_,
+    min_,
+    session,
+    sliding,
+    tumbling,
+    windowed,
+)
+from operators.binding import bind_plan
+from operators.dedup.description import deduplicated
+from operators.description import Windowed
+from operators.harness import Harness
+from operators.transition import BEGINNING_US, END_US
+from operators.windows import Windows, count_window
+from statestore.errors import UsageError
+
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("t", TIME), ("k", pa.int64()), ("o", pa.int64())])
+PANES = pa.schema([("window_start", TIME), ("window_end", TIME), ("k", pa.int64())])
+TUMBLING, SLIDING = tumbling("10 microseconds", offset="3 microseconds"), sliding("10 microseconds", "5 microseconds")
+GAPS = sliding("4 microseconds", "10 microseconds", strict=False)
+SESSION = session("5 microseconds")
+COLUMNS = ["window_start", "window_end", "pane_time", "first", "newest"]
+KNOWN = {"session": COLUMNS[1:3] + COLUMNS[4:], "given": COLUMNS[1:3]}
+
+
+def over(windows: Windows, **trigger: Any) -> Windowed:
+    job = windowed(event_time="t", key="k").window(windows).late("0 seconds").accumulation(RETRACTING)
+    return job.trigger(**trigger).aggregate(n=count(), first=min_("t"), newest=max_("t"))
+
+
+def columns(windows: Windows) -> list[str]:
+    return KNOWN["session"] if windows is SESSION else COLUMNS
+
+
+@pytest.mark.parametrize(
+    "windows", [TUMBLING, SLIDING, GAPS, SESSION], ids=["tumbling", "sliding", "gaps", "session"]
+)
+@given(
+    batches=st.lists(st.lists(st.tuples(st.integers(-30, 60), st.integers(0, 2)), max_size=6), max_size=6),
+    early=st.booleans(),
+)
+def test_no_later_pane_lies_behind_it(windows: Windows, batches: list[list[tuple[int, int]]], early: bool) -> None:
+    job = over(windows, **({"early": every_element()} if early else {"early": None}), closing="if_new")
+    harness, plan = Harness(job, SCHEMA), bind_plan(job, SCHEMA)
+    bounds = dict.fromkeys(columns(windows), BEGINNING_US)
+    panes, watermark = [], BEGINNING_US
+    for batch in [*batches, None]:
+        if batch is None:
+            panes.append(harness.finish())
+        else:
+            panes.append(harness.feed([{"t": t, "k": k, "o": 0} for t, k in batch]))
+        check(panes[-1], bounds)
+        watermark = max([watermark, *(t for t, _ in batch or [] if t >= watermark)])
+        new = {name: plan.released(watermark, name) for name in bounds}
+        assert all(new[name] >= bounds[name] for name in bounds), "it does not go back"
+        bounds = new
+
+
+def check(panes: pa.Table, bounds: dict[str, int]) -> None:
+    """Retractions are as old as what they take back."""
+    there = np.asarray(panes["kind"].cast(pa.string()).to_numpy() == "emit")
+    there &= np.asarray(panes["timing"].cast(pa.string()).to_numpy() != "late")
+    for name, bound in bounds.items():
+        values = panes["window_end" if name == "pane_time" else name].cast(pa.int64()).to_numpy()[there]
+        assert (values - (name == "pane_time") >= bound).all(), name
+
+
+@pytest.mark.parametrize(
+    ("windows", "column", "expected"),
+    [
+        (TUMBLING, "window_end", 17),
+        (TUMBLING, "pane_time", 17),
+        (TUMBLING, "window_start", 13),
+        (TUMBLING, "first", 13),
+        (TUMBLING, "newest", 13),
+        (SLIDING, "window_start", 10),
+        (SESSION, "window_end", 17),
+        (SESSION, "newest", 12),
+    ],
+)
+def test_what_is_known(windows: Windows, column: str, expected: int) -> None:
+    plan = bind_plan(over(windows), SCHEMA)
+    assert plan.released(17, column) == expected
+    assert [plan.released(end, column) for end in (BEGINNING_US, END_US)] == [BEGINNING_US, END_US]
+
+
+def test_the_end_of_the_window_as_a_column() -> None:
+    plan = bind_plan(over(TUMBLING).timestamps("end_of_window"), SCHEMA)
+    assert plan.released(17, "timestamp") == 17
+    own = windowed(key="k").aggregate(n=count())
+    assert [bind_plan(own, PANES).released(17, name) for name in KNOWN["given"]] == [17, 17]
+    ids = deduplicated(event_time="t", on=["k"])
+    assert bind_plan(ids, SCHEMA).released(17, "t") == 17
+
+
+def test_the_beginning_of_time_takes_nothing_off() -> None:
+    plan = bind_plan(over(SESSION), SCHEMA)
+    assert plan.released(BEGINNING_US + 2, "newest") == BEGINNING_US
+
+
+OTHER = windowed(offset="o", key="k").aggregate(n=count())
+UNKNOWN = [
+    (over(SESSION), SCHEMA, "window_start"),
+    (over(SESSION), SCHEMA, "first"),
+    (over(session(gap_column="o")), SCHEMA, "newest"),
+    (over(global_window(), early=every_element()), SCHEMA, "window_end"),
+    (over(count_window(3)), SCHEMA, "newest"),
+    (OTHER.window(count_window(3, by="offset")), SCHEMA, "window_end"),
+    (windowed(key="k").aggregate(n=count()), PANES, "window_start"),
+    (over(TUMBLING), SCHEMA, "n"),
+    (over(TUMBLING), SCHEMA, "k"),
+]
+
+
+@pytest.mark.parametrize(("job", "schema", "column"), UNKNOWN)
+def test_what_is_not_known_is_refused(job: Windowed, schema: pa.Schema, column: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        bind_plan(job, schema).released(17, column)
+    assert caught.value.code == "chain-time"
+
+
+def test_a_column_that_deduplication_does_not_go_by_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        bind_plan(deduplicated(event_time="t", on=["k"]), SCHEMA).released(17, "o")
+    assert caught.value.code == "chain-time"

@@ -1,0 +1,82 @@
+"""docs/CLI.md, written from the command itself: ``python -m tools.reference``, with ``--check`` for CI."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from recovery.cli import app
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "CLI.md"
+HEAD = """# The command `tidemark`
+
+<!-- Written by `python -m tools.reference` from the code; do not edit. -->
+
+Reads checkpoints on any machine with the package: no Java, no Spark. No verb changes a checkpoint that is there, and
+all are safe while the job runs. Roots are folders or `s3://…`. Times are UTC.
+
+Exit codes: 0 done, 2 wrong usage, 3 the checkpoint's data cannot be used, 4 not found, 5 any other error; `verify`
+has its own. Errors are one line on standard error, with a code explained in [ERRORS.md](ERRORS.md). Shell completion:
+`tidemark --install-completion`.
+
+| verb | |
+|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    group: Any = typer.main.get_command(app)
+    verbs = dict(sorted(group.commands.items()))
+    lines = [f"| [`{name}`](#{name}) | {_first(verb.help)} |" for name, verb in verbs.items()]
+    return HEAD + "\n".join(lines) + "\n" + "".join(_section(name, verb) for name, verb in verbs.items())
+
+
+def _section(name: str, verb: Any) -> str:
+    arguments = [one for one in verb.params if one.param_type_name == "argument"]
+    options = [one for one in verb.params if one.param_type_name == "option"]
+    usage = " ".join(["tidemark", name, *(_argument(one) for one in arguments), *(["[OPTIONS]"] if options else [])])
+    rows = [f"| `{_argument(one)}` | {one.help or ''} |" for one in arguments if one.help]
+    rows += [f"| `{_option(one)}` | {one.help or ''}{_default(one)} |" for one in options]
+    text = "\n\n".join(" ".join(part.split()) for part in verb.help.split("\n\n"))
+    table = "\n| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+    example = (verb.epilog or "").removeprefix("Example: ")
+    return f"\n## {name}\n\n    {usage}\n\n{text}\n{table}\nExample: `{example}`\n"
+
+
+def _argument(one: Any) -> str:
+    name = (one.metavar or one.name.upper()).strip("[]")
+    return str(name) if one.required else f"[{name}]"
+
+
+def _option(one: Any) -> str:
+    if one.is_flag:
+        return str(one.opts[0])
+    choices = "/".join(type(one.default)) if isinstance(one.default, StrEnum) else None
+    return f"{one.opts[0]} {one.metavar or choices or one.name.upper()}"
+
+
+def _default(one: Any) -> str:
+    default = getattr(one.default, "value", one.default)
+    return f" Default: {default}." if default not in (None, False, (), []) and not one.is_flag else ""
+
+
+def _first(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def main() -> None:
+    """Write the page, or say that it is not what the code says."""
+    if "--check" in sys.argv[1:]:
+        if PAGE.read_text() != page():
+            sys.exit("docs/CLI.md is not what the code says: python -m tools.reference")
+        return
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()
