@@ -22,10 +22,10 @@ demo: $(VENV)/installed-demo
 
 test: $(VENV)/installed-dev
 	@echo "==> running the tests ($(JOBS) at a time, a quarter of an hour on two cores)"
-	@$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: $(VENV)/installed-dev
-	@TIDEMARK_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --timeout 0 $(ARGS)
+	@TIDEMARK_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout 0 $(ARGS)
 
 check: $(VENV)/installed-dev
 	@echo "==> ruff: lint and format"

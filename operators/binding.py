@@ -266,12 +266,12 @@ def _bind_union(description: Unioned, schema: pa.Schema) -> UnionPlan:
 
 def _bind_sessions(description: SessionJoined, schema: pa.Schema) -> SessionJoinPlan:
     types = _side_types(description, schema, (START, END, PANE_KIND))
-    return SessionJoinPlan(
+    plan = SessionJoinPlan(
         name=description.name,
         kind=description.windows,
         event_time=AT,
         input_schema=types,
-        key_fields=tuple(_key_field(types.field(name)) for name in description.on),
+        key_fields=tuple(_key_field(types.field(name)) for name in description.session),
         aggregates=(),
         watermarks=description.watermarks or by_side(description.sides, description.delays_us),
         allowed_us=description.allowed_us,
@@ -282,7 +282,13 @@ def _bind_sessions(description: SessionJoined, schema: pa.Schema) -> SessionJoin
         triggers=DEFAULT,
         rule="window",
         joined=description,
+        equal_fields=tuple(_key_field(types.field(name)) for name in description.equal),
     )
+    for side in description.sides.names:
+        for what in (OFFSET, ORIGIN):
+            _check_place(types, plan.given(side, what), what)
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    return plan
 
 
 def _side_types(

@@ -93,6 +93,11 @@ class Plan(ABC):
         return [field.name for field in self.key_fields]
 
     @property
+    def never_null(self) -> list[str]:
+        """The columns that reject a row by a null, beside its time and place."""
+        return self.key_names
+
+    @property
     def read_names(self) -> list[str]:
         """The input columns that are read."""
         return [name for name in self.input_schema.names if name not in self.added]

@@ -167,7 +167,7 @@ def _classify(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, p
     """Split events into accepted and rejected ones, and count the classes of lateness."""
     watermark_us = intake.watermark_us
     null_time = _nulls(events, [plan.event_time])
-    null_key = _nulls(events, plan.key_names)
+    null_key = _nulls(events, plan.never_null)
     times = _int_times(events[plan.event_time])
     early = np.zeros(0, bool)
     if watermark_us is not None:

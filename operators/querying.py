@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from operators.chains.binding import bind_graph
 from operators.description import Runnable, Windowed
-from operators.general.names import GROUPS
+from operators.general.names import ALONE, GROUPS
 from operators.general.panes import results_of
 from operators.general.plan import GeneralPlan
 from operators.plan import Plan
@@ -25,7 +25,7 @@ from operators.slices.step import whole_windows
 from operators.transition import BEGINNING_US
 from operators.window_metadata import END, START
 from operators.window_operator.plan import OperatorPlan, bind_operator
-from operators.window_operator.reading import At, around, messages_in, windows_in, windows_over
+from operators.window_operator.reading import At, around, messages_in, sessions_over, windows_in, windows_over
 from operators.window_operator.step import read_windows
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import OperatorState
@@ -109,6 +109,9 @@ class Query:
             found = pa.concat_tables(self._read(lambda view: windows_in(tables, view, start, end, session)))
             return _sorted(found, [START])
         store = self._side(side)
+        if store.layout.by_session:
+            found = pa.concat_tables(self._read(lambda view: sessions_over(store, view, start, end, session)))
+            return _sorted(found, [START, *(name for name in store.session_names if name != ALONE), ORIGIN])
         if session is not None:
             raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
         kind = side_windows(self._state.configuration, side or "")
@@ -129,7 +132,8 @@ class Query:
     ) -> pa.Table:
         """Messages that are kept between these bounds, both inclusive, in order of (time, offset, origin).
 
-        As `WindowOperator.get_messages`; of a join those of a ``side``, whose key is ``equal``.
+        As `WindowOperator.get_messages`; of a join those of a ``side``, whose key is ``equal``; where
+        sessions have it, ``session``.
         """
         store = self._side(side)
         bounds = (start_time, start_offset, end_time, end_offset)

@@ -16,8 +16,9 @@ from operators.aggregates.distinct import Distinct, Top
 from operators.aggregates.sketches import Sketch
 from operators.aggregates.stamps import EndOfWindow
 from operators.durations import span_us
-from operators.general.names import GROUPS
+from operators.general.names import ALONE, GROUPS
 from operators.general.plan import GeneralPlan
+from operators.joins.names import kept_as
 from operators.plan import Plan
 from operators.sides import LEFT, RIGHT
 from operators.slices.plan import FIRED, SLICES, SlicePlan
@@ -54,7 +55,7 @@ def windows_from(told: Configuration | None) -> Windows:
     if kind in ("tumbling", "sliding"):
         return Sliding(*(span_us(told[name]) for name in ("size", "slide", "offset")))
     if kind == "offsets":
-        return Sliding(told["count"], told["step"], late=told["late"])
+        return Sliding(told["count"], told["step"], told.get("start", 0), told["late"])
     if kind == "session":
         if "offsets" in told:
             return Sessions(told["offsets"], late=told["late"])
@@ -86,7 +87,10 @@ def stores_from(configuration: Configuration, tables: tuple[TableSpec, ...]) -> 
         return {"": _store(specs[MESSAGES], said["layout"], keys if by_session else [], equal)}
     if isinstance(configuration.get("layout"), list) and {LEFT, RIGHT} <= set(specs):
         layouts = zip((LEFT, RIGHT), configuration["layout"], strict=True)
-        return {side: _store(specs[side], layout, [], configuration["on"]) for side, layout in layouts}
+        by_session = configuration.get("session")
+        equal = [kept_as(name) for name in configuration["on"] if name not in (by_session or ())]
+        session = [] if by_session is None else [kept_as(name) for name in by_session] or [ALONE]
+        return {side: _store(specs[side], layout, session, equal) for side, layout in layouts}
     return {}
 
 

@@ -6,12 +6,15 @@ Joins, merges and unions read such a stream, whether its rows come from the inpu
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from operators.description import Runnable
+from operators.progress.buffered import BufferProgress
+from operators.progress.generators import Generator
 from statestore.errors import UsageError
 from statestore.tables import TIME
 
@@ -103,6 +106,22 @@ class Sided(Runnable):
     @abstractmethod
     def sides(self) -> Sides:
         """Its inputs."""
+
+    def watermark(
+        self,
+        generator: Generator | BufferProgress,
+        *,
+        by: str | None = None,
+        sources: Sequence[str] = (),
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> Self:
+        """As everywhere; unless ``by`` says otherwise, each side is a source and holds W from the start."""
+        if by is None and not isinstance(generator, BufferProgress):
+            by, sources = SIDE, self.sides.names
+        return super().watermark(
+            generator, by=by, sources=sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts
+        )
 
     def schema(self, *schemas: pa.Schema) -> pa.Schema:
         """Columns of the one stream in which rows of all sides travel, of those of each side in order.

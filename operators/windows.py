@@ -56,7 +56,7 @@ class Sliding:
         index = np.repeat(np.arange(len(times)), most)
         holds = starts + self.size > times[index]
         if self.by_offset:
-            holds &= starts >= 0
+            holds &= starts >= self.shift
         return index[holds], starts[holds], starts[holds] + self.size
 
     def slice_ends(self, times: Times) -> Times:
@@ -106,7 +106,8 @@ class Sliding:
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
         if self.by_offset:
-            return {"kind": "offsets", "count": self.size, "step": self.slide, "late": self.late}
+            said = {"kind": "offsets", "count": self.size, "step": self.slide, "late": self.late}
+            return said | ({"start": self.shift} if self.shift else {})
         return {
             "kind": "tumbling" if self.tumbles else "sliding",
             "size": text_of(self.size),
@@ -207,13 +208,18 @@ def global_window() -> Global:
 
 
 def count_window(
-    count: int, step: int | None = None, *, by: Literal["count", "offset"] = "count", late: int | None = None
+    count: int,
+    step: int | None = None,
+    *,
+    by: Literal["count", "offset"] = "count",
+    late: int | None = None,
+    start: int = 0,
 ) -> Counted | Sliding:
     """Windows of the n-th to the m-th accepted message of a key, whatever their times; full ones fire.
 
-    With ``by="offset"`` windows are of the offsets of the input, ``[k*step, k*step + count)``, whoever has them: one
-    is full when the input has passed its end, and takes offsets that come late until the input is ``late`` offsets
-    (default: ``count``) past it.
+    With ``by="offset"`` windows are of the input's offsets, ``[start + k*step, start + k*step + count)``, whoever has
+    them: one is full when the input has passed its end, and takes offsets that come late until the input is
+    ``late`` offsets (default: ``count``) past it. Offsets before ``start`` are in no window.
     """
     step = count if step is None else step
     _positive(count)
@@ -221,7 +227,11 @@ def count_window(
     if by not in ("count", "offset"):
         raise UsageError("a count window goes by count or by offset", code="window-by", found=repr(by))
     if by == "offset":
-        return Sliding(count, step, late=_late(late, count))
+        if start < 0:
+            raise UsageError("offsets begin at 0", code="window-start", start=start)
+        return Sliding(count, step, start, _late(late, count))
+    if start:
+        raise UsageError("messages are counted from the first", code="window-start", start=start)
     if late is not None:
         raise UsageError("what is counted as it comes is never late", code="window-late", late=late)
     return Counted(count, step)

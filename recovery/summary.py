@@ -45,12 +45,19 @@ def brief(manifest: Manifest) -> Row:
         "created": time_text(manifest.created_us // 1_000_000 * 1_000_000),
         "watermark": time_text(manifest.watermark_us),
         "spark_batch": manifest.spark.batch_id if manifest.spark else None,
-        "events": manifest.counters.get("events", 0),
+        "events": _events(manifest),
         "panes": sum(ref.rows for ref in manifest.panes),
         "rejected": sum(ref.rows for ref in manifest.late),
         "state_files": len(files),
         "state_bytes": sum(ref.bytes for ref in files),
     }
+
+
+def _events(manifest: Manifest) -> int:
+    """Rows that streams brought; in a chain counters have the names of operators in front."""
+    names = [n for n, one in manifest.operators.items() if not set(one.inputs) & set(manifest.operators)]
+    counters = manifest.counters
+    return counters.get("events", 0) + sum(counters.get(f"{name}.events", 0) for name in names)
 
 
 def full(manifest: Manifest) -> Row:

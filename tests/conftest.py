@@ -49,6 +49,25 @@ def forget() -> None:
     footers.clear()
 
 
+FIRST = (
+    "test_spark_kill",
+    "test_spark_jobs_killed",
+    "test_spark_job",
+    "test_contract",
+    "test_conformance",
+    "test_general_twin",
+    "test_spark_general",
+    "test_spark_progress",
+    "test_weather",
+)
+"""Files that take minutes: begun last, one of them would run alone while the other processes have nothing to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first."""
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
+
+
 @pytest.fixture(autouse=True)
 def _new_process() -> Iterator[None]:
     forget()

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from operators import Joined, SessionJoined
 from statestore.store import StoreName
-from tests.join_operator_messages import near, operator, plain, sided, two_streams
+from tests.join_operator_messages import near, operator, plain, sessions, sided, two_streams
 from tests.operator_messages import store_config
 
-JOB = near()
+JOBS: dict[str, Joined | SessionJoined] = {"join": near(), "sessions": sessions()}
 BATCHES = two_streams(9)
 
 
-def main(root: str, name: StoreName, cache: str, out: str, death: str = "") -> None:
+def main(root: str, name: StoreName, cache: str, out: str, kind: str, death: str = "") -> None:
     """Run to the end, or to the death; every start gives the whole input again."""
 
     def hook(moment: str, checkpoint_id: int) -> None:
@@ -35,7 +36,7 @@ def main(root: str, name: StoreName, cache: str, out: str, death: str = "") -> N
             file.write(json.dumps([checkpoint_id, plain(panes)], default=str) + "\n")
         hook("received", checkpoint_id)
 
-    with operator(JOB, Path(root), store_config(name, Path(cache)), hook=hook) as running:
+    with operator(JOBS[kind], Path(root), store_config(name, Path(cache)), hook=hook) as running:
         for batch in [] if running.drained else BATCHES:
             running.add_messages(**sided(batch))
             for result in running.get_result():

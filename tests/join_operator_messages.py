@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import Joined, JoinOperator, join
+from operators import Joined, JoinOperator, SessionJoined, join, session_join
 from operators.harness import Harness
 from statestore.store import StoreConfig
 from tests.operator_messages import SECOND, TIME
@@ -44,11 +44,17 @@ def near(how: Any = "full", **more: Any) -> Joined:
     return join(event_time="t", on="k", how=how, offset="at", origin="part", **given)
 
 
-def operator(job: Joined, root: Path, store: StoreConfig | None = None, **more: Any) -> JoinOperator:
+def sessions(how: Any = "full", **more: Any) -> SessionJoined:
+    """By session, taking back what was shown."""
+    given = {"on": "k", "gap": "3 seconds", "late": "6 seconds", "watermark_delay": "2 seconds"} | more
+    return session_join(event_time="t", how=how, offset="at", origin="part", **given)
+
+
+def operator(job: Joined | SessionJoined, root: Path, store: StoreConfig | None = None, **more: Any) -> JoinOperator:
     return JoinOperator(job, LEFT, RIGHT, checkpoint=root, store=store, **more)
 
 
-def expected(job: Joined, batches: Sequence[Sequence[Row]], root: Path) -> list[tuple[Any, ...]]:
+def expected(job: Joined | SessionJoined, batches: Sequence[Sequence[Row]], root: Path) -> list[tuple[Any, ...]]:
     """Panes in order, by the harness."""
     schema = job.schema(LEFT, RIGHT)
     harness, panes = Harness(job, schema, folder=root), []

@@ -134,6 +134,7 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
     assert [row["k"] for row in lines(tidemark("late", tmp_path, "--operator", "first", "--json"))] == ["late"]
     assert lines(tidemark("late", tmp_path, "--json")) == []
     assert "operator" in tidemark("show", tmp_path).stdout
+    assert [row["events"] for row in json.loads(tidemark("list", tmp_path, "--json").stdout)] == [0, 2, 1]
 
 
 def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:

@@ -318,7 +318,6 @@ def test_what_is_raised_is_a_failure(tmp_path: Path) -> None:
     [
         ({"kind": "join"}, "kind join"),
         ({"kind": "riddle"}, "kind riddle (unknown)"),
-        ({"requires": ["rewindowing"]}, "rewindowing"),
         ({"portable": False}, "a peculiarity of its system (portable: false)"),
         ({"aggregate": "mode"}, "aggregate mode"),
         ({"window": {"type": "snapshot"}}, "window snapshot"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import after_count, after_processing_time, count, deduplicated, tumbling, windowed
+from operators import after_count, after_processing_time, count, count_window, deduplicated, tumbling, windowed
 from operators.harness import Harness
 from statestore.errors import UsageError
 
@@ -70,3 +70,19 @@ def test_the_ledger_of_a_finished_window_keeps_columns_of_any_name(tmp_path: Pat
     harness.feed(rows.slice(1, 1))
     assert harness.ledger()[odd].to_pylist() == [[2, 3]]
     assert harness.ledger()["reason"].to_pylist() == ["window_closed"]
+
+
+def test_windows_of_offsets_begin_where_they_are_told_to() -> None:
+    schema = pa.schema([("o", pa.int64())])
+    description = windowed(offset="o").aggregate(n=count())
+    tested = Harness(description.window(count_window(3, by="offset", start=1)), schema)
+    panes = pa.concat_tables([tested.feed([{"o": number} for number in range(8)]), tested.finish()])
+    found = [tuple(row.values()) for row in panes.select(["window_start", "window_end", "n"]).to_pylist()]
+    assert found == [(1, 4, 3), (4, 7, 3), (7, 10, 1)]
+    hopping = Harness(description.window(count_window(4, 2, by="offset", start=1)), schema)
+    panes = pa.concat_tables([hopping.feed([{"o": number} for number in range(8)]), hopping.finish()])
+    found = [tuple(row.values()) for row in panes.select(["window_start", "window_end", "n"]).to_pylist()]
+    assert found == [(1, 5, 4), (3, 7, 4), (5, 9, 3), (7, 11, 1)]
+    for wrong in ({"by": "offset", "start": -1}, {"start": 1}):
+        with pytest.raises(UsageError, match="window-start"):
+            count_window(3, **wrong)  # type: ignore[arg-type]

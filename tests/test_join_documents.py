@@ -51,7 +51,7 @@ OFFSETS = {"event_time": "time", "on": "id", "offset": "offset"}
 
 TUPLES = join(
     **OFFSETS,  # type: ignore[arg-type]
-    window=(count_window(3, by="offset"), None),  # ROWS 3 PRECEDING
+    window=(count_window(3, by="offset", start=1), None),  # ROWS 3 PRECEDING
     update="1 minute",
     late_update="1 minute",
 )

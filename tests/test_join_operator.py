@@ -18,7 +18,18 @@ from operators import JoinOperator, Parquet, count_window, join, query, run_oper
 from operators.joins import every
 from statestore.errors import IncompatibleError, UsageError
 from statestore.store import StoreName
-from tests.join_operator_messages import LEFT, RIGHT, Row, expected, near, operator, plain, sided, two_streams
+from tests.join_operator_messages import (
+    LEFT,
+    RIGHT,
+    Row,
+    expected,
+    near,
+    operator,
+    plain,
+    sessions,
+    sided,
+    two_streams,
+)
 from tests.operator_messages import SECOND, STORES, TIME, Receiver, store_config
 
 ORDERS = pa.schema([("offset", pa.int64()), ("value", pa.int64()), ("id", pa.int64()), ("time", TIME)])
@@ -115,7 +126,7 @@ def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, 
     running.close()
 
 
-JOBS = {
+JOBS: dict[str, Any] = {
     "full": near(),
     "left": near("left", unmatched="final"),
     "inner": near("inner"),
@@ -126,6 +137,8 @@ JOBS = {
         event_time="t", on="k", window=sliding("6 seconds", "2 seconds"), late="6 seconds", offset="at", origin="part"
     ),
     "held": near("inner", update="4 seconds"),
+    "sessions": sessions(),
+    "sessions apart": sessions("left", session=()),
     "own": join(event_time="t", on="k", window=(sliding("6 seconds", "2 seconds"), None), offset="at", origin="part"),
 }
 

@@ -13,47 +13,49 @@ from pathlib import Path
 import pytest
 
 from statestore.store import StoreName
-from tests.join_operator_child import BATCHES, JOB
+from tests.join_operator_child import BATCHES, JOBS
 from tests.join_operator_messages import expected
 from tests.operator_messages import STORES
 
 ROOT = Path(__file__).parents[1]
 
 
-def child(folder: Path, name: StoreName, *death: str) -> subprocess.Popen[str]:
-    places = [str(folder / "root"), name, str(folder / "cache"), str(folder / "out")]
+def child(folder: Path, name: StoreName, kind: str, *death: str) -> subprocess.Popen[str]:
+    places = [str(folder / "root"), name, str(folder / "cache"), str(folder / "out"), kind]
     command = [sys.executable, "-m", "tests.join_operator_child", *places, *death]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def check_exact(folder: Path) -> None:
+def check_exact(folder: Path, kind: str) -> None:
     """Every line under one id is the same; one line of each are the panes of an undisturbed run."""
     taken: dict[int, list[list[object]]] = {}
     for line in (folder / "out").read_text().splitlines():
         checkpoint_id, rows = json.loads(line)
         assert taken.setdefault(checkpoint_id, rows) == rows
-    wanted = json.loads(json.dumps(expected(JOB, BATCHES, folder / "harness"), default=str))
+    wanted = json.loads(json.dumps(expected(JOBS[kind], BATCHES, folder / "harness"), default=str))
     assert {row[-1] for row in wanted} == {"emit", "retract"}
     assert sorted(map(repr, (row for rows in taken.values() for row in rows))) == sorted(map(repr, wanted))
 
 
 @pytest.mark.parametrize("moment", ["before-manifest", "after-manifest", "received"])
-@pytest.mark.parametrize("name", STORES)
-def test_killed_at_a_moment(tmp_path: Path, name: StoreName, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("join", name) for name in STORES), ("sessions", "parquet"), ("sessions", "rocksdb")]
+)
+def test_killed_at_a_moment(tmp_path: Path, kind: str, name: StoreName, moment: str) -> None:
     for death in (f"{moment}:5", f"{moment}:12"):
-        process = child(tmp_path, name, death)
+        process = child(tmp_path, name, kind, death)
         output, _ = process.communicate()
         assert process.returncode == -signal.SIGKILL, output
-    output, _ = child(tmp_path, name).communicate()
+    output, _ = child(tmp_path, name, kind).communicate()
     assert output.endswith("done\n")
-    check_exact(tmp_path)
+    check_exact(tmp_path, kind)
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> None:
     chance = random.Random(STORES.index(name))
     for _ in range(3):
-        process = child(tmp_path, name)
+        process = child(tmp_path, name, "join")
         assert process.stdout is not None
         for _ in range(chance.randint(1, 14)):
             process.stdout.readline()
@@ -62,6 +64,6 @@ def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> Non
         process.stdout.read()
         process.wait()
         process.stdout.close()
-    output, _ = child(tmp_path, name).communicate()
+    output, _ = child(tmp_path, name, "join").communicate()
     assert output.endswith("done\n")
-    check_exact(tmp_path)
+    check_exact(tmp_path, "join")

@@ -36,8 +36,8 @@ class Session:
 class Brute:
     """Sessions row by row, and the product of the sides of those that have been passed."""
 
-    def __init__(self, how: str, gap: int | None, late: int, keyed: bool) -> None:
-        self.how, self.gap, self.late, self.keyed = how, gap, late, keyed
+    def __init__(self, how: str, gap: int | None, late: int, keyed: bool, apart: bool = False) -> None:
+        self.how, self.gap, self.late, self.keyed, self.apart = how, gap, late, keyed, apart
         self.live: list[Session] = []
         self.over: list[Session] = []
         self.rejected = 0
@@ -46,7 +46,9 @@ class Brute:
     def batch(self, batch: list[Row]) -> None:
         before = self.watermark
         for row in batch:
-            new = Session(row.key if self.keyed else "", row.at, row.at + (self.gap or row.gap), [row])
+            new = Session(
+                row.key if self.keyed and not self.apart else "", row.at, row.at + (self.gap or row.gap), [row]
+            )
             if before is not None and new.end + self.late <= before:
                 self.rejected += 1
                 continue
@@ -71,12 +73,16 @@ class Brute:
 
     def pairs(self, one: Session) -> list[Pair]:
         left, right = ([row for row in one.rows if row.side == side] for side in ("left", "right"))
-        found: list[Pair] = [(x.key, x.value, y.key, y.value) for x in left for y in right]
-        if not right and self.how in ("left", "full"):
-            found += [(x.key, x.value, None, None) for x in left]
-        if not left and self.how in ("right", "full"):
-            found += [(None, None, y.key, y.value) for y in right]
+        found: list[Pair] = [(x.key, x.value, y.key, y.value) for x in left for y in right if self.meet(x, y)]
+        if self.how in ("left", "full"):
+            found += [(x.key, x.value, None, None) for x in left if not any(self.meet(x, y) for y in right)]
+        if self.how in ("right", "full"):
+            found += [(None, None, y.key, y.value) for y in right if not any(self.meet(x, y) for x in left)]
         return [(one.start, one.end, *pair) for pair in found]
+
+    def meet(self, left: Row, right: Row) -> bool:
+        """Rows of one session."""
+        return not self.apart or left.key == right.key
 
 
 def shown(panes: pa.Table, keyed: bool) -> tuple[Counter[Pair], Counter[Pair]]:
@@ -103,6 +109,7 @@ def shown(panes: pa.Table, keyed: bool) -> tuple[Counter[Pair], Counter[Pair]]:
 def joins(draw: st.DrawFn) -> tuple[SessionJoined, Brute]:
     how = draw(st.sampled_from(["inner", "left", "right", "full"]))
     late, keyed = draw(st.sampled_from([0, 4, 12])), draw(st.booleans())
+    apart = keyed and draw(st.booleans())
     gap = draw(st.sampled_from([None, 2, 5, 9]))
     description = session_join(
         event_time=("ordered", "paid"),
@@ -111,8 +118,9 @@ def joins(draw: st.DrawFn) -> tuple[SessionJoined, Brute]:
         gap_column="gap" if gap is None else None,
         how=how,
         late=f"{late} s",
+        session=() if apart else None,  # sessions of all rows, pairs by key
     )
-    return description, Brute(how, gap, late, keyed)
+    return description, Brute(how, gap, late, keyed, apart)
 
 
 class Play:
@@ -214,6 +222,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "negative delay": ({"watermark_delay": "-1 s"}, "watermark-delay"),
     "three delays": ({"watermark_delay": ("1 s", "1 s", "1 s")}, "watermark-delay"),
     "no name": ({"name": ""}, "operator-name"),
+    "sessions of a column twice": ({"session": ("u", "u")}, "key-columns"),
+    "sessions of the time": ({"session": "t"}, "key-columns"),
+    "an origin alone": ({"origin": "o"}, "join-offset"),
+    "one column for both": ({"offset": "o", "origin": "o"}, "join-offset"),
+    "on the offset": ({"offset": "k"}, "join-on"),
+    "three offsets": ({"offset": ("a", "b", "c")}, "join-pair"),
 }
 
 

@@ -99,7 +99,6 @@ def test_statuses(tmp_path: Path) -> None:
     ("change", "feature"),
     [
         ({"generator": {"type": "moon"}, "inputs": 1}, "watermark generator moon"),
-        ({"requires": ["rewindowing"]}, "rewindowing"),
         ({"portable": False}, "a peculiarity of its system (portable: false)"),
         ({"expect": [{"from_step": 0, "after_step": 0, "emit": []}]}, "expectation emit"),
         ({"steps": [{"put": {}}], "expect": []}, "step put in a watermark case"),

@@ -130,7 +130,9 @@ def test_rows_count_in_the_order_of_their_offsets_whatever_order_they_come_in(tm
     assert marks(tmp_path / "root") == [30]
     assert tested.ledger()["reason"].to_pylist() == ["bad_offset", "bad_offset"]
     tested.feed(rows((31, 4), (9, 9, None)))
-    assert set(advances(tmp_path / "root")) == set(evidence.manifests(tmp_path / "root")[-1]["progress"]["sources"])
+    assert set(advances(tmp_path / "root")) == set(
+        evidence.operator(evidence.manifests(tmp_path / "root")[-1])["progress"]["sources"]
+    )
     assert marks(tmp_path / "root")[-1] == 31
     assert tested.counters()["events"] == 7
 
@@ -271,7 +273,7 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
         for first, last in zip([0, *cuts], [*cuts, stream.num_rows], strict=True):
             part = stream.slice(first, last - first)
             tested.feed(part.take(pa.array(order.permutation(part.num_rows))))
-        state = evidence.manifests(Path(folder))[-1]["advances"].get("orders")
+        state = evidence.operator(evidence.manifests(Path(folder))[-1])["advances"].get("orders")
         tested.finish()
         shown = [
             time

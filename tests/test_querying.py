@@ -324,5 +324,5 @@ def test_sides_of_a_join_over_all_partitions(tmp_path: Path) -> None:
         only = asked.get_messages(first * SECOND, side=side, equal="a")
         assert only["offset"].to_pylist() == [at for _, at, _, key in own if key == "a"]
     assert {side: str(layout) for side, layout in asked.layouts.items()} == dict.fromkeys(
-        ("left", "right"), "<eq>_<ts>_<offset>"
+        ("left", "right"), "<ts>_<eq>_<offset>"
     )

@@ -113,7 +113,10 @@ def test_a_changed_configuration_is_shown_and_refused(
     before = snapshot(tmp_path)
     with pytest.raises(IncompatibleError) as caught:
         change().standalone(checkpoint=tmp_path).run(STREAM)
-    assert (caught.value.code, caught.value.context) == ("configuration-changed", {"changed": difference})
+    assert (caught.value.code, caught.value.context) == (
+        "configuration-changed",
+        {"operator": "windows", "changed": difference},
+    )
     assert snapshot(tmp_path) == before
 
 

@@ -32,7 +32,7 @@ from operators.windows import count_window
 from statestore.errors import UsageError
 from statestore.store import StoreName
 from tests.conftest import SCRATCH, forget
-from tests.signed_twin import READ, SCHEMA, Case, Signed, Twin, cases, close, rows_of, streams, table
+from tests.signed_twin import READ, SCHEMA, Batch, Case, Signed, Twin, cases, close, rows_of, streams, table
 from tests.test_windows_twin import STORES, store_config
 
 

@@ -259,8 +259,8 @@ def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession
         assert in_any_order(output(tmp_path / "root", kind)) == in_any_order(output(tmp_path / "alone", kind))
     assert query.manifest.totals == alone.head.totals
     for found in ("advances", "watermark_us"):
-        assert [getattr(m, found) for m in history(tmp_path / "root")] == [
-            getattr(m, found) for m in history(tmp_path / "alone")
+        assert [getattr(m.operators[described.name], found) for m in history(tmp_path / "root")] == [
+            getattr(m.operators[described.name], found) for m in history(tmp_path / "alone")
         ]
     assert history(tmp_path / "root")[-2].watermark_us is not None
     totals = query.manifest.totals

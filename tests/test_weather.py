@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from operators import Joined, join, tumbling
+from operators import Joined, chain, count, join, max_, tumbling, windowed
 from operators.transition import total
 from recovery.checkpoint import Checkpoint
 from tools.demo.flights import departed_flights, weather
@@ -104,9 +104,46 @@ def test_each_flight_meets_the_observation_of_its_hour(
     assert _missing(expected, found) == _missing(found, expected) == 0
 
 
+def test_flights_of_each_airport_and_hour_meet_its_observation(
+    tmp_path: Path, flights: pa.Table, observations: pa.Table
+) -> None:
+    per_hour = windowed(event_time="scheduled", key="origin", watermark_delay="22 hours", name="per_hour")
+    per_hour = per_hour.window(tumbling("1 hour")).aggregate(flights=count(), worst=max_("dep_delay"))
+    met = join(
+        event_time=("window_start", "time_hour"),
+        on="origin",
+        within=("0 s", "0 s"),
+        how="full",
+        name="met",
+        late="1 h",
+    )
+    described = chain(per_hour.late("0 seconds"), met, inputs={"per_hour": "flights", "met": ("per_hour", "weather")})
+    root = tmp_path / "root"
+    batches = [{"flights": left, "weather": right} for left, right in _pieces(flights, observations)]
+    panes = described.standalone(checkpoint=root, partitions=2).run(batches, drain=True)
+    totals = Checkpoint.open(str(root)).history()
+    assert list(totals)[-1].totals["per_hour.accepted"] == flights.num_rows
+    columns = ["left_flights", "left_worst", "right_temp", "right_wind_speed"]
+    found = _settled(panes, ["origin", *columns])
+    expected = duckdb.sql(
+        "select coalesce(f.origin, o.origin) as origin, left_flights, left_worst, temp as right_temp, "
+        "wind_speed as right_wind_speed from (select origin, date_trunc('hour', scheduled) as hour, "
+        "count(*) as left_flights, max(dep_delay) as left_worst from flights group by all) f "
+        "full join observations o on f.origin = o.origin and f.hour = o.time_hour"
+    ).to_arrow_table()
+    assert expected.num_rows > 26_115
+    assert _missing(expected, found) == _missing(found, expected) == 0
+
+
 def _batches(joined: Joined, flights: pa.Table, observations: pa.Table) -> Iterator[pa.Table]:
-    """Both streams in pieces of the year, as they came: flights when they left, observations in their hour."""
+    """Both streams as one, in pieces of the year."""
     schema = joined.schema(flights.schema, observations.schema)
+    for left, right in _pieces(flights, observations):
+        yield joined.rows(schema, left=left, right=right)
+
+
+def _pieces(flights: pa.Table, observations: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Both streams as they came: flights when they left, observations in their hour."""
     minutes = pc.multiply(flights["dep_delay"], 60_000_000)
     left_at = pc.add(flights["scheduled"].cast(pa.int64()), minutes).to_numpy()
     hours = observations["time_hour"].cast(pa.int64()).to_numpy()
@@ -118,7 +155,7 @@ def _batches(joined: Joined, flights: pa.Table, observations: pa.Table) -> Itera
             table.slice(cut[piece], cut[piece + 1] - cut[piece])
             for table, cut in zip((flights, observations), cuts, strict=True)
         )
-        yield joined.rows(schema, left=left, right=right)
+        yield left, right
 
 
 def _settled(panes: pa.Table, columns: list[str]) -> pa.Table:

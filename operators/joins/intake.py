@@ -94,7 +94,7 @@ def _placed(plan: JoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments
         taken.numbers[side] = first + rows.num_rows
         rows = rows.append_column(OFFSET, pa.array(np.arange(first, first + rows.num_rows)))
         return rows.append_column(ORIGIN, pa.array(np.zeros(rows.num_rows, np.int8)))
-    bad = _bad_offsets(plan, side, rows)
+    bad = bad_offsets(rows, offset, origin)
     if bad is not None:
         taken.rejected.append(ledger(plan, _as_given(plan, rows.filter(bad)), BAD_OFFSET, at.before))
         taken.count(BAD_OFFSET, taken.rejected[-1].num_rows)
@@ -103,10 +103,10 @@ def _placed(plan: JoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments
     return rows.append_column(ORIGIN, rows[origin] if origin else pa.array(np.zeros(rows.num_rows, np.int8)))
 
 
-def _bad_offsets(plan: JoinPlan, side: str, rows: pa.Table) -> pa.ChunkedArray | None:
-    """Which rows say nothing of their place; None where all do."""
-    offset, origin = rows[plan.given(side, OFFSET)], plan.given(side, ORIGIN)
-    bad = pc.fill_null(pc.or_(pc.less(offset, 0), pc.greater(offset, OFFSET_LIMIT)), True)
+def bad_offsets(rows: pa.Table, offset: str, origin: str | None) -> pa.ChunkedArray | None:
+    """Which rows say nothing of their place, by these columns; None where all do."""
+    offsets = rows[offset]
+    bad = pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True)
     if origin:
         bad = pc.or_(bad, rows[origin].is_null())
     return bad if pc.any(bad).as_py() else None

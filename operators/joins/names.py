@@ -1,6 +1,7 @@
 """Names of a join's tables and columns."""
 
 from operators.sides import LEFT, RIGHT
+from statestore.messages.tables import BOUNDS, OFFSET, ORIGIN
 
 SIDES = (LEFT, RIGHT)
 OTHER = {LEFT: RIGHT, RIGHT: LEFT}
@@ -9,6 +10,11 @@ DUE, SENT, ROW = "_due", "_sent", "_row"
 PHASE, FIRST, SECOND, NUMBER = "_phase", "_first", "_second", "_number"
 """In which order pairs that were held are shown."""
 HELD, NUMBERED = "held", "numbered"
+
+
+def kept_as(name: str) -> str:
+    """What a key column is called in message stores: another name where they have one like it."""
+    return f"key_{name}" if name in (OFFSET, ORIGIN, *BOUNDS) else name
 
 
 def waiting(side: str) -> str:

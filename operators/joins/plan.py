@@ -36,6 +36,7 @@ from operators.joins.names import (
     SENT,
     SIDES,
     alone,
+    kept_as,
     waiting,
 )
 from operators.joins.rule import Rule
@@ -47,7 +48,7 @@ from operators.sides import AT, LEFT, SIDE
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.windows import Times
 from statestore.messages.keys import Layout
-from statestore.messages.tables import BOUNDS, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from statestore.store import StateView
 from statestore.tables import TIME, Column, TableSpec
 
@@ -91,11 +92,7 @@ class JoinPlan(Plan):
     @cached_property
     def equal(self) -> tuple[Column, ...]:
         """Key columns as the sides' tables have them: under another name where the message store has one like it."""
-        taken = {OFFSET, ORIGIN, *BOUNDS}
-        return tuple(
-            Column(f"key_{column.name}" if column.name in taken else column.name, column.type, column.role)
-            for column in self.key_specs
-        )
+        return tuple(Column(kept_as(column.name), column.type, column.role) for column in self.key_specs)
 
     @property
     def equal_names(self) -> list[str]:

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from operators.aggregates import list_
 from operators.description import Windowed
 from operators.durations import Span, span_us, text_of
-from operators.progress.buffered import BufferProgress
-from operators.progress.generators import Generator
 from operators.sides import AT, LEFT, RIGHT, SIDE, Sided, Sides
 from operators.watermarks import Watermarks
-from operators.windows import Sessions, Windows, by_offset, session
+from operators.windows import Sessions, Windows, by_offset
+from operators.windows import session as sessions_of
 from statestore.errors import UsageError
+from statestore.messages.keys import Layout, choose_layout
 
 How = Literal["inner", "left", "right", "full"]
 
 
-class BySide(Sided):
-    """A description of several streams, each of which is a source of the watermark."""
-
-    def watermark(
-        self,
-        generator: Generator | BufferProgress,
-        *,
-        by: str | None = None,
-        sources: Sequence[str] = (),
-        idle_timeout: Span | None = None,
-        own_timeouts: Mapping[str, Span] | None = None,
-    ) -> Self:
-        """As everywhere; unless ``by`` says otherwise, each side is a source and holds W from the start."""
-        if by is None and not isinstance(generator, BufferProgress):
-            by, sources = SIDE, self.sides.names
-        return super().watermark(
-            generator, by=by, sources=sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
-class Merged(Windowed, BySide):  # type: ignore[misc]  # each side brings a stream of its own
+class Merged(Windowed, Sided):  # type: ignore[misc]  # each side brings a stream of its own
     """A windowed computation over several streams: all of `Windowed`, over columns of the one stream."""
 
     streams: Sides
@@ -78,7 +58,7 @@ class Merged(Windowed, BySide):  # type: ignore[misc]  # each side brings a stre
 
 
 @dataclass(frozen=True)
-class Unioned(BySide):
+class Unioned(Sided):
     """Several streams with the same columns, passed on as one."""
 
     streams: Sides
@@ -102,7 +82,7 @@ class Unioned(BySide):
 
 
 @dataclass(frozen=True)
-class SessionJoined(BySide):
+class SessionJoined(Sided):
     """Pairs of rows of two streams with the same key and in the same session."""
 
     streams: Sides
@@ -112,12 +92,25 @@ class SessionJoined(BySide):
     allowed_us: int
     delays_us: tuple[int, ...]
     name: str
+    session: tuple[str, ...]
+    offsets: tuple[str | None, str | None] = (None, None)
+    origins: tuple[str | None, str | None] = (None, None)
     watermarks: Watermarks | None = None
 
     @property
     def sides(self) -> Sides:
         """Both."""
         return self.streams
+
+    @property
+    def equal(self) -> tuple[str, ...]:
+        """Columns by which rows of a session pair up, beside those of the session itself."""
+        return tuple(name for name in self.on if name not in self.session)
+
+    @property
+    def layout(self) -> Layout:
+        """The message key of both sides: the rows of a session are one range."""
+        return choose_layout("time", "join", equal=bool(self.equal), time_range=True, session=True)
 
     def describe(self) -> dict[str, Any]:
         """The configuration as a manifest holds it."""
@@ -129,6 +122,10 @@ class SessionJoined(BySide):
             "how": self.how,
             "allowed_lateness": text_of(self.allowed_us),
             "watermark_delay": _texts(self.delays_us),
+            "session": list(self.session),
+            "offset": list(self.offsets),
+            "origin": list(self.origins),
+            "layout": [str(self.layout)] * len(self.sides.names),
             "watermark": self.watermarks.describe() if self.watermarks else None,
         }
 
@@ -185,6 +182,9 @@ def session_join(
     late: Span = "0 seconds",
     watermark_delay: Span | Sequence[Span] = "0 seconds",
     name: str = "session_joined",
+    session: str | Sequence[str] | None = None,
+    offset: str | tuple[str | None, str | None] | None = None,
+    origin: str | tuple[str | None, str | None] | None = None,
 ) -> SessionJoined:
     """Join two streams by session: rows with equal ``on`` (none: all rows) that are less than ``gap`` apart, of
     whatever side, are one session, and each left row of it pairs up with each right one.
@@ -192,15 +192,24 @@ def session_join(
     Pairs are shown as the watermark passes the session's end, and of an outer join (``how``) the rows of sessions
     that have no other side. A row that comes ``late`` shows what it adds; where the session's bounds change, what
     was shown is taken back first. With ``gap_column``, which both sides have, each row brings its own gap.
+    ``session`` names the columns that sessions belong to, where these are not those of ``on``: rows of a session then
+    pair up where ``on`` is equal too. A message is known by ``offset`` and ``origin``, of both sides or a pair.
     """
-    keys, windows = _columns(on), session(gap, gap_column=gap_column)
+    keys, windows = _columns(on), sessions_of(gap, gap_column=gap_column)
+    owner = keys if session is None else _columns(session)
+    columns = tuple(dict.fromkeys((*owner, *keys)))
+    if any(len(set(each)) < len(each) for each in (keys, owner)):
+        raise UsageError("a column is named twice", code="key-columns", on=keys, session=owner)
     if how not in ("inner", "left", "right", "full"):
         raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(how))
     allowed = span_us(late)
     if allowed < 0:
         raise UsageError("lateness cannot be negative", code="lateness", late=late)
-    streams = _sides((LEFT, RIGHT), event_time, (*keys, *_columns(gap_column)))
-    return SessionJoined(streams, keys, windows, how, allowed, _delays(streams, watermark_delay), _name(name))
+    streams = _sides((LEFT, RIGHT), event_time, (*columns, *_columns(gap_column)))
+    offsets, origins = (tuple(_each(streams.names, given, "join-pair")) for given in (offset, origin))
+    _check_places(streams, offsets, origins)
+    delays = _delays(streams, watermark_delay)
+    return SessionJoined(streams, keys, windows, how, allowed, delays, _name(name), owner, offsets, origins)  # type: ignore[arg-type]
 
 
 def described(sides: Sides) -> dict[str, Any]:
@@ -223,6 +232,23 @@ def _sides(names: Sequence[str], times: str | Sequence[str], shared: Sequence[st
             found=list(shared),
         )
     return Sides(tuple(names), own, columns, alike)
+
+
+def _check_places(sides: Sides, offsets: Sequence[str | None], origins: Sequence[str | None]) -> None:
+    """Offset and origin are columns of a side's own, and an origin has offsets."""
+    for side, offset, origin in zip(sides.names, offsets, origins, strict=True):
+        own = [name for name in (offset, origin) if name]
+        if origin and not offset:
+            raise UsageError("a message is known by its origin and offset: name both", code="join-offset", side=side)
+        if len(set(own)) < len(own):
+            raise UsageError("origin and offset are two columns", code="join-offset", side=side, found=own)
+        if {*sides.shared, sides.time_of(side)} & set(own):
+            raise UsageError(
+                "offset and origin are columns of a side, not those it is joined by or its time",
+                code="join-on",
+                side=side,
+                found=own,
+            )
 
 
 def _each(names: Sequence[str], given: Any, code: str) -> list[Any]:

@@ -4,7 +4,7 @@ from operators.assignment import END as END
 from operators.assignment import START as START
 
 SESSIONS, ENDS, NUMBERED = "sessions", "ends", "numbered"
-PLACE, NUMBER, UNTIL = "_time", "_number", "_until"
+PLACE, UNTIL = "_time", "_until"
 ALONE = "_key"
 """The key column where all rows are of one group."""
 EMIT, RETRACT = "emit", "retract"

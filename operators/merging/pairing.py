@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.merging.names import END, START
+from operators.merging.names import ALONE, END, START
 from operators.sides import LEFT, RIGHT
 from operators.transition import KINDS, constant
 from statestore.lists import places_within
+from statestore.messages.tables import OFFSET, ORIGIN
 from statestore.tables import TIME
 
 if TYPE_CHECKING:
@@ -24,22 +25,26 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Group:
-    """Some ``rows`` of a side, by their ``places``, and the number of the window of each (``of``)."""
+    """Some ``rows`` of a side, by their ``places``, and the number of the window of each (``of``).
+
+    ``match``: the same number for rows, of either side, that pair up.
+    """
 
     rows: pa.Table
     places: Numbers
     of: Numbers
+    match: Numbers
 
     def within(self, other: Group) -> Group:
-        """Those in windows that have rows of the other side."""
-        return self._where(np.isin(self.of, other.of))
+        """Those that pair up with rows of the other side."""
+        return self._where(np.isin(self.match, other.match))
 
     def without(self, other: Group) -> Group:
-        """Those in windows that have none."""
-        return self._where(~np.isin(self.of, other.of))
+        """Those that have none to pair up with."""
+        return self._where(~np.isin(self.match, other.match))
 
     def _where(self, where: npt.NDArray[np.bool_]) -> Group:
-        return Group(self.rows, self.places[where], self.of[where])
+        return Group(self.rows, self.places[where], self.of[where], self.match[where])
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,13 @@ class Shown:
 
 
 def pairs(plan: SessionJoinPlan, windows: pa.Table, left: Group, right: Group, kind: str) -> Shown:
-    """Every left row with every right row of its window, by left row."""
-    by_window = np.argsort(right.of, kind="stable")
-    sorted_of = right.of[by_window]
-    first = np.searchsorted(sorted_of, left.of, "left")
-    counts = np.searchsorted(sorted_of, left.of, "right") - first
+    """Every left row with every right row that it matches, by left row."""
+    by_match = np.argsort(right.match, kind="stable")
+    there = right.match[by_match]
+    first = np.searchsorted(there, left.match, "left")
+    counts = np.searchsorted(there, left.match, "right") - first
     lefts = np.repeat(np.arange(len(left.of)), counts)
-    rights = by_window[np.repeat(first, counts) + places_within(counts)]
+    rights = by_match[np.repeat(first, counts) + places_within(counts)]
     sides = {
         LEFT: left.rows.take(pa.array(left.places[lefts])),
         RIGHT: right.rows.take(pa.array(right.places[rights])),
@@ -66,7 +71,7 @@ def pairs(plan: SessionJoinPlan, windows: pa.Table, left: Group, right: Group, k
 
 
 def alone(plan: SessionJoinPlan, windows: pa.Table, own: Group, other: Group | None, side: str, kind: str) -> Shown:
-    """Rows of a side in windows without the other one, where the join keeps them; ``other`` None: all of them."""
+    """Rows of a side that match none of the other one, where the join keeps them; ``other`` None: all of them."""
     if not plan.keeps(side):
         return Shown(plan.pane_schema.empty_table(), False)
     lonely = own if other is None else own.without(other)
@@ -78,12 +83,21 @@ def _panes(plan: SessionJoinPlan, windows: pa.Table, of: Numbers, sides: dict[st
     """Rows of the panes; a side that is not there is null."""
     keyed = windows.take(pa.array(of))
     payload = [
-        sides[side][field.name] if side in sides else pa.nulls(len(of), field.type)
+        _value(plan, side, sides[side], field) if side in sides else pa.nulls(len(of), field.type)
         for side in plan.joined.sides.names
         for field in plan.payload(side)
     ]
     last = pc.subtract(keyed[END], 1).cast(TIME)
     bounds = [keyed[START].cast(TIME), keyed[END].cast(TIME), last]
-    keys = [keyed[name] for name in plan.key_names]
-    columns = [*keys, *bounds, *payload, constant(len(of), kind, KINDS)]
+    first = next(iter(sides.values()))
+    keys = [keyed[name] for name in plan.group_keys if name != ALONE]
+    equal = [first[column.name] for column in plan.equal]
+    columns = [*keys, *equal, *bounds, *payload, constant(len(of), kind, KINDS)]
     return pa.table(columns, schema=plan.pane_schema)
+
+
+def _value(plan: SessionJoinPlan, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    """A side's own column, also where it is kept as offset or origin."""
+    places = {plan.given(side, OFFSET): OFFSET, plan.given(side, ORIGIN): ORIGIN}
+    place = places.get(field.name)
+    return rows[field.name] if place is None else rows[place].cast(field.type)

@@ -7,22 +7,23 @@ session: what the parts had shown is taken back, and the whole is shown when its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from operators.general.sessions import merge_sessions
-from operators.merging.names import EMIT, END, ENDS, NUMBER, NUMBERED, PLACE, RETRACT, SESSIONS, START, UNTIL
+from operators.merging.intake import take_in
+from operators.merging.names import EMIT, END, ENDS, PLACE, RETRACT, SESSIONS, START, UNTIL
 from operators.merging.pairing import Group, Shown, alone, pairs
-from operators.sides import LEFT, RIGHT, SIDE
+from operators.sides import LEFT, RIGHT
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from statestore.changes import TableChanges
-from statestore.sorting import firsts, ranks
+from statestore.sorting import firsts, ranks, shared_ranks
 from statestore.store import StateView
+from statestore.tables import TIME
 
 if TYPE_CHECKING:
     from operators.merging.sessions import SessionJoinPlan
@@ -81,11 +82,16 @@ class _Sessions:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of one side, those in the state first: which window each is in, and which stored session (-1: new)."""
+    """Rows of one side, those in the state first: which window each is in, and which stored session (-1: new).
+
+    ``equal``: of each the number, of so many ``kinds``, that rows it may pair up with have too.
+    """
 
     rows: pa.Table
     window: Numbers
     session: Numbers
+    equal: Numbers
+    kinds: int = 1
 
     @property
     def new(self) -> Flags:
@@ -95,36 +101,24 @@ class _Rows:
     def group(self, where: Flags, of: Numbers) -> Group:
         """Some of them, by window or by stored session."""
         places = np.flatnonzero(where)
-        return Group(self.rows, places, of[places])
+        return Group(self.rows, places, of[places], of[places] * self.kinds + self.equal[places])
 
 
 def session_step(plan: SessionJoinPlan, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
     """Take ``arriving`` rows of both sides into the state that ``view`` shows."""
-    new, counted = _numbered(plan, view, arriving)
-    sessions = _sessions(plan, view, new, at)
-    rows = {side: _rows(plan, view, sessions, new[side], side) for side in SIDES}
+    taken = take_in(plan, view, arriving, at)
+    sessions = _sessions(plan, view, taken.rows, at)
+    rows = _of_sides(plan, view, sessions, taken.rows)
     gone = [*_taken_back(plan, sessions, rows), *_met(plan, sessions, rows)]
     shown = [*_whole(plan, sessions, rows), *_grown(plan, sessions, rows)]
     panes = pa.concat_tables([plan.pane_schema.empty_table(), *(one.rows for one in (*gone, *shown))])
-    counters = {
+    counters = taken.counters | {
         "pairs": sum(one.rows.num_rows for one in shown if one.paired),
         "unmatched": sum(one.rows.num_rows for one in shown if not one.paired),
         "retractions": sum(one.rows.num_rows for one in gone),
     }
-    changes = {NUMBERED: TableChanges(put=counted)} | _changes(plan, sessions, rows, at)
-    return Transition(changes, panes, {name: count for name, count in counters.items() if count})
-
-
-def _numbered(plan: SessionJoinPlan, view: StateView, arriving: pa.Table) -> tuple[dict[str, pa.Table], pa.Table]:
-    """New rows of each side, numbered; and how many there are now."""
-    known = view.lookup(NUMBERED, pa.table({SIDE: list(SIDES)})).rows["count"].to_pylist()
-    new, counts = {}, []
-    for side, before in zip(SIDES, known, strict=True):
-        rows = arriving.filter(pc.equal(arriving[SIDE], side))
-        first = before or 0
-        counts.append(first + rows.num_rows)
-        new[side] = rows.append_column(NUMBER, pa.array(np.arange(first, first + rows.num_rows)))
-    return new, pa.table({SIDE: list(SIDES), "count": pa.array(counts, pa.int64())})
+    changes = taken.changes | _changes(plan, sessions, rows, at)
+    return Transition(changes, panes, {name: count for name, count in counters.items() if count}, taken.rejected)
 
 
 def _sessions(plan: SessionJoinPlan, view: StateView, new: dict[str, pa.Table], at: Moments) -> _Sessions:
@@ -168,15 +162,28 @@ def _ending(view: StateView, low: int, high: int) -> list[pa.Table]:
     return list(view.scan(ENDS, lower, None if high == END_US else (high + 1,)))
 
 
+def _of_sides(
+    plan: SessionJoinPlan, view: StateView, sessions: _Sessions, new: dict[str, pa.Table]
+) -> dict[str, _Rows]:
+    """Rows of both sides, with what tells them apart within a session."""
+    rows = {side: _rows(plan, view, sessions, new[side], side) for side in SIDES}
+    if not plan.equal:
+        return rows
+    names = [column.name for column in plan.equal]
+    equal, kinds = shared_ranks([rows[side].rows.select(names) for side in SIDES])
+    return {side: replace(rows[side], equal=own, kinds=kinds) for side, own in zip(SIDES, equal, strict=True)}
+
+
 def _rows(plan: SessionJoinPlan, view: StateView, sessions: _Sessions, new: pa.Table, side: str) -> _Rows:
     """Rows of a side in the sessions that are read, and all new ones."""
     read = np.flatnonzero(sessions.read)
     asked = sessions.stored.take(pa.array(read))
-    found = view.ranges(side, asked.select(plan.group_keys), asked[START], asked[END])
+    found = view.ranges(side, asked.select(plan.group_keys), asked[START].cast(TIME), asked[END].cast(TIME))
     session = read[found.asker.to_numpy()]
     rows = pa.concat_tables([found.rows, plan.rows[side].conform(new)])
     window = np.concatenate([sessions.of_stored[session], sessions.of_new[side]])
-    return _Rows(rows, window, np.concatenate([session, np.full(new.num_rows, -1)]))
+    session = np.concatenate([session, np.full(new.num_rows, -1)])
+    return _Rows(rows, window, session, np.zeros(rows.num_rows, np.int64))
 
 
 def _whole(plan: SessionJoinPlan, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:

@@ -2,13 +2,14 @@
 
 | table | key | values | forgets by |
 |---|---|---|---|
-| ``left``, ``right`` | key, time, number | the side's columns | deleted with their session |
+| ``left``, ``right`` | key, time, ``on``, offset, origin | the side's columns | deleted with their session |
+| ``left_seen``, … of sides with offsets | offset, origin | when it would be over by itself | that |
 | ``sessions`` | key, window start | window end | window end |
 | ``ends`` | window end, key, window start | – | window end |
 | ``numbered`` | side | rows so far | – |
 
 A row is stored once and never moved: sessions are intervals, and what lies in one is a range of its key. So a row
-costs the same however large its session is. A number tells rows of one key and time apart.
+costs the same however large its session is. Where offsets are not named a running number stands for them.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from operators.assignment import assign, too_late
+from operators.joins.names import kept_as
 from operators.merging.description import SessionJoined
-from operators.merging.names import ALONE, END, ENDS, NUMBER, NUMBERED, PLACE, SESSIONS, START, UNTIL
+from operators.merging.names import ALONE, END, ENDS, NUMBERED, PLACE, SESSIONS, START, UNTIL
 from operators.merging.session_step import session_step
 from operators.plan import PANE_TIME, Flags, Intake, Plan
 from operators.sides import AT, SIDE
 from operators.transition import Moments, Transition
 from operators.windows import Times
 from statestore.errors import UsageError
+from statestore.messages.keys import Layout
+from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from statestore.store import StateView
 from statestore.tables import TIME, Column, TableSpec
 
@@ -37,16 +41,49 @@ class SessionJoinPlan(Plan):
     """A session join bound to the schema of its one stream."""
 
     joined: SessionJoined
+    equal_fields: tuple[pa.Field, ...] = ()
+    """Columns by which rows of a session pair up, beside its key."""
 
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:
-        """Key columns of all tables; a constant where all rows are of one group."""
-        return self.key_specs or (Column(ALONE, "int8", "key"),)
+        """Key columns of all tables, as these call them; a constant where all rows are of one group."""
+        return _kept(self.key_specs) or (Column(ALONE, "int8", "key"),)
 
     @property
     def group_keys(self) -> list[str]:
         """Their names."""
         return [column.name for column in self.key_columns]
+
+    @cached_property
+    def equal(self) -> tuple[Column, ...]:
+        """Columns by which rows pair up, as tables call them."""
+        return _kept(tuple(Column(field.name, str(field.type), "key") for field in self.equal_fields))
+
+    @cached_property
+    def kept(self) -> dict[str, str]:
+        """What tables call the columns of both keys."""
+        return {name: kept_as(name) for name in self.never_null}
+
+    @property
+    def never_null(self) -> list[str]:
+        """Both keys."""
+        return [*self.key_names, *(field.name for field in self.equal_fields)]
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The message key of each side."""
+        return dict.fromkeys(self.joined.sides.names, self.joined.layout)
+
+    def given(self, side: str, what: str) -> str | None:
+        """The column that holds a side's ``offset`` or ``origin``, where it is named."""
+        names = self.joined.offsets if what == OFFSET else self.joined.origins
+        name = names[self.joined.sides.names.index(side)]
+        return None if name is None else self.joined.sides.prefixed(side, name)
+
+    @property
+    def identified(self) -> tuple[str, ...]:
+        """Sides whose messages are known by their offsets."""
+        return tuple(side for side in self.joined.sides.names if self.given(side, OFFSET))
 
     def payload(self, side: str) -> list[pa.Field]:
         """Columns of a side's own."""
@@ -62,11 +99,19 @@ class SessionJoinPlan(Plan):
     @cached_property
     def rows(self) -> dict[str, TableSpec]:
         """The rows of each side."""
-        key = (*self.key_columns, Column(PLACE, "int64"), Column(NUMBER, "int64"))
-        return {
-            side: TableSpec(side, key, tuple(Column(field.name, str(field.type)) for field in self.payload(side)))
-            for side in self.joined.sides.names
-        }
+        return {side: store.messages for side, store in self.stores.items()}
+
+    @cached_property
+    def stores(self) -> dict[str, MessageTables]:
+        """The messages of each side."""
+        return {side: self._store(side) for side in self.joined.sides.names}
+
+    @cached_property
+    def seen(self) -> dict[str, TableSpec]:
+        """Who has been here, of sides that name offsets."""
+        stores = {side: self.stores[side] for side in self.identified}
+        until = (Column(UNTIL, "int64"),)
+        return {side: TableSpec(store.seen.name, store.seen.key, until, UNTIL) for side, store in stores.items()}
 
     @cached_property
     def sessions(self) -> TableSpec:
@@ -86,23 +131,27 @@ class SessionJoinPlan(Plan):
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         """All state tables."""
-        return (*self.rows.values(), self.sessions, self.ends, self.numbered)
+        return (*self.rows.values(), *self.seen.values(), self.sessions, self.ends, self.numbered)
 
     @cached_property
     def exchanged(self) -> TableSpec:
         """Rows with the end of the session that each would be by itself."""
         payload = [field for side in self.joined.sides.names for field in self.payload(side)]
-        fields = [pa.field(SIDE, pa.string()), *payload]
+        gap = self.joined.windows.gap_column
+        # A row that is refused for its offset is shown whole in the ledger.
+        gaps = [self.input_schema.field(gap)] if gap is not None and self.identified else []
+        fields = [pa.field(SIDE, pa.string()), *self.equal_fields, *gaps, *payload]
         beside = (Column(PLACE, "int64"), Column(UNTIL, "int64"))
-        return TableSpec("rows", self.key_columns, (*(Column(f.name, str(f.type)) for f in fields), *beside))
+        key = self.key_specs or self.key_columns
+        return TableSpec("rows", key, (*(Column(f.name, str(f.type)) for f in fields), *beside))
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
-        """Keys, the session, its last moment as ``time``, and both rows."""
+        """Both keys, the session, its last moment as ``time``, and both rows."""
         bounds = [pa.field(name, TIME) for name in (START, END, AT)]
         payload = [field for side in self.joined.sides.names for field in self.payload(side)]
         kind = pa.field("kind", pa.dictionary(pa.int8(), pa.string()))
-        return pa.schema([*self.key_fields, *bounds, *payload, kind])
+        return pa.schema([*self.key_fields, *self.equal_fields, *bounds, *payload, kind])
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
         """Rows whose own session would be over."""
@@ -128,3 +177,19 @@ class SessionJoinPlan(Plan):
                 "a session may have begun at any time: go by its end", code="chain-time", column=column, use=AT
             )
         return self.closed_at(watermark)
+
+    def _store(self, side: str) -> MessageTables:
+        origin = self.given(side, ORIGIN)
+        own = {name for what in (OFFSET, ORIGIN) if (name := self.given(side, what))}
+        return MessageTables(
+            self.joined.layout,
+            tuple(Column(field.name, str(field.type)) for field in self.payload(side) if field.name not in own),
+            equal=self.equal,
+            session=self.key_columns,
+            origin=str(self.input_schema.field(origin).type) if origin else "int8",
+            name=side,
+        )
+
+
+def _kept(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    return tuple(Column(kept_as(column.name), column.type, column.role) for column in columns)

@@ -88,7 +88,7 @@ def level_side(round_: GraphRound, level: int, batches: Iterator[pa.RecordBatch]
     yield from rows.take(pa.array(passing, pa.int64())).to_batches()
     if _failed(rows.filter(pa.array([number == ANSWER for number in operators], pa.bool_()))):
         return
-    arrived = _pieces(rows, operators)
+    arrived = _pieces(rows, operators, numbers)
     yield from _level(round_, level, partition, arrived, None)
 
 
@@ -169,8 +169,8 @@ def _row(partition: int, operator: int, number: int, *blobs: bytes | None) -> pa
     return pa.record_batch(columns, schema=_EXCHANGE_SCHEMA)
 
 
-def _pieces(rows: pa.Table, operators: Sequence[int]) -> dict[int, list[Piece]]:
-    """Everything that arrived, by operator, whether it is of this level or, for what it claims, of a later one."""
+def _pieces(rows: pa.Table, operators: Sequence[int], here: set[int]) -> dict[int, list[Piece]]:
+    """Everything that arrived, by operator; of those that are not ``here``, but later, what they claim."""
     found: dict[int, list[Piece]] = {}
     columns = [rows[name] for name in ("input", "header", "partials", "rejected")]
     for operator, *values in zip(operators, *columns, strict=True):
@@ -179,8 +179,8 @@ def _pieces(rows: pa.Table, operators: Sequence[int]) -> dict[int, list[Piece]]:
             piece = Piece(
                 number.as_py(),
                 msgspec.msgpack.decode(header.as_py(), type=Header),
-                _unpack(partials),
-                _unpack(rejected),
+                _unpack(partials) if operator in here else None,
+                _unpack(rejected) if operator in here else None,
             )
             found.setdefault(operator, []).append(piece)
     return found

@@ -15,6 +15,9 @@ from operators.job import Hook, no_hook
 from operators.joins.description import Joined
 from operators.joins.names import SIDES
 from operators.joins.plan import JoinPlan
+from operators.merging.description import SessionJoined
+from operators.merging.names import SESSIONS, START
+from operators.merging.sessions import SessionJoinPlan
 from operators.plan import Intake
 from operators.prepare import prepare
 from operators.sides import SIDE
@@ -22,17 +25,20 @@ from operators.transition import BEGINNING_US, Moments, total
 from operators.watermarks import Progress
 from operators.window_operator.by_hand import ByHand, as_table
 from operators.window_operator.overlay import Overlay
-from operators.window_operator.reading import At, around, messages_in, windows_over
+from operators.window_operator.reading import At, around, messages_in, sessions_over, windows_over
 from operators.window_operator.step import Stepped
 from operators.windows import Sliding
+from statestore.changes import TableChanges
 from statestore.errors import UsageError
 from statestore.messages.keys import Layout
 from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from statestore.store import StateView, StoreConfig
 
+SidedPlan = JoinPlan | SessionJoinPlan
 
-class JoinOperator(ByHand[JoinPlan]):
-    """A join at work on a checkpoint folder. ``left`` and ``right`` are the schemas of the batches of each side.
+
+class JoinOperator(ByHand[SidedPlan]):
+    """A join, or session join, at work on a checkpoint folder. ``left``, ``right``: schemas of the batches of a side.
 
     A message is (origin, offset) of its side, which the join names (``join(offset=…, origin=…)``), and takes effect
     once. One operator, one process, one state partition. Close it, or use it in a ``with`` block.
@@ -40,7 +46,7 @@ class JoinOperator(ByHand[JoinPlan]):
 
     def __init__(
         self,
-        description: Joined,
+        description: Joined | SessionJoined,
         left: pa.Schema,
         right: pa.Schema,
         *,
@@ -84,8 +90,11 @@ class JoinOperator(ByHand[JoinPlan]):
         """Windows of a side that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
 
         With their bounds, count, and the start and last offset of each origin. A side without windows of its own has
-        one that holds everything, its bounds are null. Windows of joins have no session key.
+        one that holds everything, its bounds are null. Windows of joins have no session key; of a session join they
+        are the sessions that hold messages of the side, and ``session`` is the key of those that are asked for.
         """
+        if isinstance(self._plan, SessionJoinPlan):
+            return sessions_over(self._side(side), self._current(), start, end, session)
         if session is not None:
             raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
         tables, kind = self._side(side), windows_of_side(self._plan, side)
@@ -105,7 +114,8 @@ class JoinOperator(ByHand[JoinPlan]):
     ) -> pa.Table:
         """Messages of a side that are kept between these bounds, both inclusive, in order of (time, offset, origin).
 
-        Times only where the side's layout has them. ``equal``: the values of the join's key columns.
+        Times only where the side's layout has them. ``equal``: values of the join's key columns; ``session``: of
+        those that sessions of a session join belong to.
         """
         bounds = (start_time, start_offset, end_time, end_offset)
         return messages_in(self._side(side), self._current(), bounds, session, equal)
@@ -119,10 +129,10 @@ class JoinOperator(ByHand[JoinPlan]):
         return move_sides(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
 
 
-def bind_join_operator(description: Joined, left: pa.Schema, right: pa.Schema) -> JoinPlan:
+def bind_join_operator(description: Joined | SessionJoined, left: pa.Schema, right: pa.Schema) -> SidedPlan:
     """Check everything against the schemas of both sides. Raises `UsageError`; nothing has happened then."""
     plan = bind_plan(description, description.schema(left, right))
-    assert isinstance(plan, JoinPlan)
+    assert isinstance(plan, JoinPlan | SessionJoinPlan)
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
             "a join fed by hand knows messages by their offsets: name them, join(offset=...)",
@@ -143,7 +153,7 @@ def windows_of_side(plan: JoinPlan, side: str) -> Sliding | None:
 
 
 def take_sides(
-    plan: JoinPlan, state: Overlay, batch: pa.Table, progress: Progress, clock: tuple[int, int]
+    plan: SidedPlan, state: Overlay, batch: pa.Table, progress: Progress, clock: tuple[int, int]
 ) -> Stepped:
     """Messages of both sides, the ``clock`` before and after: each takes effect once, whatever comes again."""
     was, now = clock
@@ -163,26 +173,33 @@ def take_sides(
         rejected=[*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected],
         counters=total([prepared.counters, moved.counters, duplicates]),
         max_event_us=prepared.max_event_us,
-        newest=_opened(plan, at, prepared.max_event_us),
+        newest=_opened(plan, at, prepared.max_event_us) if isinstance(plan, JoinPlan) else moved.newest,
         origins=prepared.origins,
     )
 
 
-def move_sides(plan: JoinPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
+def move_sides(plan: SidedPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
     """Watermark and clock go on: what is due shows, what is over is forgotten."""
     before = state.expired
     moved = plan.step(state, arriving, at)
     state.apply(moved.changes)
     bounds = {side: moved.changes[side].expire for side in SIDES if side in moved.changes}
-    # By distance alone something is forgotten all the time: no reason for a checkpoint of its own.
-    purged = not plan.joined.bounded and any(
-        bound is not None and bound > before.get(side, BEGINNING_US) for side, bound in bounds.items()
-    )
+    forgets = any(bound is not None and bound > before.get(side, BEGINNING_US) for side, bound in bounds.items())
     rejected = [] if moved.rejected is None else [moved.rejected]
-    return Stepped(None, moved.panes, rejected, moved.counters, purged=purged, due_us=moved.due_us)
+    stepped = Stepped(None, moved.panes, rejected, moved.counters, due_us=moved.due_us)
+    if isinstance(plan, SessionJoinPlan):
+        gone = any(moved.changes[side].delete is not None for side in SIDES)
+        return replace(stepped, newest=_latest(moved.changes[SESSIONS]), purged=gone)
+    # By distance alone something is forgotten all the time: no reason for a checkpoint of its own.
+    return replace(stepped, purged=forgets and not plan.joined.bounded)
 
 
-def _known(plan: JoinPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _latest(changes: TableChanges) -> int | None:
+    """The start of the latest session that is new, or another than it was."""
+    return None if changes.put is None else pc.max(changes.put[START]).as_py()
+
+
+def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which rows have been here: before lateness is asked, which a replay is not to be judged by."""
     known = np.zeros(batch.num_rows, bool)
     for side in SIDES:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.general.names import ALONE
+from operators.merging.names import ENDS, SESSIONS
 from operators.window_metadata import END, START, WindowTables, get_sessions, get_windows
 from operators.windows import Sliding
 from statestore.errors import UsageError
@@ -133,6 +134,54 @@ def windows_over(
     columns = [found[START], found[END], counts, found[ORIGIN], found["offset_min"], found["offset_max"]]
     made = pa.table(columns, names=[START, END, "count", "origin", "start_offset", "last_offset"])
     return made.sort_by([(START, "ascending"), ("origin", "ascending")])
+
+
+def sessions_over(
+    tables: MessageTables, view: StateView, start: At | None = None, end: At | None = None, session: Any = None
+) -> pa.Table:
+    """Sessions of a join that overlap ``start`` to ``end``, of a key or of all, by start and key: a row for each
+    origin of the messages of one side. One that holds no message of that side is left out.
+    """
+    low, high, names = _number(start), _number(end), tables.session_names
+    if session is None:
+        first = None if low is None or low == _MOST else (low + 1,)
+        parts = [part.select([*names, START, END]) for part in view.scan(ENDS, first)]
+    else:
+        values = _values(_public(names), session, "these sessions have no key: leave session= out")
+        asked = pa.table({name: _one(tables, name, value) for name, value in zip(names, values, strict=True)})
+        parts = [view.ranges(SESSIONS, asked).rows.select([*names, START, END])]
+    keys = [tables.schema.field(name) for name in names]
+    bounds = [pa.field(name, pa.int64()) for name in (START, END)]
+    found = pa.concat_tables([pa.schema([*keys, *bounds]).empty_table(), *parts])
+    if low is not None:
+        found = found.filter(pc.greater(found[END], low))
+    if high is not None:
+        found = found.filter(pc.less_equal(found[START], high))
+    starts, ends = (found[name].cast(TIME) for name in (START, END))
+    held = view.ranges(tables.name, found.select(names), starts, ends)
+    rows = held.rows.select([ORIGIN, OFFSET]).append_column("window", held.asker)
+    each = rows.group_by(["window", ORIGIN], use_threads=False).aggregate(
+        [(OFFSET, "count"), (OFFSET, "min"), (OFFSET, "max")]
+    )
+    window = each["window"]
+    counts = np.bincount(held.asker.to_numpy(), minlength=found.num_rows)
+    shown = {name: found[name].take(window) for name in _public(names)}
+    offsets = {"start_offset": each["offset_min"], "last_offset": each["offset_max"]}
+    made = pa.table(
+        {START: starts.take(window), END: ends.take(window)}
+        | shown
+        | {"count": pa.array(counts[window.to_numpy()]), "origin": each[ORIGIN]}
+        | offsets
+    )
+    return made.sort_by([(name, "ascending") for name in (START, *shown, "origin")])
+
+
+def _one(tables: MessageTables, name: str, value: Any) -> pa.Array:
+    kind = tables.schema.field(name).type
+    try:
+        return pa.array([value], kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"a value does not fit its column ({error})", code="message-range", column=name) from None
 
 
 def _bound(tables: MessageTables, time: At | None, offset: At | None) -> tuple[Any, ...]:

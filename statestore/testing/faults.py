@@ -114,6 +114,10 @@ class FaultyObjects(Objects):
         """Counted."""
         return self._call(f"local_version {path}", lambda: self._inner.local_version(path))
 
+    def size(self, path: str) -> int:
+        """Counted."""
+        return self._call(f"size {path}", lambda: self._inner.size(path))
+
     def exists(self, path: str) -> bool:
         """Counted."""
         return self._call(f"exists {path}", lambda: self._inner.exists(path))

@@ -13,10 +13,13 @@ from tests.conformance.case import Case, CaseError, Event, Expectation, Step, Un
 from tests.conformance.compare import Failure, check_state, check_windows, failure
 from tests.conformance.harness import emissions
 from tests.conformance.mapping import describe, input_of, quietly
+from tests.conformance.rewindowing import rewindowed
 
 
 def windows(case: Case, bench: Bench) -> list[Failure]:
     """The grouping of all events: as live windows, and as the panes at the end of the input."""
+    if (case.window or {}).get("type") == "chain":
+        return rewindowed(case, bench)
     made = plainly(case)
     driver, fields = bench.driver(case, made), fields_of(case, made.asked)
     failures: list[Failure] = []

@@ -17,8 +17,6 @@ from tests.conformance.case import Case, CaseError, Event, Unsupported, steps_of
 from tests.conformance.units import LIMIT_US, Units, units_of
 from tests.conformance.values import Codec, codec_for, order
 
-NOT_SUPPORTED = frozenset({"rewindowing"})
-"""Features a case may require that are not there."""
 ON_TIME = {"fire_always": "always", "fire_if_non_empty": "non_empty"}
 CLOSING = {"never": "never", "fire_if_non_empty": "if_new", "fire_always": "always"}
 
@@ -94,10 +92,7 @@ def setup(case: Case) -> Setup:
 
 
 def check_supported(case: Case) -> None:
-    """Raises `Unsupported` for what a case requires and nothing can be built for."""
-    lacking = sorted(NOT_SUPPORTED & set(case.requires))
-    if lacking:
-        raise Unsupported(lacking[0])
+    """Raises `Unsupported` for what nothing can be built for."""
     if not case.portable:
         raise Unsupported("a peculiarity of its system (portable: false)")
     if case.generator is not None:
@@ -150,7 +145,7 @@ def window_of(window: dict[str, Any], units: Units) -> Any:
     if kind == "count":
         step = window.get("step")
         return operators.count_window(_number(window, "n"), *([] if step is None else [step]))
-    raise Unsupported("rewindowing" if kind == "chain" else f"window {kind}")
+    raise Unsupported(f"window {kind}")
 
 
 def _number(window: dict[str, Any], name: str, default: Any = None) -> int:
