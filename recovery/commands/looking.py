@@ -138,6 +138,7 @@ def _sources(manifest: Manifest) -> Table:
 
 def _configuration(operator: OperatorState) -> Table:
     table = pairs()
+    table.add_row("reads", ", ".join(operator.inputs) or "-")
     for name, value in operator.configuration.items():
         table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
     return table
