@@ -19,6 +19,8 @@ from statestore.files.segments import FileRef, read_verified
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from operators.plan import Plan
+
 ArrowSink = Callable[[pa.Table, int], None]
 """Called with the panes of one checkpoint and its id."""
 SparkSink = Callable[["DataFrame", int], None]
@@ -47,7 +49,19 @@ class Delivery:
             self.delivered = checkpoint_id
 
 
+def read_panes(checkpoint: Checkpoint, manifest: Manifest, plan: Plan) -> pa.Table:
+    """The panes of a checkpoint: of ``plan``, or as they are where another operator was then the last of the job."""
+    own = all(ref.path.startswith(f"panes/{plan.name}/") for ref in manifest.panes)
+    if own:
+        return read_rows(checkpoint, manifest.panes, plan.pane_schema)
+    return pa.concat_tables([_read(checkpoint, ref) for ref in manifest.panes])
+
+
 def read_rows(checkpoint: Checkpoint, files: tuple[FileRef, ...], schema: pa.Schema) -> pa.Table:
     """The rows of pane or ledger files, checked against their checksums."""
-    tables = [pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref))).cast(schema) for ref in files]
+    tables = [_read(checkpoint, ref).cast(schema) for ref in files]
     return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def _read(checkpoint: Checkpoint, ref: FileRef) -> pa.Table:
+    return pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))

@@ -67,6 +67,13 @@ class Retained:
         return {"span": text_of(self.span_us) if self.span_us is not None else None, "windows": self.windows}
 
 
+def checked_name(name: str) -> str:
+    """The name of an operator or stream, which is also that of a folder. Raises `UsageError`."""
+    if not name or not all(c.isalnum() or c in "-_" for c in name):
+        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
+    return name
+
+
 def tick_us(tick: Span | None) -> int:
     """How often time goes on by itself, in microseconds."""
     found = 1_000_000 if tick is None else span_us(tick)
@@ -379,8 +386,7 @@ def windowed(
     delay_us = span_us(watermark_delay)
     if delay_us < 0:
         raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=watermark_delay)
-    if not name or not all(c.isalnum() or c in "-_" for c in name):
-        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
+    checked_name(name)
     if processing_time and (event_time is not None or delay_us):
         raise UsageError("processing time has no event time and no delay", code="processing-time")
     if origin is not None and offset is None:

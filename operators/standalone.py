@@ -11,7 +11,7 @@ import pyarrow as pa
 from operators.chains.binding import bind_graph
 from operators.chains.graph import Graph, one_batch
 from operators.chains.running import GraphRound, Intakes, fed_back, run_here
-from operators.delivery import ArrowSink, Delivery, read_rows
+from operators.delivery import ArrowSink, Delivery, read_panes, read_rows
 from operators.description import Runnable
 from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
@@ -160,8 +160,7 @@ class Standalone:
     def _send(self, manifest: Manifest) -> None:
         assert self._sink is not None
         assert self._job is not None
-        panes = read_rows(self._job.checkpoint, manifest.panes, self._job.plan.pane_schema)
-        self._sink(panes, manifest.id)
+        self._sink(read_panes(self._job.checkpoint, manifest, self._job.plan), manifest.id)
 
     @property
     def _sent(self) -> int:

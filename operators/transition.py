@@ -13,6 +13,8 @@ from statestore.changes import ChangeSet
 BEGINNING_US, END_US = -(2**63), 2**63 - 1
 LIMIT_US = 2**61
 """Event times lie within 73,000 years of 1970, so that no sum of a time and a span leaves int64."""
+FUTURE_US = 60_000_000
+"""How far ahead of the watermark an event counts as one of the future, where nothing else is said."""
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 
 

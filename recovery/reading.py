@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, OperatorState
+from statestore.alike import alike
 from statestore.errors import NotFoundError, UsageError
 from statestore.files.segments import FileRef, read_verified
+from statestore.lists import whole
 from statestore.opening import open_store
 from statestore.sorting import shared_ranks
 from statestore.store import Parquet
@@ -113,8 +116,7 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
     partner = place[new]
     there = np.isin(old, new)
     was, now = before.take(pa.array(partner[partner >= 0])), after.filter(pa.array(partner >= 0))
-    # Compared as Python values: whatever the type, and few rows are looked at by people.
-    differs = pa.array([a != b for a, b in zip(was.to_pylist(), now.to_pylist(), strict=True)], pa.bool_())
+    differs = pa.array(_differ(was, now))
     parts = [
         ("removed", before.filter(pa.array(~there))),
         ("added", after.filter(pa.array(partner < 0))),
@@ -123,6 +125,14 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
     ]
     marked = [rows.add_column(0, "change", pa.array([change] * rows.num_rows, pa.string())) for change, rows in parts]
     return pa.concat_tables(marked).sort_by([*((name, "ascending") for name in key), ("change", "descending")])
+
+
+def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows are not what those beside them are; of any types."""
+    both = pa.concat_tables([was, now])
+    numbers = alike([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
+    found: npt.NDArray[np.bool_] = numbers[: was.num_rows] != numbers[was.num_rows :]
+    return found
 
 
 def _of(refs: tuple[FileRef, ...], folder: str) -> list[FileRef]:

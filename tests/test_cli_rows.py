@@ -16,6 +16,7 @@ import pytest
 
 from operators import chain, count, sum_, tumbling, windowed
 from operators.harness import Harness
+from recovery.reading import difference
 from statestore.store import Parquet
 from tests import evidence
 from tests.test_cli import ROOT, copy, tidemark
@@ -182,3 +183,25 @@ def test_damage_is_found_and_named(copy: Path, name: str) -> None:
         assert found["good"] is None or found["good"] < evidence.manifests(copy)[-1]["id"]
     if name == "bytes":
         assert tidemark("verify", copy).returncode == 0  # only who reads the data can know
+
+
+def test_a_difference_of_values_of_any_type() -> None:
+    def table(*rows: tuple[int, Any, Any]) -> pa.Table:
+        kinds = (pa.int64(), pa.list_(pa.struct([("a", pa.float64())])), pa.map_(pa.string(), pa.int64()))
+        columns = list(zip(*rows, strict=True)) or [[], [], []]
+        return pa.table([pa.array(c, kind) for c, kind in zip(columns, kinds, strict=True)], names=["k", "l", "m"])
+
+    before = table(
+        (1, [{"a": float("nan")}], [("x", 1)]), (2, [], None), (3, None, []), (4, [{"a": 1.0}], [("x", 1)])
+    )
+    after = table((1, [{"a": float("nan")}], [("x", 1)]), (2, None, None), (4, [{"a": 1.0}], [("x", 2)]), (5, [], []))
+    found = difference(before, after, ["k"])
+    assert list(zip(found["k"].to_pylist(), found["change"].to_pylist(), strict=True)) == [
+        (2, "was"),
+        (2, "is"),
+        (3, "removed"),
+        (4, "was"),
+        (4, "is"),
+        (5, "added"),
+    ]
+    assert difference(before, before, ["k"]).num_rows == difference(table(), table(), ["k"]).num_rows == 0

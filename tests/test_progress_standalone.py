@@ -369,4 +369,4 @@ def test_a_trigger_by_the_clock_waits_for_it(tmp_path: Path) -> None:
     assert tested.advance_processing_time(due - 1).num_rows == 0
     panes = tested.advance_processing_time(due)
     assert [str(timing) for timing in panes["timing"]] == ["early"]
-    assert evidence.manifests(tmp_path / "root")[-1].get("due_us") is None
+    assert evidence.operator(evidence.manifests(tmp_path / "root")[-1]).get("due_us") is None

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from operators import count, max_, mean, min_, sum_, tumbling, windowed
 from operators.aggregates import Aggregate
-from operators.aggregates.alike import alike
 from operators.binding import bind_plan
 from operators.general.plan import GeneralPlan
+from statestore.alike import alike
 from statestore.fold import combine
 from statestore.tables import TableSpec
 from tests import naive_aggregates as naive

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregates.alike import alike
 from operators.aggregates.base import BoundAggregate, Values, ones
 from operators.aggregates.own import Accumulation, Rows
+from statestore.alike import alike
 from statestore.combiners import Starts, register_combiner
 from statestore.errors import LimitError
 from statestore.fold import combine_values

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 
-from operators.binding import bind_plan, input_columns
+from operators.binding import bind_plan
+from operators.binding.columns import input_columns
 from operators.chains.description import Chain
 from operators.chains.graph import Feed, Graph, Node, alone, shown_schema
 from operators.description import ACCUMULATING, Runnable, Windowed
 from operators.merging.description import Merged, Unioned
 from operators.plan import PANE_KIND, PANE_TIME, Plan
 from operators.sides import Sided
+from operators.transition import BEGINNING_US
 from operators.windows import by_offset
 from statestore.errors import UsageError
 
@@ -118,7 +121,13 @@ def _check_signed(one: Runnable) -> None:
 
 def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
     """That panes of ``upstream`` add up for who reads them, and that time goes through it."""
-    upstream.released(0, feed.time)
+    if upstream.released(0, feed.time) == BEGINNING_US:
+        warnings.warn(
+            f"{upstream.name} may show a row of any time until its input ends, so windows of {one.name} that wait "
+            "for the watermark fire only then: give both sides bounds, and no update period",
+            UserWarning,
+            stacklevel=4,
+        )
     if not upstream.repeats or upstream.mode != ACCUMULATING or _replaces(upstream, one):
         return
     raise UsageError(

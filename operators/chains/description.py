@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from operators.description import Runnable
+from operators.description import Runnable, checked_name
 from operators.sides import Sided
 from operators.watermarks import INPUT, Watermarks
 from statestore.errors import UsageError
@@ -117,5 +117,9 @@ def _check_inputs(one: Runnable, those: tuple[str, ...], names: list[str], place
         raise UsageError(
             "an operator reads those before it: put them first", code="chain-inputs", operator=one.name, later=later
         )
-    if wrong := [name for name in those if not name or not all(c.isalnum() or c in "-_" for c in name)]:
-        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=wrong)
+    for name in those:
+        # Where several streams travel as one, their names stand before their columns, with two of these between.
+        if "__" in checked_name(name) and name not in names:
+            raise UsageError(
+                "the name of a stream has no two underscores side by side", code="chain-inputs", found=name
+            )

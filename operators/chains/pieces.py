@@ -51,7 +51,6 @@ class Arrivals:
     inputs: int
     counters: dict[str, int]
     origins: tuple[str, ...] = ()
-    claims: tuple[Claims, ...] = ()
 
 
 def pieces(prepared: Prepared, number: int, *, after: dict[str, Progress] | None = None) -> list[Piece]:
@@ -89,6 +88,5 @@ def arrivals(plan: Plan, origins: Sequence[str], arrived: Sequence[Piece]) -> Ar
         inputs=len(headers),
         counters=total([header.counters for header in headers]),
         origins=tuple({origin for header in headers for origin in header.origins}),
-        claims=tuple(header.claims for header in headers),
     )
     return replace(found, origins=one_origin(plan, origins, found.origins))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from operators.description import Runnable
+from operators.description import Runnable, checked_name
 from operators.durations import Span, span_us, text_of
 from operators.watermarks import Watermarks
 from statestore.errors import UsageError
@@ -54,6 +54,4 @@ def deduplicated(
     within_us, delay_us = None if within is None else span_us(within), span_us(watermark_delay)
     if delay_us < 0 or (within_us is not None and within_us < 0):
         raise UsageError("a watermark delay or a time to remember cannot be negative", code="watermark-delay")
-    if not name or not all(c.isalnum() or c in "-_" for c in name):
-        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
-    return Deduplicated(event_time, columns, within_us, delay_us, name)
+    return Deduplicated(event_time, columns, within_us, delay_us, checked_name(name))

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregates.alike import entries
 from operators.general.firing import NEVER
 from operators.general.names import END, NET, PANES, START
 from operators.transition import KINDS, TIMINGS, constant
+from statestore.alike import entries
 from statestore.lists import flat
 
 if TYPE_CHECKING:

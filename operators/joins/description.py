@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from operators.description import checked_name
 from operators.durations import Span, span_us, text_of
 from operators.joins.choices import Kept, Update, every, keep
 from operators.joins.names import SIDES
@@ -159,7 +160,7 @@ def join(
         own=own if own or within is not None or window is not None else (None, None),
         allowed_us=span_us(late),
         delays_us=(delays[0] or 0, delays[1] or 0),
-        name=name,
+        name=checked_name(name),
         offsets=_both(offset, str),
         origins=_both(origin, str),
         # Between two bounds, all that a batch may meet lies close together where time leads.

@@ -21,6 +21,7 @@ from statestore.tables import TIME
 
 if TYPE_CHECKING:
     from operators.joins.plan import JoinPlan
+    from operators.merging.sessions import SessionJoinPlan
 
 
 def pane_rows(plan: JoinPlan, pairs: Pairs) -> pa.Table:
@@ -48,7 +49,7 @@ def _rows(
     if plan.joined.windows is not None and ends is not None:
         bounds = [pa.array(ends - plan.joined.windows.size).cast(TIME), pa.array(ends).cast(TIME)]
     payload = [
-        _value(plan, side, rows[side], field) if side in rows else pa.nulls(count, field.type)
+        kept_value(plan, side, rows[side], field) if side in rows else pa.nulls(count, field.type)
         for side in SIDES
         for field in plan.payload(side)
     ]
@@ -57,7 +58,7 @@ def _rows(
     return pa.table(columns, schema=plan.pane_schema)
 
 
-def _value(plan: JoinPlan, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+def kept_value(plan: JoinPlan | SessionJoinPlan, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     """A side's own column, also where it is kept as offset or origin."""
     places = {plan.given(side, OFFSET): OFFSET, plan.given(side, ORIGIN): ORIGIN}
     place = places.get(field.name)

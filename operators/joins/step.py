@@ -1,6 +1,6 @@
 """One step of a join: what a batch of either side meets, what is shown alone, what is remembered. Pure.
 
-Reads are by key and position, so what lies outside of the bounds costs nothing.
+Reads go by the message key of each side: see `operators.joins.pairing`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from operators.aggregates import list_
-from operators.description import Windowed
+from operators.description import Windowed, checked_name
 from operators.durations import Span, span_us, text_of
 from operators.sides import AT, LEFT, RIGHT, SIDE, Sided, Sides
 from operators.watermarks import Watermarks
@@ -154,7 +154,7 @@ def merge(
     if origin is not None and offset is None:
         raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
     delays = _delays(streams, watermark_delay)
-    return Merged(AT, keys, 0, _name(name), offset, origin, streams=streams, delays_us=delays)
+    return Merged(AT, keys, 0, checked_name(name), offset, origin, streams=streams, delays_us=delays)
 
 
 def union(
@@ -169,7 +169,7 @@ def union(
     The watermark is the smallest of the sides: one that has said nothing holds it back.
     """
     streams = _sides(sides, event_time, (), alike=True)
-    return Unioned(streams, _delays(streams, watermark_delay), _name(name))
+    return Unioned(streams, _delays(streams, watermark_delay), checked_name(name))
 
 
 def session_join(
@@ -209,7 +209,7 @@ def session_join(
     offsets, origins = (tuple(_each(streams.names, given, "join-pair")) for given in (offset, origin))
     _check_places(streams, offsets, origins)
     delays = _delays(streams, watermark_delay)
-    return SessionJoined(streams, keys, windows, how, allowed, delays, _name(name), owner, offsets, origins)  # type: ignore[arg-type]
+    return SessionJoined(streams, keys, windows, how, allowed, delays, checked_name(name), owner, offsets, origins)  # type: ignore[arg-type]
 
 
 def described(sides: Sides) -> dict[str, Any]:
@@ -272,9 +272,3 @@ def _texts(spans: tuple[int, ...]) -> list[str]:
 
 def _columns(names: str | Sequence[str] | None) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names or ())
-
-
-def _name(name: str) -> str:
-    if not name or not all(c.isalnum() or c in "-_" for c in name):
-        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
-    return name

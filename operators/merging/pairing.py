@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from operators.joins.showing import kept_value
 from operators.merging.names import ALONE, END, START
 from operators.sides import LEFT, RIGHT
 from operators.transition import KINDS, constant
 from statestore.lists import places_within
-from statestore.messages.tables import OFFSET, ORIGIN
 from statestore.tables import TIME
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _panes(plan: SessionJoinPlan, windows: pa.Table, of: Numbers, sides: dict[st
     """Rows of the panes; a side that is not there is null."""
     keyed = windows.take(pa.array(of))
     payload = [
-        _value(plan, side, sides[side], field) if side in sides else pa.nulls(len(of), field.type)
+        kept_value(plan, side, sides[side], field) if side in sides else pa.nulls(len(of), field.type)
         for side in plan.joined.sides.names
         for field in plan.payload(side)
     ]
@@ -94,10 +94,3 @@ def _panes(plan: SessionJoinPlan, windows: pa.Table, of: Numbers, sides: dict[st
     equal = [first[column.name] for column in plan.equal]
     columns = [*keys, *equal, *bounds, *payload, constant(len(of), kind, KINDS)]
     return pa.table(columns, schema=plan.pane_schema)
-
-
-def _value(plan: SessionJoinPlan, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-    """A side's own column, also where it is kept as offset or origin."""
-    places = {plan.given(side, OFFSET): OFFSET, plan.given(side, ORIGIN): ORIGIN}
-    place = places.get(field.name)
-    return rows[field.name] if place is None else rows[place].cast(field.type)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from operators.aggregates.base import Values
 from statestore.lists import Numbers, flat, lengths_of
 from statestore.sorting import ranks
 
@@ -17,7 +16,7 @@ def alike(columns: Sequence[pa.Array], beside: Numbers) -> Numbers:
     return _together([beside, *(_of(column) for column in columns)])
 
 
-def entries(maps: Values) -> Values:
+def entries(maps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Maps as lists of what they hold."""
     pair = pa.struct([("key", maps.type.key_type), ("value", maps.type.item_type)])
     return maps.cast(pa.list_(pair))
