@@ -1,31 +1,74 @@
-"""State as tables: specs, change sets, three stores under one protocol, and their durable files."""
+"""State as tables: specs, change sets, three stores under one protocol, and their durable files.
 
-from statestore.changes import Applied as Applied
-from statestore.changes import ChangeSet as ChangeSet
-from statestore.changes import Lookup as Lookup
-from statestore.changes import Ranges as Ranges
-from statestore.changes import TableChanges as TableChanges
-from statestore.combiners import register_combiner as register_combiner
-from statestore.errors import ConflictError as ConflictError
-from statestore.errors import CorruptionError as CorruptionError
-from statestore.errors import DataError as DataError
-from statestore.errors import FencedError as FencedError
-from statestore.errors import IncompatibleError as IncompatibleError
-from statestore.errors import InvariantError as InvariantError
-from statestore.errors import LimitError as LimitError
-from statestore.errors import NotFoundError as NotFoundError
-from statestore.errors import TidemarkError as TidemarkError
-from statestore.errors import UnavailableError as UnavailableError
-from statestore.errors import UsageError as UsageError
-from statestore.memory import MemoryStore as MemoryStore
-from statestore.objects import Objects as Objects
-from statestore.parquet import ParquetStore as ParquetStore
-from statestore.store import Memory as Memory
-from statestore.store import Parquet as Parquet
-from statestore.store import RocksDB as RocksDB
-from statestore.store import StateStore as StateStore
-from statestore.store import StateView as StateView
-from statestore.store import StoreConfig as StoreConfig
-from statestore.tables import Column as Column
-from statestore.tables import Group as Group
-from statestore.tables import TableSpec as TableSpec
+Names are loaded when they are asked for, so that the command line starts fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from statestore.changes import Applied as Applied
+    from statestore.changes import ChangeSet as ChangeSet
+    from statestore.changes import Lookup as Lookup
+    from statestore.changes import Ranges as Ranges
+    from statestore.changes import TableChanges as TableChanges
+    from statestore.combiners import register_combiner as register_combiner
+    from statestore.errors import ConflictError as ConflictError
+    from statestore.errors import CorruptionError as CorruptionError
+    from statestore.errors import DataError as DataError
+    from statestore.errors import FencedError as FencedError
+    from statestore.errors import IncompatibleError as IncompatibleError
+    from statestore.errors import InvariantError as InvariantError
+    from statestore.errors import LimitError as LimitError
+    from statestore.errors import NotFoundError as NotFoundError
+    from statestore.errors import TidemarkError as TidemarkError
+    from statestore.errors import UnavailableError as UnavailableError
+    from statestore.errors import UsageError as UsageError
+    from statestore.memory import MemoryStore as MemoryStore
+    from statestore.objects import Objects as Objects
+    from statestore.parquet import ParquetStore as ParquetStore
+    from statestore.store import Memory as Memory
+    from statestore.store import Parquet as Parquet
+    from statestore.store import RocksDB as RocksDB
+    from statestore.store import StateStore as StateStore
+    from statestore.store import StateView as StateView
+    from statestore.store import StoreConfig as StoreConfig
+    from statestore.tables import Column as Column
+    from statestore.tables import Group as Group
+    from statestore.tables import TableSpec as TableSpec
+
+_NAMES = {
+    "changes": ("Applied", "ChangeSet", "Lookup", "Ranges", "TableChanges"),
+    "combiners": ("register_combiner",),
+    "errors": (
+        "ConflictError",
+        "CorruptionError",
+        "DataError",
+        "FencedError",
+        "IncompatibleError",
+        "InvariantError",
+        "LimitError",
+        "NotFoundError",
+        "TidemarkError",
+        "UnavailableError",
+        "UsageError",
+    ),
+    "memory": ("MemoryStore",),
+    "objects": ("Objects",),
+    "parquet": ("ParquetStore",),
+    "store": ("Memory", "Parquet", "RocksDB", "StateStore", "StateView", "StoreConfig"),
+    "tables": ("Column", "Group", "TableSpec"),
+}
+_MODULE = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"statestore.{_MODULE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_MODULE)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from fsspec.core import split_protocol
 
 from statestore.errors import UsageError
-from statestore.storage.copies import COPIES_BYTES
-from statestore.storage.local import LocalStorage
-from statestore.storage.remote import RemoteStorage
+from statestore.storage.local import LocalStorage, is_local
 from statestore.storage.sink import Sink
+
+if TYPE_CHECKING:
+    from statestore.storage.remote import RemoteStorage
 
 
 class Objects:
@@ -26,18 +27,16 @@ class Objects:
     ``root`` is a local path, ``s3://bucket/prefix``, ``memory://name`` (for tests: gone with the process) or another
     fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is the
     local folder for copies of remote objects, ``tidemark-copies`` in the system's temporary folder by default. When
-    it holds more than ``copies_bytes``, the copies that were not used for the longest time are removed.
+    it holds more than ``copies_bytes`` (10 GiB), the copies that were not used for the longest time are removed.
 
     ``put``, ``create`` and ``writer`` return only when the bytes and the name would survive a power cut. What may
     pass (a time limit, a broken connection, a busy service) is tried again for some seconds on remote storage.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, copies: str = "", copies_bytes: int = COPIES_BYTES) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, copies: str = "", copies_bytes: int | None = None) -> None:
         """Touches no storage. Raises `UsageError` for a root that cannot be one."""
         url = os.fspath(root)
-        protocol, _ = split_protocol(url)
-        local = protocol in (None, "file", "local")
-        self._storage = LocalStorage(url) if local else RemoteStorage(url, copies, copies_bytes)
+        self._storage = LocalStorage(url) if is_local(url) else _remote(url, copies, copies_bytes)
         self.root = self._storage.root
 
     @property
@@ -124,6 +123,12 @@ class Objects:
     def url(self, path: str) -> str:
         """The object as a URL that Spark reads alike whatever its default file system is: ``s3a://`` for S3."""
         return self._storage.url(_below(path))
+
+
+def _remote(url: str, copies: str, copies_bytes: int | None) -> RemoteStorage:
+    from statestore.storage.remote import RemoteStorage  # fsspec takes a while to import
+
+    return RemoteStorage(url, copies) if copies_bytes is None else RemoteStorage(url, copies, copies_bytes)
 
 
 def _below(path: str) -> str:

@@ -21,6 +21,7 @@ import xxhash
 from fsspec.caching import ReadAheadCache
 
 from statestore.storage.faults import storage_errors
+from statestore.storage.local import version
 
 READ_AHEAD = 256 * 1024
 """Bytes fetched beyond what was asked for: many small reads in a row are one request."""
@@ -120,15 +121,6 @@ class Copies:
 
     def _copy(self, path: str) -> Path:
         return self._folder / xxhash.xxh3_128_hexdigest(f"{self._place}\n{path}".encode())
-
-
-def version(file: Path) -> tuple[int, ...] | None:
-    """What changes when a local file is replaced or written to; None where there is none."""
-    try:
-        found = file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _listed(folder: Path) -> dict[Path, os.stat_result]:

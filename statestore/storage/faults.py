@@ -9,11 +9,12 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential, wait_random
+from typing import TYPE_CHECKING, Any
 
 from statestore.errors import NotFoundError, TidemarkError, UnavailableError
+
+if TYPE_CHECKING:
+    from tenacity import Retrying
 
 ATTEMPTS = 5
 """How often one call goes out at most."""
@@ -40,6 +41,15 @@ _THROTTLED = {"SlowDown", "RequestLimitExceeded", "Throttling", "ThrottlingExcep
 
 def retrying() -> Retrying:
     """Call again what may pass: few times, later each time, within bounds; then the error itself."""
+    from tenacity import (
+        Retrying,
+        retry_if_exception,
+        stop_after_attempt,
+        stop_after_delay,
+        wait_exponential,
+        wait_random,
+    )
+
     return Retrying(
         stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(PATIENCE),
         wait=wait_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT) + wait_random(0, FIRST_WAIT),

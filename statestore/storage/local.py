@@ -6,13 +6,11 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pyarrow as pa
-from fsspec.core import url_to_fs
 
 from statestore.errors import CommitUnknownError, ConflictError
-from statestore.storage.copies import version
 from statestore.storage.faults import storage_errors
 from statestore.storage.sink import Sink, sink_into
 
@@ -23,7 +21,7 @@ class LocalStorage:
     atomic_create = "link"
 
     def __init__(self, url: str) -> None:
-        self._fs, self.root = url_to_fs(url)
+        self.root = local_path(url)
         self._root = Path(self.root)
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
@@ -71,7 +69,7 @@ class LocalStorage:
     def read(self, path: str) -> bytes:
         """All bytes."""
         with storage_errors(path):
-            data: bytes = self._fs.cat_file(str(self._root / path))
+            data = (self._root / path).read_bytes()
             return data
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
@@ -100,16 +98,16 @@ class LocalStorage:
     def exists(self, path: str) -> bool:
         """Whether a file or folder is there."""
         with storage_errors(path):
-            return bool(self._fs.exists(str(self._root / path)))
+            return (self._root / path).exists()
 
     def names(self, folder: str) -> list[str]:
         """Direct children without what is unfinished."""
         with storage_errors(folder):
             try:
-                found = self._fs.ls(str(self._root / folder), detail=False)
+                found = os.listdir(self._root / folder)
             except FileNotFoundError:
                 return []
-            return sorted(name for entry in found if not (name := PurePosixPath(entry).name).startswith("."))
+            return sorted(name for name in found if not name.startswith("."))
 
     def delete(self, path: str) -> None:
         """Unlink a file."""
@@ -123,6 +121,29 @@ class LocalStorage:
     def url(self, path: str) -> str:
         """With its scheme."""
         return f"file://{self._root / path}"
+
+
+def is_local(url: str) -> bool:
+    """Whether a root is a folder of this host: a path, or a URL that says so."""
+    scheme, separator, _ = url.partition("://")
+    return not separator or scheme in ("file", "local")
+
+
+def local_path(url: str) -> str:
+    """The full path that a path or ``file:`` URL means."""
+    path = url
+    for scheme in ("file:", "local:"):
+        path = path.removeprefix(f"{scheme}//").removeprefix(scheme)
+    return os.path.join(os.getcwd(), os.path.expanduser(path)).rstrip("/") or "/"
+
+
+def version(file: Path) -> tuple[int, ...] | None:
+    """What changes when a local file is replaced or written to; None where there is none."""
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _beside(target: Path) -> Path:
