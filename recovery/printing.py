@@ -70,9 +70,10 @@ def gone() -> None:
 
 
 def bar(what: str) -> Progress:
-    """A bar on standard error, gone when it is done."""
+    """A bar on standard error, gone when it is done; none where that is no terminal."""
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def print_rows(parts: Iterable[pa.Table], form: Format, output: Path | None, limit: int | None) -> None:

@@ -139,7 +139,7 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
 
 
 def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:
-    done = tidemark("verify", root, "--read-data", 100)
+    done = tidemark("verify", root, "--read-data")
     assert done.returncode == 0
     assert done.stdout.startswith("whole: 7 checkpoints")
     assert json.loads(tidemark("verify", root, "--json").stdout)["good"] == 7

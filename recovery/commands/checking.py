@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, app
@@ -19,11 +20,34 @@ EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 """By the worst kind of what was found."""
 
 
-@app.command("verify", epilog="Example: tidemark verify /data/flights --read-data 10 --spark-checkpoint")
+class _Verify(TyperCommand):
+    """``--read-data`` alone means all files."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give it the value that it lacks."""
+        following = [*args[1:], ""]
+        bare = [arg == "--read-data" and not _is_number(after) for arg, after in zip(args, following, strict=True)]
+        return super().parse_args(
+            ctx, ["--read-data=100" if alone else arg for arg, alone in zip(args, bare, strict=True)]
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@app.command("verify", cls=_Verify, epilog="Example: tidemark verify /data/flights --read-data --spark-checkpoint")
 def verify_root(
     root: Root,
     read_data: Annotated[
-        float, typer.Option("--read-data", metavar="PERCENT", min=0, max=100, help="Read so many files, every byte.")
+        float,
+        typer.Option(
+            "--read-data", metavar="[PERCENT]", min=0, max=100, help="Read every byte, of all files or of so many."
+        ),
     ] = 0.0,
     spark: Annotated[bool, typer.Option("--spark-checkpoint", help="Whether Spark's own log agrees, too.")] = False,
     as_json: AsJson = False,
