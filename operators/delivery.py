@@ -43,6 +43,8 @@ class Delivery:
         if self._send is None:
             return
         for checkpoint_id in range(self.delivered + 1, head.id + 1):
+            if head.abandons(checkpoint_id):
+                continue
             manifest = head if checkpoint_id == head.id else self._checkpoint.read(checkpoint_id).manifest
             if manifest.panes:
                 self._send(manifest)

@@ -97,6 +97,7 @@ class Job:
                 head,
                 id=head.id + 1,
                 parent=newest.checksum if newest else "",
+                parent_id=0,
                 epoch=head.epoch + 1,
                 writer=checkpoint.writer,
                 kind="fence",
@@ -213,6 +214,7 @@ class Job:
             counters=counters,
             totals=total([head.totals, counters]),
             fed=head.id if fed else head.fed,
+            abandoned=head.abandoned,
         )
         self._head = self.checkpoint.publish(manifest)
         self._progress = {name: own[0].progress for name, own in answers.items()}

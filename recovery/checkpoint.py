@@ -124,26 +124,29 @@ class Checkpoint:
         if not ids:
             return None
         head = self.read(ids[-1])
-        if len(ids) > 1 and ids[-2] == ids[-1] - 1:
+        if head.manifest.follows in ids:
             self._check_parent(head)
         return head
 
     def _check_parent(self, head: Head) -> None:
         try:
-            parent = self.read(head.manifest.id - 1)
+            parent = self.read(head.manifest.follows)
         except CorruptionError:
             return  # the head is whole and carries all state; an older file's damage is no reason to stop
         if parent.checksum != head.manifest.parent:
             raise CorruptionError(
-                "the newest manifest does not follow the one before it: put back the right copies",
+                "the newest manifest does not follow its parent: put back the right copies",
                 code="manifest-chain",
                 path=manifest_path(head.manifest.id),
             )
 
-    def history(self) -> Iterator[Manifest]:
-        """All checkpoints, oldest first."""
-        for checkpoint_id in self.ids():
-            yield self.read(checkpoint_id).manifest
+    def history(self, first: int = 0, last: int | None = None) -> Iterator[Manifest]:
+        """All checkpoints that count, oldest first, from ``first`` to ``last``: not those a reset has abandoned."""
+        ids = self.ids()
+        if ids:
+            head = self.read(ids[-1]).manifest
+            wanted = [one for one in ids if first <= one and (last is None or one <= last)]
+            yield from (self.read(one).manifest for one in wanted if not head.abandons(one))
 
     def pane_paths(self) -> list[str]:
         """Full paths of all committed pane files, oldest first: what to give to a Parquet reader.

@@ -60,6 +60,7 @@ def fork(
         manifest,
         job_id=marker.job_id,
         parent="",
+        parent_id=0,
         kind="fence",
         created_us=now_us(),
         spark=spark,

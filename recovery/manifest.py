@@ -19,7 +19,9 @@ FORMAT = 1
 END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
-Kind = Literal["fence", "batch", "tick", "feed"]
+Kind = Literal["fence", "batch", "tick", "feed", "reset"]
+Ids = tuple[int, int]
+"""Checkpoint ids from the first to the last, both inclusive."""
 
 
 class SparkPosition(msgspec.Struct, frozen=True):
@@ -73,6 +75,9 @@ class Manifest(msgspec.Struct, frozen=True):
     ``watermark_us`` is that of the operator that is furthest behind. ``panes`` are the last operator's, ``late`` the
     ledgers of all, each in a folder of its name; where there are several operators, counters have their names in
     front. ``fed`` is the checkpoint up to which the late ledger has been fed back.
+
+    ``parent`` is the checksum of manifest ``parent_id``: 0 stands for the one before, a reset has the checkpoint it
+    goes back to. ``abandoned`` are ids that do not count any more, ascending; every manifest after a reset has them.
     """
 
     format: int
@@ -97,6 +102,17 @@ class Manifest(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
     totals: dict[str, int] = {}
     fed: int = 0
+    parent_id: int = 0
+    abandoned: tuple[Ids, ...] = ()
+
+    @property
+    def follows(self) -> int:
+        """Id of the checkpoint this one goes on from."""
+        return self.parent_id or self.id - 1
+
+    def abandons(self, checkpoint_id: int) -> bool:
+        """Whether a checkpoint does not count any more, as this one sees it."""
+        return any(first <= checkpoint_id <= last for first, last in self.abandoned)
 
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""

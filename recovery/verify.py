@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -24,23 +24,34 @@ KINDS: tuple[Where, ...] = ("manifest", "chain", "file", "bytes", "spark")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: of which kind, in which checkpoint (the newest that needs it), where, and why."""
+    """One thing that is wrong: of which kind, in which checkpoint (the newest that needs it), where, and why.
+
+    ``abandoned``: only checkpoints need it that a reset has abandoned, so it is of no consequence.
+    """
 
     kind: Where
     checkpoint: int | None
     path: str
     why: str
+    abandoned: bool = False
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was looked at and what was found. ``good``: the newest checkpoint of which all is whole, None for none."""
+    """What was looked at and what was found. ``good``: the newest checkpoint that counts and of which all is whole,
+    None for none.
+    """
 
     checkpoints: int
     files: int
     bytes: int
     findings: tuple[Finding, ...]
     good: int | None
+
+    @property
+    def worst(self) -> Finding | None:
+        """The worst of what was found in checkpoints that count."""
+        return next((one for one in self.findings if not one.abandoned), None)
 
 
 def verify(
@@ -58,8 +69,10 @@ def verify(
     findings: list[Finding] = []
     heads = dict(_manifests(checkpoint, ids, findings))
     findings += _chain(heads, ids)
+    # As the newest that can be read sees it; a damaged one above that may have abandoned more.
+    abandoned = {number for number in ids if heads and heads[max(heads)].manifest.abandons(number)}
     needed: dict[str, tuple[FileRef, int]] = {}
-    for number in sorted(heads):
+    for number in sorted(heads, key=lambda one: (one not in abandoned, one)):
         for ref in files_of(heads[number].manifest):
             needed[ref.path] = (ref, number)
     chance = random.Random(seed)
@@ -72,7 +85,12 @@ def verify(
         seen(done + 1, len(needed))
     if spark and ids and ids[-1] in heads:
         findings += _spark(checkpoint, heads[ids[-1]].manifest)
-    whole = [n for n, head in heads.items() if not any(ref.path in wrong for ref in files_of(head.manifest))]
+    whole = [
+        number
+        for number, head in heads.items()
+        if number not in abandoned and not any(ref.path in wrong for ref in files_of(head.manifest))
+    ]
+    findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings]
     return Report(
         len(ids),
         len(needed),
@@ -107,8 +125,10 @@ def _chain(heads: dict[int, Head], ids: list[int]) -> Iterator[Finding]:
             yield Finding(
                 "chain", number, manifest_path(before + 1), f"checkpoints {before + 1} to {number - 1} are gone"
             )
-        elif before in heads and number in heads and heads[number].manifest.parent != heads[before].checksum:
-            yield Finding("chain", number, manifest_path(number), "it does not follow the checkpoint before it")
+    for number, head in heads.items():
+        before = head.manifest.follows
+        if before in heads and head.manifest.parent != heads[before].checksum:
+            yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
 
 
 def _file(checkpoint: Checkpoint, ref: FileRef, number: int, *, read: bool) -> Finding | None:

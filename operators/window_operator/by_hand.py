@@ -261,7 +261,7 @@ class ByHand(ABC, Generic[P]):
         """Checkpoints with panes that nobody has acknowledged."""
         checkpoint, head = self._job.checkpoint, self._job.head
         ids = range(head.delivered + 1, head.id + 1)
-        return [number for number in ids if checkpoint.read(number).manifest.panes]
+        return [number for number in ids if not head.abandons(number) and checkpoint.read(number).manifest.panes]
 
     def _result(self, checkpoint_id: int) -> Result:
         checkpoint = self._job.checkpoint

@@ -70,8 +70,8 @@ def verify_root(
         print_json(asdict(found))
     else:
         _print(found)
-    if found.findings:
-        raise typer.Exit(EXIT_CODES[found.findings[0].kind])
+    if found.worst is not None:
+        raise typer.Exit(EXIT_CODES[found.worst.kind])
 
 
 def _print(found: Report) -> None:
@@ -83,6 +83,7 @@ def _print(found: Report) -> None:
     for heading in ("kind", "checkpoint", "path", "why"):
         table.add_column(heading, justify="right" if heading == "checkpoint" else "left", overflow="fold")
     for one in found.findings:
-        table.add_row(one.kind, str(one.checkpoint), Text(one.path), Text(one.why))
+        why = f"{one.why} (abandoned)" if one.abandoned else one.why
+        table.add_row(one.kind, str(one.checkpoint), Text(one.path), Text(why))
     good = f"the newest whole one is {found.good}" if found.good is not None else "none is whole"
     emit(table, Text(f"{len(found.findings):,} findings in {looked}; {good}"))

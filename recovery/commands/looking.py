@@ -15,7 +15,8 @@ from recovery.commands.app import AsJson, Root, app, chosen
 from recovery.fork import fork
 from recovery.manifest import Manifest, OperatorState
 from recovery.printing import emit, pairs, print_json, text
-from recovery.summary import brief, full, partitions, progress, size_text, time_text
+from recovery.summary import Row, brief, full, partitions, progress, size_text, time_text
+from statestore.errors import CorruptionError
 
 
 @app.command("list", epilog="Example: tidemark list /data/flights --last 10")
@@ -27,7 +28,7 @@ def list_checkpoints(
     """The newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
     checkpoint = Checkpoint.open(root)
     ids = checkpoint.ids()
-    rows = [brief(checkpoint.read(number).manifest) for number in ids[-last:]]
+    rows = _rows(checkpoint, ids, last)
     if as_json:
         print_json(rows)
         return
@@ -40,7 +41,7 @@ def list_checkpoints(
     for row in rows:
         table.add_row(
             str(row["id"]),
-            row["kind"],
+            f"{row['kind']}, abandoned" if row["abandoned"] else row["kind"],
             text(row["spark_batch"]),
             text(row["watermark"]).split(".")[0],
             f"{row['events']:,}",
@@ -50,6 +51,23 @@ def list_checkpoints(
         )
     older = len(ids) - len(rows)
     emit(table, *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []))
+
+
+def _rows(checkpoint: Checkpoint, ids: list[int], last: int) -> list[Row]:
+    """The newest checkpoints in a line each. Damaged ones that a reset has abandoned are left out."""
+    if not ids:
+        return []
+    head = checkpoint.read(ids[-1]).manifest
+    rows = []
+    for number in ids[-last:]:
+        try:
+            row = brief(checkpoint.read(number).manifest)
+        except CorruptionError:
+            if not head.abandons(number):
+                raise
+            continue
+        rows.append({**row, "abandoned": head.abandons(number)})
+    return rows
 
 
 @app.command(epilog="Example: tidemark show /data/flights 42 --json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,6 @@ import typer
 
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, app, chosen
-from recovery.manifest import Manifest
 from recovery.printing import Format, print_rows
 from recovery.reading import Wanted, difference, operator_of, output_rows, state_rows, table_of
 from statestore.errors import UsageError
@@ -131,14 +130,8 @@ def _print_output(
 ) -> None:
     checkpoint = Checkpoint.open(root)
     name, _ = operator_of(chosen(checkpoint, None).manifest, operator)
-    rows = output_rows(checkpoint, _between(checkpoint, first, last), kind, name, wanted)
+    rows = output_rows(checkpoint, checkpoint.history(first or 0, last), kind, name, wanted)
     _print(rows, form, output, limit, as_json)
-
-
-def _between(checkpoint: Checkpoint, first: int | None, last: int | None) -> Iterator[Manifest]:
-    for number in checkpoint.ids():
-        if (first is None or number >= first) and (last is None or number <= last):
-            yield checkpoint.read(number).manifest
 
 
 def _print(rows: Iterable[pa.Table], form: Format, output: Path | None, limit: int | None, as_json: bool) -> None:

@@ -1,0 +1,122 @@
+"""Going back: a new checkpoint that has all of an older one, and says which ids do not count any more.
+
+Nothing is taken away. Ids only grow, so a reset is appended like any other manifest, of kind ``reset`` and under a
+new writer epoch: an older run's next commit finds its id taken and stops. Rewind, repair and fall-back are all this.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from recovery.checkpoint import Checkpoint, Head, now_us
+from recovery.manifest import Ids, Manifest
+from statestore.errors import CorruptionError, NotFoundError
+
+
+@dataclass(frozen=True)
+class Reset:
+    """What going back to ``to`` does: the id it takes, the ids that stop counting, the panes that come again.
+
+    ``delivered`` is acknowledged of what counts; ``again`` are abandoned checkpoints with panes that a sink had, each
+    with its rows: they come under new ids.
+    """
+
+    id: int
+    to: int
+    abandoned: tuple[Ids, ...]
+    delivered: int
+    again: tuple[tuple[int, int], ...]
+    manifest: Manifest
+
+
+def reset(checkpoint: Checkpoint, to: int) -> Reset:
+    """Publish a reset to checkpoint ``to``.
+
+    Raises what `plan_reset` does, and `ConflictError` or `FencedError` where somebody else published meanwhile:
+    nothing has happened then.
+    """
+    planned = plan_reset(checkpoint, to)
+    checkpoint.publish(planned.manifest)
+    return planned
+
+
+def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
+    """What `reset` would publish now; nothing is changed. Raises `NotFoundError` or `CorruptionError` where ``to``
+    cannot be read.
+    """
+    ids = checkpoint.ids()
+    chosen = _chosen(checkpoint, to, ids)
+    newest = ids[-1]
+    readable = dict(_readable(checkpoint, [one for one in ids if one >= to]))
+    # A damaged manifest may have been a fence or a reset: its epoch is taken.
+    top = max(readable)
+    epoch = readable[top].epoch + 1 + newest - top
+    was = chosen.manifest
+    abandoned = joined((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
+    delivered = _line(readable, to)[-1].delivered
+    manifest = msgspec.structs.replace(
+        was,
+        id=newest + 1,
+        parent=chosen.checksum,
+        parent_id=to,
+        abandoned=abandoned,
+        epoch=epoch,
+        writer=checkpoint.writer,
+        kind="reset",
+        created_us=now_us(),
+        spark=msgspec.structs.replace(was.spark, query_id=str(uuid.uuid4())) if was.spark else None,
+        panes=(),
+        late=(),
+        counters={},
+        watermark_before_us=was.watermark_us,
+        delivered=delivered,
+        operators={
+            name: msgspec.structs.replace(one, watermark_before_us=one.watermark_us)
+            for name, one in was.operators.items()
+        },
+    )
+    head = readable[top]
+    lost = [one for one in readable.values() if to < one.id <= head.delivered and not head.abandons(one.id)]
+    again = tuple((one.id, sum(ref.rows for ref in one.panes)) for one in lost if one.panes)
+    return Reset(manifest.id, to, abandoned, delivered, again, manifest)
+
+
+def joined(ranges: tuple[Ids, ...]) -> tuple[Ids, ...]:
+    """Ranges of ids in order, those that touch as one."""
+    found: list[Ids] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def _chosen(checkpoint: Checkpoint, to: int, ids: list[int]) -> Head:
+    if ids and to < ids[0]:
+        raise NotFoundError(
+            "this checkpoint was collected: choose one that is still there", code="collected", id=to, oldest=ids[0]
+        )
+    return checkpoint.read(to)
+
+
+def _readable(checkpoint: Checkpoint, ids: list[int]) -> Iterator[tuple[int, Manifest]]:
+    for number in ids:
+        try:
+            yield number, checkpoint.read(number).manifest
+        except CorruptionError:
+            continue
+
+
+def _line(readable: dict[int, Manifest], to: int) -> list[Manifest]:
+    """Checkpoints from ``to`` on, up to the reset that abandoned it, if any did."""
+    found: list[Manifest] = []
+    for number in sorted(readable):
+        if readable[number].abandons(to):
+            break
+        found.append(readable[number])
+    return found
