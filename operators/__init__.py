@@ -73,6 +73,7 @@ from operators.windows import global_window as global_window
 from operators.windows import session as session
 from operators.windows import sliding as sliding
 from operators.windows import tumbling as tumbling
+from recovery.policy import Policy as Policy
 from statestore.messages.tables import Retention as Retention
 from statestore.store import Memory as Memory
 from statestore.store import Parquet as Parquet

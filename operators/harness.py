@@ -16,13 +16,13 @@ from operators.chains.binding import bind_graph
 from operators.chains.graph import one_batch
 from operators.chains.running import GraphRound, fed_back, run_here
 from operators.delivery import read_rows
-from operators.description import Runnable
 from operators.feeding import to_feed
 from operators.general.names import GROUPS
 from operators.general.panes import results_of
 from operators.general.plan import GeneralPlan
 from operators.job import Job, Position
 from operators.plan import Plan
+from operators.runnable import Runnable
 from operators.slices.plan import SlicePlan
 from operators.slices.step import whole_windows
 from operators.standalone import take

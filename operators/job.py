@@ -22,6 +22,7 @@ from operators.progress.tracker import Tracker
 from operators.transition import total
 from operators.watermarks import Progress, mark_of, restarted
 from recovery.checkpoint import Checkpoint, Head, now_us
+from recovery.lease import check_idle
 from recovery.manifest import (
     FORMAT,
     InputPosition,
@@ -30,6 +31,7 @@ from recovery.manifest import (
     OperatorState,
     SparkPosition,
 )
+from recovery.policy import Policy
 from statestore.errors import IncompatibleError, UsageError, invariant
 from statestore.files.segments import PartitionState
 from statestore.store import StoreConfig
@@ -75,11 +77,12 @@ class Job:
         partitions: int,
         check: Callable[[Manifest | None], None] = lambda _head: None,
         hook: Hook = no_hook,
+        policy: Policy = Policy(),  # noqa: B008  immutable
     ) -> Job:
         """Check that the job may continue here, then fence: publish the next manifest under a new writer epoch.
 
-        Raises `IncompatibleError` for another job or a changed configuration, and whatever ``check`` raises;
-        nothing has changed then.
+        Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) where the
+        ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
         """
         newest = checkpoint.head()
         head = newest.manifest if newest else None
@@ -88,6 +91,8 @@ class Job:
         check(head)
         if newest is not None and newest.manifest.drained:
             return cls(graph, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced
+        if policy.second == "refuse":
+            check_idle(checkpoint, instead='Policy(second="takeover")')
         if head is None:
             _check_partitions(partitions)
             manifest = _first(graph, checkpoint, partitions)

@@ -14,12 +14,13 @@ import msgspec
 import pyarrow as pa
 
 from operators.chains.binding import bind_graph
-from operators.description import Runnable, Windowed
+from operators.description import Windowed
 from operators.general.names import ALONE, GROUPS
 from operators.general.panes import results_of
 from operators.general.plan import GeneralPlan
 from operators.plan import Plan
 from operators.restored import metadata_from, plan_from, side_windows, stores_from
+from operators.runnable import Runnable
 from operators.slices.plan import SlicePlan
 from operators.slices.step import whole_windows
 from operators.transition import BEGINNING_US

@@ -6,8 +6,9 @@ import warnings
 
 from operators.aggregates import inputs
 from operators.aggregates.stamps import EndOfWindow
-from operators.description import RETRACTING, Lateness, Runnable, Windowed
+from operators.description import RETRACTING, Lateness, Windowed
 from operators.progress.generators import IngestionTime
+from operators.runnable import Runnable
 from operators.triggers import Trigger
 from operators.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
 from statestore.errors import UsageError

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from operators.description import Runnable
 from operators.progress.buffered import BufferProgress
 from operators.progress.generators import Generator
+from operators.runnable import Runnable
 from statestore.errors import UsageError
 from statestore.tables import TIME
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from operators.delivery import SparkSink
     from operators.durations import Span
     from operators.spark.query import SparkJob
+    from recovery.policy import Policy
     from statestore.store import StoreConfig
 
 SIDE, AT = "side", "time"
@@ -148,9 +149,12 @@ class Sided(Runnable):
         sink: SparkSink | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
+        policy: Policy | None = None,
     ) -> SparkJob:
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
         from operators.spark.sides import all_sides
 
         one = all_sides(self.sides, streams)
-        return super().on_spark(one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick)
+        return super().on_spark(
+            one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+        )

@@ -12,12 +12,13 @@ from operators.chains.binding import bind_graph
 from operators.chains.graph import Graph, one_batch
 from operators.chains.running import GraphRound, Intakes, fed_back, run_here
 from operators.delivery import ArrowSink, Delivery, read_panes, read_rows
-from operators.description import Runnable
 from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
 from operators.partition import PartitionResult
+from operators.runnable import Runnable
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import InputPosition, Manifest
+from recovery.policy import Policy
 from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
 from statestore.store import StoreConfig
@@ -41,6 +42,7 @@ class Standalone:
         sink: ArrowSink | None,
         partitions: int,
         hook: Hook = no_hook,
+        policy: Policy | None = None,
     ) -> None:
         self._description = description
         self._root = checkpoint
@@ -48,6 +50,7 @@ class Standalone:
         self._sink = sink
         self._partitions = partitions
         self._hook = hook
+        self._policy = policy or Policy()
         self._job: Job | None = None
         self._delivery: Delivery | None = None
 
@@ -135,7 +138,13 @@ class Standalone:
             graph = bind_graph(self._description, schemas_of(batch))
             checkpoint = Checkpoint.open_or_create(self._root)
             self._job = Job.begin(
-                graph, checkpoint, self._store, partitions=self._partitions, check=_check_runner, hook=self._hook
+                graph,
+                checkpoint,
+                self._store,
+                partitions=self._partitions,
+                check=_check_runner,
+                hook=self._hook,
+                policy=self._policy,
             )
             self._delivery = Delivery(checkpoint, self._send if self._sink else None, self._job.head.delivered)
         self._deliver(self._job.head)

@@ -33,7 +33,7 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.description import Runnable
+from operators.runnable import Runnable
 from statestore.store import StoreConfig
 from tests.spark_inputs import sample, write
 from tests.test_spark_job import finish, output, stream

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
-from operators.description import Runnable
+from operators.runnable import Runnable
 from recovery.checkpoint import Checkpoint
 from statestore.errors import FencedError, UsageError
 from statestore.store import StoreConfig

@@ -9,10 +9,11 @@ from operators.binding.sided import bind_join, bind_sessions, bind_union
 from operators.binding.windowed import bind_windowed
 from operators.dedup.description import Deduplicated
 from operators.dedup.plan import UNTIL, DedupPlan
-from operators.description import Runnable, Windowed
+from operators.description import Windowed
 from operators.joins.description import Joined
 from operators.merging.description import SessionJoined, Unioned
 from operators.plan import Plan
+from operators.runnable import Runnable
 from operators.sense import check_signed
 from operators.transition import FUTURE_US
 from operators.triggers import DEFAULT

@@ -8,11 +8,12 @@ import pyarrow as pa
 
 from operators.aggregates import inputs
 from operators.dedup.description import Deduplicated
-from operators.description import Runnable, Windowed
+from operators.description import Windowed
 from operators.general.names import END, START
 from operators.merging.description import Merged
 from operators.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
 from operators.progress.generators import IngestionTime
+from operators.runnable import Runnable
 from operators.sides import AT, SIDE, Sided
 from operators.windows import Sessions
 from statestore.errors import UsageError

@@ -12,9 +12,10 @@ from operators.binding import bind_plan
 from operators.binding.columns import input_columns
 from operators.chains.description import Chain
 from operators.chains.graph import Feed, Graph, Node, alone, shown_schema
-from operators.description import ACCUMULATING, Runnable, Windowed
+from operators.description import ACCUMULATING, Windowed
 from operators.merging.description import Merged, Unioned
 from operators.plan import PANE_KIND, PANE_TIME, Plan
+from operators.runnable import Runnable
 from operators.sides import Sided
 from operators.transition import BEGINNING_US
 from operators.windows import by_offset

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from operators.description import Runnable, checked_name
+from operators.runnable import Runnable, checked_name
 from operators.sides import Sided
 from operators.watermarks import INPUT, Watermarks
 from statestore.errors import UsageError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from operators.delivery import SparkSink
     from operators.durations import Span
     from operators.spark.query import SparkJob
+    from recovery.policy import Policy
     from statestore.store import StoreConfig
 
 
@@ -65,6 +66,7 @@ class Chain(Runnable):
         sink: SparkSink | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
+        policy: Policy | None = None,
     ) -> SparkJob:
         """This over streaming DataFrames by the names of the streams (one alone needs no name), in one query with the
         offsets of all; a new key is a new shuffle in the same batch. Otherwise as `Runnable`.
@@ -72,7 +74,9 @@ class Chain(Runnable):
         from operators.spark.sides import by_name
 
         one = by_name(self.streams, streams)
-        return super().on_spark(one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick)
+        return super().on_spark(
+            one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+        )
 
 
 def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None = None) -> Chain:

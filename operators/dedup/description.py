@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from operators.description import Runnable, checked_name
 from operators.durations import Span, span_us, text_of
+from operators.runnable import Runnable, checked_name
 from operators.watermarks import Watermarks
 from statestore.errors import UsageError
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from operators.description import checked_name
 from operators.durations import Span, span_us, text_of
 from operators.joins.choices import Kept, Update, every, keep
 from operators.joins.names import SIDES
 from operators.joins.sense import check_join
+from operators.runnable import checked_name
 from operators.sides import LEFT, RIGHT, Sided, Sides
 from operators.watermarks import Watermarks
 from operators.windows import Sliding, Windows

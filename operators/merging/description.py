@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from operators.aggregates import list_
-from operators.description import Windowed, checked_name
+from operators.description import Windowed
 from operators.durations import Span, span_us, text_of
+from operators.runnable import checked_name
 from operators.sides import AT, LEFT, RIGHT, SIDE, Sided, Sides
 from operators.watermarks import Watermarks
 from operators.windows import Sessions, Windows, by_offset

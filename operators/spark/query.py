@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,19 +22,20 @@ from operators.chains.binding import bind_graph, stream_columns
 from operators.chains.description import Chain
 from operators.chains.running import GraphRound
 from operators.delivery import Delivery, SparkSink
-from operators.description import Runnable
 from operators.durations import text_of
 from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
 from operators.plan import Plan
 from operators.progress.metrics import Metrics, metrics
 from operators.progress.origins import Gap
+from operators.runnable import Runnable
 from operators.spark.rounds import run_batch, run_feed, run_tick
 from operators.spark.ticker import Ticker
 from operators.spark.types import arrow_schema
 from operators.watermarks import Progress, not_asked_until
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import Manifest
+from recovery.policy import Policy
 from recovery.spark_log import (
     FOLDER,
     SparkLog,
@@ -70,6 +71,7 @@ class SparkJob:
     trigger: dict[str, Any] | None = None
     hook: Hook = no_hook
     tick: int = 1_000_000
+    policy: Policy = field(default_factory=Policy)
 
     def schedule(self, **trigger: Any) -> SparkJob:
         """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
@@ -101,6 +103,7 @@ class SparkJob:
             partitions=self.partitions or max(1, session.sparkContext.defaultParallelism),
             check=lambda head: _check_input(head, spark_log),
             hook=self.hook,
+            policy=self.policy,
         )
         query = DurableQuery(session, job, spark_log, self.sink, self.tick / 1e6 if graph.clocked else None)
         # Only what the job reads: nothing projected later reaches the source.

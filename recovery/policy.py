@@ -1,0 +1,33 @@
+"""What a job does at its start when something is not as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from statestore.errors import UsageError
+
+Second = Literal["takeover", "refuse"]
+Damaged = Literal["stop", "reset"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Choices for the start of a job; none is part of what it computes, so each start may choose anew.
+
+    ``second``: when another driver runs this checkpoint, take it over (that one stops at its next commit, with
+    nothing published), or refuse to start. ``damaged``: when the newest checkpoint cannot be used, stop, or reset to
+    the newest whole one. Raises `UsageError` for another choice.
+    """
+
+    second: Second = "takeover"
+    damaged: Damaged = "stop"
+
+    def __post_init__(self) -> None:
+        if self.second not in get_args(Second) or self.damaged not in get_args(Damaged):
+            raise UsageError(
+                "a policy is Policy(second=takeover|refuse, damaged=stop|reset)",
+                code="policy",
+                second=self.second,
+                damaged=self.damaged,
+            )
