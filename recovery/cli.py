@@ -7,6 +7,7 @@ import sys
 from rich.console import Console
 
 from recovery.commands import checking as checking
+from recovery.commands import history as history
 from recovery.commands import looking as looking
 from recovery.commands import reading as reading
 from recovery.commands.app import app as app

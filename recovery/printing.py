@@ -49,6 +49,14 @@ def print_json(value: Any) -> None:
     emit(Text(json.dumps(value, indent=2)))
 
 
+def print_document(document: str, output: Path | None) -> None:
+    """One text, into a file or to standard output."""
+    if output is None:
+        emit(Text(document))
+    else:
+        output.write_text(document + "\n")
+
+
 def emit(*parts: RenderableType) -> None:
     """To standard output."""
     console = _Console(highlight=False)

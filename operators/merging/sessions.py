@@ -116,12 +116,16 @@ class SessionJoinPlan(Plan):
     @cached_property
     def sessions(self) -> TableSpec:
         """Sessions by their start."""
-        return TableSpec(SESSIONS, (*self.key_columns, Column(START, "int64")), (Column(END, "int64"),), END)
+        return TableSpec(SESSIONS, (*self.key_columns, self._bounds[0]), (self._bounds[1],), END)
 
     @cached_property
     def ends(self) -> TableSpec:
         """Sessions by their end."""
-        return TableSpec(ENDS, (Column(END, "int64"), *self.key_columns, Column(START, "int64")), (), END)
+        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END)
+
+    @property
+    def _bounds(self) -> tuple[Column, Column]:
+        return Column(START, "int64", START), Column(END, "int64", END)
 
     @cached_property
     def numbered(self) -> TableSpec:

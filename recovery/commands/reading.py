@@ -140,7 +140,12 @@ def _print(rows: Iterable[pa.Table], form: Format, output: Path | None, limit: i
 
 
 def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:
-    pairs = [one.partition("=") for one in key or ()]
+    return Wanted(keys_of(key), window, since, until)
+
+
+def keys_of(given: list[str] | None) -> dict[str, str]:
+    """Columns and their values. Raises `UsageError` where an option does not read COLUMN=VALUE."""
+    pairs = [one.partition("=") for one in given or ()]
     if wrong := [name for name, sign, _ in pairs if not sign or not name]:
         raise UsageError("a key is COLUMN=VALUE", code="read-value", found=wrong)
-    return Wanted({name: value for name, _, value in pairs}, window, since, until)
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,168 @@
+"""The checkpoints of one operator, oldest first, each with what it added: read once, from the manifests.
+
+A changelog segment belongs to the checkpoint it was written for, whether the manifest of that one is still there or a
+later one still names it. What was folded before the oldest manifest is one value, without its parts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import Manifest, OperatorState, SparkPosition
+from recovery.reading import operator_of
+from recovery.spark_log import load_files
+from recovery.summary import time_text
+from statestore.errors import CorruptionError, NotFoundError
+from statestore.files.segments import FileRef
+from statestore.tables import TableSpec
+
+Seen = Callable[[int, int], None]
+"""Is told how much is done, and of how much."""
+
+
+@dataclass
+class Step:
+    """One checkpoint as far as one operator goes. ``manifest`` is None for one that was collected: what it wrote may
+    still be there. ``segments`` are the changelog segments it wrote, with the tables they are of.
+    """
+
+    id: int
+    manifest: Manifest | None = None
+    state: OperatorState | None = None
+    segments: list[tuple[TableSpec, FileRef]] = field(default_factory=list)
+    panes: tuple[FileRef, ...] = ()
+    late: tuple[FileRef, ...] = ()
+    abandoned: bool = False
+
+    @property
+    def created(self) -> str | None:
+        """When it was made, in UTC, for people."""
+        return time_text(self.manifest.created_us // 1_000_000 * 1_000_000) if self.manifest else None
+
+    def expired(self, table: str) -> int | None:
+        """Up to which expiry rows of a table are forgotten, in all state partitions."""
+        bounds = [one.expired.get(table) for one in self.state.partitions] if self.state else []
+        known = [bound for bound in bounds if bound is not None]
+        return min(known) if known and len(known) == len(bounds) else None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """All checkpoints there are. ``base`` is of the oldest manifest: its folded files are older than every change.
+    ``shows``: the operator's panes are those of the job, in files; else they went to the operators behind it.
+    """
+
+    operator: str
+    base: OperatorState
+    newest: OperatorState
+    base_id: int
+    shows: bool
+    all: list[Step]
+
+
+def read_steps(checkpoint: Checkpoint, operator: str | None, seen: Seen) -> Steps:
+    """Every checkpoint of a root. Raises `NotFoundError` for a root without any, or without this operator."""
+    ids = checkpoint.ids()
+    if not ids:
+        raise NotFoundError(
+            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
+        )
+    head = checkpoint.read(ids[-1]).manifest
+    name, newest = operator_of(head, operator)
+    steps: dict[int, Step] = {}
+    known: set[str] = set()
+    base: tuple[int, OperatorState] | None = None
+    for done, number in enumerate(ids):
+        seen(done + 1, 2 * len(ids))
+        step = steps.setdefault(number, Step(number))
+        step.abandoned = head.abandons(number)
+        if (manifest := _manifest(checkpoint, step)) is None:
+            continue
+        state = manifest.operators.get(name)
+        step.manifest, step.state = manifest, state
+        step.panes = tuple(ref for ref in manifest.panes if ref.path.startswith(f"panes/{name}/"))
+        step.late = manifest.late_of(name)
+        if state is not None:
+            base = base or (number, state)
+            for spec, ref in _segments(state):
+                if ref.path not in known:
+                    known.add(ref.path)
+                    steps.setdefault(ref.first, Step(ref.first)).segments.append((spec, ref))
+    base_id, first = base or (ids[-1], newest)
+    shows = name == list(head.operators)[-1]
+    return Steps(name, first, newest, base_id, shows, [steps[number] for number in sorted(steps)])
+
+
+def _manifest(checkpoint: Checkpoint, step: Step) -> Manifest | None:
+    """The manifest of a checkpoint; None where it is damaged and was abandoned for that."""
+    try:
+        return checkpoint.read(step.id).manifest
+    except CorruptionError:
+        if not step.abandoned:
+            raise
+        return None
+
+
+def _segments(state: OperatorState) -> Iterator[tuple[TableSpec, FileRef]]:
+    specs = {spec.name: spec for spec in state.tables}
+    for partition in state.partitions:
+        for ref in partition.files:
+            if ref.kind == "changelog" and ref.table in specs:
+                yield specs[ref.table], ref
+
+
+def input_of(checkpoint: Checkpoint, step: Step) -> dict[str, Any] | None:
+    """What a checkpoint took in, as plain values: offsets from and to per source, files, or the number of a batch."""
+    manifest = step.manifest
+    if manifest is None or manifest.kind != "batch":
+        return None
+    if manifest.spark is not None:
+        position = load_files(checkpoint.objects, manifest.spark)
+        return _spark(position) if position is not None else None
+    return {"batch": manifest.input.batches} if manifest.input is not None else None
+
+
+def _spark(position: SparkPosition) -> dict[str, Any]:
+    sources = []
+    for number, end in enumerate(position.end):
+        start = position.start[number] if number < len(position.start) else None
+        files = list(position.files.get(str(number), ()))
+        sources.append({"start": start, "end": end} | ({"files": files} if files else {}))
+    return {"spark_batch": position.batch_id, "sources": sources}
+
+
+def input_text(taken: dict[str, Any] | None) -> str | None:
+    """The same for people, short."""
+    if taken is None:
+        return None
+    if "batch" in taken:
+        return f"batch {taken['batch']}"
+    return "; ".join(_source_text(source) for source in taken["sources"]) or f"spark batch {taken['spark_batch']}"
+
+
+def _source_text(source: dict[str, Any]) -> str:
+    if "files" in source:
+        names = [path.rsplit(" ", 1)[0].rsplit("/", 1)[-1] for path in source["files"]]
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more files"
+    start, end = _offsets(source["start"]), _offsets(source["end"])
+    if set(end) == {""}:
+        return f"{start.get('', 0)}→{end['']}"
+    moved = [name for name in end if end[name] != start.get(name)]
+    return ", ".join(f"{name}: {start.get(name, 0)}→{end[name]}" for name in moved) or "nothing"
+
+
+def _offsets(text: str | None) -> dict[str, Any]:
+    """Offsets by partition, as Kafka has them; by "" where a source has one alone, or has them in another form."""
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        found = text
+    if not isinstance(found, dict):
+        return {"": found}
+    if not all(isinstance(part, dict) for part in found.values()):
+        return {str(name): value for name, value in found.items()}
+    return {f"{topic}/{part}": offset for topic, parts in found.items() for part, offset in parts.items()}
