@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest
+from recovery.outputs import Output, output_of
 from statestore.files.segments import FileRef, read_verified
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SparkSink = Callable[["DataFrame", int], None]
 class Delivery:
     """Hands checkpoints with panes to ``send``, once each per run, oldest first."""
 
-    def __init__(self, checkpoint: Checkpoint, send: Callable[[Manifest], None] | None, delivered: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, send: Callable[[Output], None] | None, delivered: int) -> None:
         self._checkpoint = checkpoint
         self._send = send
         self.delivered = delivered
@@ -42,21 +43,24 @@ class Delivery:
         """
         if self._send is None:
             return
-        for checkpoint_id in range(self.delivered + 1, head.id + 1):
-            if head.abandons(checkpoint_id):
-                continue
-            manifest = head if checkpoint_id == head.id else self._checkpoint.read(checkpoint_id).manifest
-            if manifest.panes:
-                self._send(manifest)
-            self.delivered = checkpoint_id
+        if self.delivered < head.id - 1:
+            for output in self._checkpoint.outputs(self.delivered + 1, head.id - 1):
+                self._hand_over(output)
+        if self.delivered < head.id:
+            self._hand_over(output_of(head))
+
+    def _hand_over(self, output: Output) -> None:
+        if output.panes and self._send is not None:
+            self._send(output)
+        self.delivered = output.id
 
 
-def read_panes(checkpoint: Checkpoint, manifest: Manifest, plan: Plan) -> pa.Table:
+def read_panes(checkpoint: Checkpoint, output: Output, plan: Plan) -> pa.Table:
     """The panes of a checkpoint: of ``plan``, or as they are where another operator was then the last of the job."""
-    own = all(ref.path.startswith(f"panes/{plan.name}/") for ref in manifest.panes)
+    own = all(ref.path.startswith(f"panes/{plan.name}/") for ref in output.panes)
     if own:
-        return read_rows(checkpoint, manifest.panes, plan.pane_schema)
-    return pa.concat_tables([_read(checkpoint, ref) for ref in manifest.panes])
+        return read_rows(checkpoint, output.panes, plan.pane_schema)
+    return pa.concat_tables([_read(checkpoint, ref) for ref in output.panes])
 
 
 def read_rows(checkpoint: Checkpoint, files: tuple[FileRef, ...], schema: pa.Schema) -> pa.Table:

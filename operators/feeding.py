@@ -41,11 +41,11 @@ def to_feed(job: Job, rows: pa.Table | None, operator: str | None = None) -> dic
     if rows is not None:
         return {chosen[0]: rows} if rows.num_rows else {}
     found = {name: [windowed[name].late_schema.empty_table()] for name in chosen}
-    for manifest in job.checkpoint.history():
-        if manifest.id <= job.head.fed or not manifest.late:
+    for output in job.checkpoint.outputs(job.head.fed + 1):
+        if not output.late:
             continue
         for name, tables in found.items():
-            ledger = read_rows(job.checkpoint, manifest.late_of(name), windowed[name].late_schema)
+            ledger = read_rows(job.checkpoint, output.late_of(name), windowed[name].late_schema)
             tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     whole = {name: pa.concat_tables(tables) for name, tables in found.items()}
     return {name: table for name, table in whole.items() if table.num_rows}

@@ -111,7 +111,7 @@ class Harness:
         """Every event rejected so far, with the reason and the watermark it met; of one operator of a chain."""
         checkpoint, plan = self._job.checkpoint, self._plan(operator)
         schema = plan.late_schema
-        found = [read_rows(checkpoint, manifest.late_of(plan.name), schema) for manifest in checkpoint.history()]
+        found = [read_rows(checkpoint, output.late_of(plan.name), schema) for output in checkpoint.outputs()]
         return pa.concat_tables([schema.empty_table(), *found])
 
     def windows(self, operator: str | None = None) -> pa.Table:

@@ -143,6 +143,7 @@ class Job:
         rounds = {
             name: Round(
                 root=self.checkpoint.objects.root,
+                bases=self.checkpoint.objects.bases,
                 job_id=self.checkpoint.marker.job_id,
                 plan=plan,
                 store=self._store,

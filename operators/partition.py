@@ -40,6 +40,7 @@ class Round:
     was_us: int = 0
     now_us: int = 0
     origins: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
     feeding: bool = False
     shows: bool = True
 
@@ -83,7 +84,7 @@ def run_partition(
 
     ``after`` is the progress at the end of the round. Beside the result stand the panes.
     """
-    objects = Objects(round_.root)
+    objects = Objects(round_.root, bases=round_.bases)
     # The root is part of it: a copy of a checkpoint must not meet the original's caches.
     identity = f"{objects.root}/{round_.job_id}/{round_.plan.name}/{partition}/{round_.partitions}"
     try:

@@ -18,6 +18,7 @@ from operators.partition import PartitionResult
 from operators.runnable import Runnable
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import InputPosition, Manifest
+from recovery.outputs import Output
 from recovery.policy import Policy
 from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
@@ -166,10 +167,10 @@ class Standalone:
         assert self._delivery is not None
         self._delivery.up_to(manifest)
 
-    def _send(self, manifest: Manifest) -> None:
+    def _send(self, output: Output) -> None:
         assert self._sink is not None
         assert self._job is not None
-        self._sink(read_panes(self._job.checkpoint, manifest, self._job.plan), manifest.id)
+        self._sink(read_panes(self._job.checkpoint, output, self._job.plan), output.id)
 
     @property
     def _sent(self) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from recovery.manifest import FORMAT, Manifest, Version, decode, encode
+from recovery.outputs import Output, output_of
 from statestore.errors import (
     ConflictError,
     CorruptionError,
@@ -30,13 +31,17 @@ MARKER = "tidemark.json"
 MANIFESTS = "manifests"
 
 
-class Marker(msgspec.Struct, frozen=True):
-    """What ``tidemark.json`` says: this folder is a checkpoint root, of this job, in this format."""
+class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What ``tidemark.json`` says: this folder is a checkpoint root, of this job, in this format.
+
+    ``bases`` are the roots of those it was forked from, the nearest first; files may lie there, see `FileRef.root`.
+    """
 
     format: int
     job_id: str
     created_us: int
     atomic_create: str
+    bases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,8 @@ class Checkpoint:
                 code="no-checkpoint",
                 root=objects.root,
             ) from None
-        return cls(objects, _read_marker(data))
+        marker = _read_marker(data)
+        return cls(Objects(root, bases=marker.bases), marker)
 
     @classmethod
     def open_or_create(cls, root: str | os.PathLike[str]) -> Checkpoint:
@@ -153,7 +159,11 @@ class Checkpoint:
 
         The folder may also hold files that a crash left behind; no manifest names those.
         """
-        return [self.objects.locate(ref.path) for manifest in self.history() for ref in manifest.panes]
+        return [self.objects.locate(ref.path) for output in self.outputs() for ref in output.panes]
+
+    def outputs(self, first: int = 0, last: int | None = None) -> Iterator[Output]:
+        """What the checkpoints from ``first`` to ``last`` put out, oldest first: of all that count."""
+        yield from map(output_of, self.history(first, last))
 
     def publish(self, manifest: Manifest) -> Head:
         """Commit. Raises `FencedError` or `ConflictError` when the id is taken; nothing of ours is published then."""

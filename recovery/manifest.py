@@ -116,12 +116,17 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""
-        return tuple(ref for ref in self.late if ref.path.startswith(f"late/{operator}/"))
+        return ledger_of(self.late, operator)
 
     @property
     def due_us(self) -> int | None:
         """When something is due next without input."""
         return min((one.due_us for one in self.operators.values() if one.due_us is not None), default=None)
+
+
+def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
+    """Of ledger files those of one operator."""
+    return tuple(ref for ref in late if ref.path.startswith(f"late/{operator}/"))
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:

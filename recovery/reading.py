@@ -6,7 +6,7 @@ module it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, OperatorState
+from recovery.outputs import Output
 from statestore.alike import alike
 from statestore.errors import NotFoundError, UsageError
 from statestore.files.segments import FileRef, read_verified
@@ -95,14 +96,14 @@ def state_rows(
 
 
 def output_rows(
-    checkpoint: Checkpoint, manifests: Iterator[Manifest], kind: str, operator: str, wanted: Wanted
+    checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str, wanted: Wanted
 ) -> Iterator[pa.Table]:
     """Pane rows (``kind`` is panes) or ledger rows (late) of checkpoints, each with the checkpoint's id in front."""
-    for manifest in manifests:
-        refs = manifest.late_of(operator) if kind == "late" else _of(manifest.panes, f"panes/{operator}/")
+    for output in outputs:
+        refs = output.late_of(operator) if kind == "late" else _of(output.panes, f"panes/{operator}/")
         for ref in refs:
             rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
-            ids = pa.array([manifest.id], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
+            ids = pa.array([output.id], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
             yield wanted.of(rows.add_column(0, AT, ids))
 
 

@@ -82,7 +82,7 @@ def _may_touch(checkpoint: Checkpoint, ref: FileRef, around: Bounds) -> bool:
             file = pq.ParquetFile(source)
             low, high = _statistic(file, START, "min"), _statistic(file, END, "max")
     except NotFoundError:
-        raise missing(ref) from None
+        raise missing(checkpoint.objects, ref) from None
     except (pa.ArrowException, OSError) as error:
         raise damaged(ref, str(error)) from error
     return (low is None or low <= around.end) and (high is None or high >= around.start)

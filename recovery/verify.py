@@ -133,7 +133,7 @@ def _chain(heads: dict[int, Head], ids: list[int]) -> Iterator[Finding]:
 
 def _file(checkpoint: Checkpoint, ref: FileRef, number: int, *, read: bool) -> Finding | None:
     try:
-        if (size := checkpoint.objects.size(ref.path)) != ref.bytes:
+        if (size := checkpoint.objects.at(ref.root).size(ref.path)) != ref.bytes:
             return Finding("file", number, ref.path, f"it has {size:,} bytes, not {ref.bytes:,}")
         if read:
             read_verified(checkpoint.objects, ref)

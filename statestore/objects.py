@@ -7,13 +7,14 @@ writing; see `statestore.storage.local`.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from statestore.errors import UsageError
+from statestore.errors import CorruptionError, UsageError
 from statestore.storage.local import LocalStorage, is_local
 from statestore.storage.sink import Sink
 
@@ -29,15 +30,44 @@ class Objects:
     local folder for copies of remote objects, ``tidemark-copies`` in the system's temporary folder by default. When
     it holds more than ``copies_bytes`` (10 GiB), the copies that were not used for the longest time are removed.
 
+    ``bases`` are the roots of other checkpoints whose files this one reads too, see `at`; nothing is written there.
+
     ``put``, ``create`` and ``writer`` return only when the bytes and the name would survive a power cut. What may
     pass (a time limit, a broken connection, a busy service) is tried again for some seconds on remote storage.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, copies: str = "", copies_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        bases: Sequence[str] = (),
+        copies: str = "",
+        copies_bytes: int | None = None,
+    ) -> None:
         """Touches no storage. Raises `UsageError` for a root that cannot be one."""
         url = os.fspath(root)
         self._storage = LocalStorage(url) if is_local(url) else _remote(url, copies, copies_bytes)
         self.root = self._storage.root
+        self.bases = tuple(bases)
+        self._copies = copies, copies_bytes
+
+    def at(self, number: int) -> Objects:
+        """Where a file lies whose manifest says ``root`` number: 0 here, k below the k-th of ``bases``.
+
+        Raises `CorruptionError` for a number that is no root's.
+        """
+        if number == 0:
+            return self
+        if not 0 < number <= len(self.bases):
+            raise CorruptionError(
+                "a manifest names a file below a root that the marker file does not list: put back the right copies",
+                code="base-unknown",
+                root=self.root,
+                found=number,
+                bases=len(self.bases),
+            )
+        copies, copies_bytes = self._copies
+        return Objects(self.bases[number - 1], copies=copies, copies_bytes=copies_bytes)
 
     @property
     def atomic_create(self) -> str:

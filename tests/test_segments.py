@@ -102,7 +102,7 @@ def test_the_reference_says_what_was_written(objects: Objects, kind: FileKind) -
     assert ref.bytes == Path(objects.locate(ref.path)).stat().st_size
     assert (ref.table, ref.kind, ref.first, ref.last) == ("main", kind, 3, 7)
     assert (ref.segment, ref.previous) == ("own-id", "parent-id")
-    assert ref.path.startswith("data/windows/0/3-7-")
+    assert ref.path.startswith("data/windows/0/7-")
 
 
 def test_a_table_without_expiry_has_no_range(objects: Objects) -> None:

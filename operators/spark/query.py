@@ -35,6 +35,7 @@ from operators.spark.types import arrow_schema
 from operators.watermarks import Progress, not_asked_until
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import Manifest
+from recovery.outputs import Output
 from recovery.policy import Policy
 from recovery.spark_log import (
     FOLDER,
@@ -321,13 +322,13 @@ class DurableQuery:
         self._report(manifest)
         self._delivery.up_to(manifest)
 
-    def _send(self, manifest: Manifest) -> None:
+    def _send(self, output: Output) -> None:
         assert self._sink is not None
         objects = self._job.checkpoint.objects
-        for ref in manifest.panes:
+        for ref in output.panes:
             read_verified(objects, ref)
-        paths = [objects.url(ref.path) for ref in manifest.panes]
-        self._sink(self._session.read.parquet(*paths), manifest.id)
+        paths = [objects.url(ref.path) for ref in output.panes]
+        self._sink(self._session.read.parquet(*paths), output.id)
 
     def _report(self, manifest: Manifest) -> None:
         found, counters = self.metrics(), manifest.counters

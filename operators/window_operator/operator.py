@@ -166,9 +166,9 @@ class WindowOperator(ByHand[OperatorPlan]):
         names = [self._plan.origin, self._plan.offset]
         empty = self._plan.identities.seen.key_schema.empty_table().select([ORIGIN, OFFSET])
         ledgers = (
-            read_rows(self._job.checkpoint, manifest.late, self._plan.late_schema)
-            for manifest in self._job.checkpoint.history()
-            if manifest.late
+            read_rows(self._job.checkpoint, output.late, self._plan.late_schema)
+            for output in self._job.checkpoint.outputs()
+            if output.late
         )
         found = [
             _wholly(rows).select(names).rename_columns(empty.column_names).cast(empty.schema) for rows in ledgers

@@ -130,7 +130,7 @@ def _print_output(
 ) -> None:
     checkpoint = Checkpoint.open(root)
     name, _ = operator_of(chosen(checkpoint, None).manifest, operator)
-    rows = output_rows(checkpoint, checkpoint.history(first or 0, last), kind, name, wanted)
+    rows = output_rows(checkpoint, checkpoint.outputs(first or 0, last), kind, name, wanted)
     _print(rows, form, output, limit, as_json)
 
 

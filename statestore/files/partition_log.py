@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from statestore.admission import admit, specs_by_name
 from statestore.changes import ChangeSet
@@ -43,21 +44,24 @@ class PartitionLog:
         files: list[FileRef] = []
         wrote, floor = False, base.floor
         for spec in self.specs:
-            kept, folded = self._folded(spec, base, expired)
+            kept, folded = self._folded(spec, base, expired, sequence)
             floor = max(floor, folded)
             files += kept
             if layers := admitted.get(spec.name):
-                name = self._name(sequence, sequence, self.attempt, base.lineage)
+                name = self._name(sequence, sequence, sequence, self.attempt, base.lineage)
                 files.append(write_segment(self.objects, spec, layers, name))
                 wrote = True
         lineage, sequence = (self.attempt, sequence) if wrote else (base.lineage, base.sequence)
         return PartitionState(tuple(files), expired, lineage, sequence, floor)
 
-    def _folded(self, spec: TableSpec, base: PartitionState, expired: dict[str, int]) -> tuple[list[FileRef], int]:
+    def _folded(
+        self, spec: TableSpec, base: PartitionState, expired: dict[str, int], sequence: int
+    ) -> tuple[list[FileRef], int]:
         """The table's live files, folded where it is time; and up to which sequence they now are."""
         bound, floor = expired.get(spec.name), 0
         levels = live_levels(levels_of([ref for ref in base.files if ref.table == spec.name]), spec, bound)
-        folder = LevelFolder(self.objects, spec, bound, self.config.budget_bytes // BAND_SHARE, self._named)
+        named = partial(self._named, sequence)
+        folder = LevelFolder(self.objects, spec, bound, self.config.budget_bytes // BAND_SHARE, named)
         for fold in plan(levels, self.config, self.partition):
             picked = levels[fold.first : fold.last]
             floor = max(floor, *(ref.last for level in picked for ref in level))
@@ -70,12 +74,12 @@ class PartitionLog:
             levels[fold.first : fold.last] = made
         return [ref for level in levels for ref in level], floor
 
-    def _named(self, files: Sequence[FileRef]) -> SegmentName:
+    def _named(self, sequence: int, files: Sequence[FileRef]) -> SegmentName:
         """A folded file stands for all segments up to the last one it holds, so it carries that one's id."""
         oldest, newest = files[0], max(files, key=lambda ref: ref.last)
-        return self._name(oldest.first, newest.last, newest.segment, oldest.previous)
+        return self._name(sequence, oldest.first, newest.last, newest.segment, oldest.previous)
 
-    def _name(self, first: int, last: int, segment: str, previous: str) -> SegmentName:
+    def _name(self, written: int, first: int, last: int, segment: str, previous: str) -> SegmentName:
         folder = f"data/{self.operator}/{self.partition}"
         where = (folder, self.operator, self.partition, self.partitions)
-        return SegmentName(*where, first, last, segment, previous, self.attempt)
+        return SegmentName(*where, first, last, segment, previous, self.attempt, written)

@@ -32,8 +32,9 @@ OP = pa.field("__op", pa.int8(), nullable=False)
 class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file as a manifest names it. ``first`` and ``last`` are the sequences (checkpoint ids) it covers.
 
-    ``tail`` is ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not
-    want to read the whole.
+    ``root`` says below which root it lies, see `Objects.at`: 0 is the checkpoint's own. ``tail`` is
+    ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not want to read the
+    whole.
     """
 
     path: str
@@ -49,6 +50,7 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     expiry_min: int | None = None
     expiry_max: int | None = None
     tail: str = ""
+    root: int = 0
 
 
 Level: TypeAlias = tuple[FileRef, ...]
@@ -74,7 +76,9 @@ def levels_of(files: Sequence[FileRef]) -> list[Level]:
 
 
 class SegmentName(msgspec.Struct, frozen=True):
-    """Where a new file goes and what its metadata says. ``part`` counts the files that one fold writes."""
+    """Where a new file goes and what its metadata says. ``written`` is the checkpoint it is written for, ``part``
+    counts the files that one fold writes.
+    """
 
     folder: str
     operator: str
@@ -85,17 +89,20 @@ class SegmentName(msgspec.Struct, frozen=True):
     segment: str
     previous: str
     attempt: str
+    written: int
     part: int = 0
 
     def path(self, table: str, kind: FileKind) -> str:
         """The file's path below the root: a name nobody else uses."""
-        suffix = "changelog.arrow" if kind == "changelog" else f"{kind}-{self.part}.parquet"
-        return f"{self.folder}/{self.first}-{self.last}-{self.attempt}.{table}.{suffix}"
+        folded = f"{kind}-{self.first}-{self.last}-{self.part}.parquet"
+        suffix = "changelog.arrow" if kind == "changelog" else folded
+        return f"{self.folder}/{self.written}-{self.attempt}.{table}.{suffix}"
 
     def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
         """What the file says of itself."""
         described = {"tidemark.format": FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
-        return described | {field: str(getattr(self, field)) for field in self.__struct_fields__ if field != "folder"}
+        facts = [field for field in self.__struct_fields__ if field not in ("folder", "written")]
+        return described | {field: str(getattr(self, field)) for field in facts}
 
     def ref(self, spec: TableSpec, kind: FileKind, **facts: Any) -> FileRef:
         """How a manifest names the file."""
@@ -147,13 +154,14 @@ def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]
 
 def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:
     """The bytes of ``ref``, checked against size and checksum. A damaged copy of a remote file is fetched again."""
+    objects = objects.at(ref.root)
     try:
         data = objects.map(ref.path, ref.bytes)
         if not _whole(data, ref):
             objects.forget(ref.path)
             data = objects.map(ref.path, ref.bytes)
     except NotFoundError:
-        raise missing(ref) from None
+        raise missing(objects, ref) from None
     if not _whole(data, ref):
         raise damaged(ref, f"{data.size} bytes, {ref.bytes} expected" if data.size != ref.bytes else "checksum")
     return data
@@ -187,8 +195,15 @@ def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, byte
         )
 
 
-def missing(ref: FileRef) -> CorruptionError:
-    """The file is gone."""
+def missing(objects: Objects, ref: FileRef) -> CorruptionError:
+    """The file is gone, or all of the root below which it lay."""
+    if ref.root and not objects.exists(""):
+        return CorruptionError(
+            "the checkpoint root that this one was forked from is gone, and its files are needed: put it back",
+            code="base-missing",
+            root=objects.root,
+            path=ref.path,
+        )
     return CorruptionError(
         "a file that the manifest names is missing: restore it or an older checkpoint",
         code="file-missing",

@@ -168,7 +168,7 @@ class SortedFile:
     """A folded file. Between two reads it holds its footer and one block, no descriptor and no mapping."""
 
     def __init__(self, objects: Objects, spec: TableSpec, ref: FileRef) -> None:
-        self._objects, self._spec, self._ref = objects, spec, ref
+        self._objects, self._spec, self._ref = objects.at(ref.root), spec, ref
         self._held: tuple[int, pa.Table] | None = None
         self._settled = False
         self._wanted: set[int] = set()
@@ -289,7 +289,7 @@ class SortedFile:
         try:
             yield
         except NotFoundError:
-            raise missing(self._ref) from None
+            raise missing(self._objects, self._ref) from None
         except OSError as error:
             if error.errno is not None:  # of the disk, not of what stands on it
                 raise refused(self._ref, error) from error

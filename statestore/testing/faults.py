@@ -53,11 +53,16 @@ class FaultyObjects(Objects):
         self.crashed = False
         self.log: list[str] = []
         self.root = objects.root
+        self.bases = objects.bases
 
     @property
     def calls(self) -> int:
         """How many calls there were."""
         return len(self.log)
+
+    def at(self, number: int) -> Objects:
+        """Bases are as they are beneath: their calls are not counted."""
+        return self if number == 0 else self._inner.at(number)
 
     @property
     def atomic_create(self) -> str:
