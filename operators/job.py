@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from recovery.manifest import (
     SparkPosition,
 )
 from recovery.policy import Policy
+from recovery.repair import opened
 from statestore.errors import IncompatibleError, UsageError, invariant
 from statestore.files.segments import PartitionState
 from statestore.store import StoreConfig
@@ -84,7 +86,7 @@ class Job:
         Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) where the
         ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
         """
-        newest = checkpoint.head()
+        newest = opened(checkpoint, policy, partial(_check_configuration, graph))
         head = newest.manifest if newest else None
         if head is not None:
             _check_configuration(graph, head)

@@ -6,7 +6,6 @@ half made is not a checkpoint.
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from dataclasses import dataclass
@@ -14,14 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 from recovery.checkpoint import MARKER, Checkpoint, Marker, now_us
+from recovery.forging import check_stateless, files_read, forge, store_read
 from recovery.manifest import FORMAT, Manifest, SparkPosition
-from recovery.spark_log import FOLDER, SparkLog, load_files, store_files
-from statestore.errors import IncompatibleError, NotFoundError, UsageError
+from recovery.spark_log import load_files, store_files
+from statestore.errors import NotFoundError, UsageError
 from statestore.files.segments import read_verified
 from statestore.objects import Objects
-
-COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
-"""What Spark writes when it has finished a batch of a query without a watermark of its own."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,8 @@ def fork(
     """Make ``destination`` a job of its own that goes on from a checkpoint of ``root`` (default: the newest).
 
     The job at ``root`` may be running, and nothing of it changes. Raises `UsageError` where the destination is not
-    empty, `NotFoundError` for a checkpoint that is not there, `IncompatibleError` where Spark forgot the batch.
+    empty, `NotFoundError` for a checkpoint that is not there, `IncompatibleError` where it is not known any
+    more what Spark has read, or Spark keeps state of its own.
     """
     source = Checkpoint.open(root)
     head = source.head() if checkpoint_id is None else source.read(checkpoint_id)
@@ -51,11 +49,12 @@ def fork(
     if into.names(""):
         raise UsageError("a fork begins in an empty folder: give another one", code="fork-used", root=into.root)
     manifest = head.manifest
+    check_stateless(source.objects)
     refs = {ref.path: ref for op in manifest.operators.values() for part in op.partitions for ref in part.files}
     for ref in refs.values():
         into.put(ref.path, read_verified(source.objects, ref))
     marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create)
-    spark = _spark(source.objects, into, manifest)
+    spark = _forged(source, into, manifest)
     begun = msgspec.structs.replace(
         manifest,
         job_id=marker.job_id,
@@ -75,30 +74,15 @@ def fork(
     return Forked(into.root, marker.job_id, manifest.id, len(refs), copied)
 
 
-def _spark(source: Objects, into: Objects, manifest: Manifest) -> SparkPosition | None:
-    """Spark's log up to the batch of ``manifest``, under a query id of its own."""
-    position = load_files(source, manifest.spark)
+def _forged(source: Checkpoint, into: Objects, manifest: Manifest) -> SparkPosition | None:
+    """Spark's checkpoint as it was at ``manifest``, under a query id of its own."""
+    position = load_files(source.objects, manifest.spark)
     if position is None:
         return None
-    query_id = str(uuid.uuid4())
-    into.put(f"{FOLDER}/metadata", json.dumps({"id": query_id}).encode())
-    for batch_id in range(max(0, position.batch_id - 1), position.batch_id + 1):
-        try:
-            planned = source.read(f"{FOLDER}/offsets/{batch_id}")
-        except NotFoundError:
-            raise IncompatibleError(
-                "spark keeps the log of its newest batches only, and this one is gone: fork a newer checkpoint, and "
-                "let it keep more (spark.sql.streaming.minBatchesToRetain)",
-                code="fork-spark-log",
-                batch=batch_id,
-            ) from None
-        into.put(f"{FOLDER}/offsets/{batch_id}", planned)
-        into.put(f"{FOLDER}/commits/{batch_id}", COMMITTED.encode())
-    log = SparkLog(source)
-    for number, text in enumerate(position.end):
-        for name, content in log.files_up_to(number, text).items():
-            into.put(f"{FOLDER}/sources/{number}/{name}", content.encode())
-    return store_files(into, msgspec.structs.replace(position, query_id=query_id), manifest.id)
+    position = store_files(into, msgspec.structs.replace(position, query_id=str(uuid.uuid4())), manifest.id)
+    position = store_read(into, position, files_read(source, manifest), manifest.id)
+    forge(into, msgspec.structs.replace(manifest, spark=position))
+    return position
 
 
 def advice(root: str, checkpoint_id: int) -> str:

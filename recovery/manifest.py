@@ -29,6 +29,7 @@ class SparkPosition(msgspec.Struct, frozen=True):
 
     ``start`` and ``end`` are the offsets of each source, verbatim from Spark's log (``start`` is empty for the
     first batch). ``files`` has, per file source, what Spark planned to read; a long list stands in ``files_ref``.
+    ``read_ref`` has all that was read up to here, where Spark's log was written anew.
     """
 
     query_id: str
@@ -37,6 +38,7 @@ class SparkPosition(msgspec.Struct, frozen=True):
     end: tuple[str, ...]
     files: dict[str, tuple[str, ...]] = {}
     files_ref: FileRef | None = None
+    read_ref: FileRef | None = None
 
 
 class InputPosition(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from recovery.checkpoint import Checkpoint, Head, now_us
+from recovery.forging import Entries, Hook, check_stateless, files_read, finish, no_hook, store_read
 from recovery.manifest import Ids, Manifest
 from statestore.errors import CorruptionError, NotFoundError
 
@@ -22,7 +23,7 @@ class Reset:
     """What going back to ``to`` does: the id it takes, the ids that stop counting, the panes that come again.
 
     ``delivered`` is acknowledged of what counts; ``again`` are abandoned checkpoints with panes that a sink had, each
-    with its rows: they come under new ids.
+    with its rows: they come under new ids. ``read``: what Spark's sources of files had read by then.
     """
 
     id: int
@@ -31,23 +32,33 @@ class Reset:
     delivered: int
     again: tuple[tuple[int, int], ...]
     manifest: Manifest
+    read: dict[int, Entries]
 
 
-def reset(checkpoint: Checkpoint, to: int) -> Reset:
-    """Publish a reset to checkpoint ``to``.
+def reset(checkpoint: Checkpoint, to: int, *, hook: Hook = no_hook) -> Reset:
+    """Publish a reset to checkpoint ``to``, and write Spark's own checkpoint anew, as it was then.
 
     Raises what `plan_reset` does, and `ConflictError` or `FencedError` where somebody else published meanwhile:
-    nothing has happened then.
+    nothing has happened then. What dies after it has published is finished by the next start of the job.
     """
     planned = plan_reset(checkpoint, to)
-    checkpoint.publish(planned.manifest)
+    manifest = planned.manifest
+    if manifest.spark is not None:
+        spark = store_read(checkpoint.objects, manifest.spark, planned.read, manifest.id)
+        manifest = msgspec.structs.replace(manifest, spark=spark)
+    checkpoint.publish(manifest)
+    hook("reset-published", manifest.id)
+    finish(checkpoint, manifest, hook)
     return planned
 
 
 def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
-    """What `reset` would publish now; nothing is changed. Raises `NotFoundError` or `CorruptionError` where ``to``
-    cannot be read.
+    """What `reset` would publish now; nothing is changed.
+
+    Raises `NotFoundError` or `CorruptionError` where ``to`` cannot be read, `IncompatibleError` where Spark's own
+    checkpoint cannot go back with it.
     """
+    check_stateless(checkpoint.objects)
     ids = checkpoint.ids()
     chosen = _chosen(checkpoint, to, ids)
     newest = ids[-1]
@@ -82,7 +93,8 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     head = readable[top]
     lost = [one for one in readable.values() if to < one.id <= head.delivered and not head.abandons(one.id)]
     again = tuple((one.id, sum(ref.rows for ref in one.panes)) for one in lost if one.panes)
-    return Reset(manifest.id, to, abandoned, delivered, again, manifest)
+    read = files_read(checkpoint, was)
+    return Reset(manifest.id, to, abandoned, delivered, again, manifest, read)
 
 
 def joined(ranges: tuple[Ids, ...]) -> tuple[Ids, ...]:

@@ -63,36 +63,18 @@ class SparkLog:
             _, start = self._offsets(batch_id - 1)
         files = {}
         for source, text in enumerate(end):
-            last = _log_offset(text)
+            last = log_offset(text)
             if last is not None:
-                before = _log_offset(start[source]) if source < len(start) else None
+                before = log_offset(start[source]) if source < len(start) else None
                 files[str(source)] = self._files(source, -1 if before is None else before, last)
         return Planned(SparkPosition(query_id, batch_id, start, end, files), timestamp_ms)
 
-    def files_up_to(self, source: int, end: str) -> dict[str, str]:
-        """A file source's log as it was when it stood at ``end``: names of files and what is in them.
-
-        Empty for a source that keeps none. Spark looks for what is older than its last compaction in that alone, so
-        the entries are laid out as Spark would have done it.
-        """
-        last, folder = _log_offset(end), f"{FOLDER}/sources/{source}"
-        if last is None:
-            return {}
-        names = self.objects.names(folder)
-        compacts = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
-        every = compacts[1] - compacts[0] if len(compacts) > 1 else compacts[0] + 1 if compacts else 10
-        compact = (last + 1) // every * every - 1
-        entries: dict[int, set[str]] = {}
-        for name in names:
-            if name.removesuffix(".compact").isdigit():
-                for line in self.objects.read(f"{folder}/{name}").decode().splitlines()[1:]:
-                    number = int(json.loads(line)["batchId"])
-                    entries.setdefault(number, set()).add(line)
-        made = {str(n): sorted(entries.get(n, ())) for n in range(compact + 1, last + 1)}
-        if compact >= 0:
-            older = [number for number in sorted(entries) if number <= compact]
-            made[f"{compact}.compact"] = [line for number in older for line in sorted(entries[number])]
-        return {name: "\n".join(["v1", *lines]) for name, lines in made.items()}
+    def entry(self, source: int, number: int) -> tuple[str, ...] | None:
+        """Files, each with its time, of one entry of a file source's log; None where the log lacks or garbled it."""
+        try:
+            return self._files(source, number - 1, number)
+        except (NotFoundError, CorruptionError, UnicodeDecodeError):
+            return None
 
     def _offsets(self, batch_id: int) -> tuple[int, tuple[str, ...]]:
         path = f"{FOLDER}/offsets/{batch_id}"
@@ -180,14 +162,15 @@ def check_agreement(head: SparkPosition | None, log: SparkLog) -> None:
         return
     if query_id is None or planned is None:
         raise _disagree(
-            "spark's checkpoint is gone but ours is not: put the spark folder back from a copy, "
-            "or start with a new checkpoint folder; without it Spark would read the input again",
+            "spark's checkpoint is gone but ours is not, and without it spark would read the input again: "
+            "put the spark folder back from a copy, or run tidemark repair ROOT --resync-spark",
             "spark-checkpoint-gone",
             ours=head.batch_id,
         )
     if query_id != head.query_id:
         raise _disagree(
-            "the spark folder belongs to another query: put the right one back",
+            "the spark folder belongs to another query: put the right one back, "
+            "or run tidemark repair ROOT --resync-spark",
             "spark-query-changed",
             expected=head.query_id,
             found=query_id,
@@ -195,14 +178,15 @@ def check_agreement(head: SparkPosition | None, log: SparkLog) -> None:
     if planned < head.batch_id:
         raise _disagree(
             "spark's newest log files are lost, so it would plan a committed batch anew: "
-            "put the spark folder back from a copy",
+            "put the spark folder back from a copy, or run tidemark repair ROOT --resync-spark",
             "spark-log-lost",
             ours=head.batch_id,
             spark_offsets=planned,
         )
     if planned > head.batch_id + 1 or (committed is not None and committed > head.batch_id):
         raise _disagree(
-            "spark has finished batches that this checkpoint lacks: put the missing manifests back",
+            "spark has finished batches that this checkpoint lacks: put the missing manifests back, "
+            "or run tidemark repair ROOT --resync-spark, and spark reads that input again",
             "spark-ahead",
             ours=head.batch_id,
             spark_offsets=planned,
@@ -212,7 +196,8 @@ def check_agreement(head: SparkPosition | None, log: SparkLog) -> None:
         same = log.planned(query_id, head.batch_id).position
     except NotFoundError as error:
         raise _disagree(
-            "spark's log lacks a file of the newest committed batch: put the spark folder back from a copy",
+            "spark's log lacks a file of the newest committed batch: put the spark folder back from a copy, "
+            "or run tidemark repair ROOT --resync-spark",
             "spark-log-lost",
             ours=head.batch_id,
             missing=error.context.get("path") or error.context.get("entry"),
@@ -227,7 +212,8 @@ def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
         if expected != found:
             raise _disagree(
                 f"spark planned a batch under a committed id with another {part.replace('_', ' ')}: "
-                "put the spark folder back from a copy; nothing was processed",
+                "nothing was processed; put the spark folder back from a copy, "
+                "or run tidemark repair ROOT --resync-spark",
                 "spark-batch-differs",
                 batch=ours.batch_id,
                 part=part,
@@ -252,7 +238,7 @@ def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
         )
 
 
-def _log_offset(text: str) -> int | None:
+def log_offset(text: str) -> int | None:
     """The offset of a file source, None for any other source."""
     try:
         offset = json.loads(text)

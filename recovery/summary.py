@@ -45,7 +45,7 @@ def brief(manifest: Manifest) -> Row:
         "created": time_text(manifest.created_us // 1_000_000 * 1_000_000),
         "watermark": time_text(manifest.watermark_us),
         "spark_batch": manifest.spark.batch_id if manifest.spark else None,
-        "events": _events(manifest),
+        "events": events_of(manifest, manifest.counters),
         "panes": sum(ref.rows for ref in manifest.panes),
         "rejected": sum(ref.rows for ref in manifest.late),
         "state_files": len(files),
@@ -53,10 +53,9 @@ def brief(manifest: Manifest) -> Row:
     }
 
 
-def _events(manifest: Manifest) -> int:
+def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
     """Rows that streams brought; in a chain counters have the names of operators in front."""
     names = [n for n, one in manifest.operators.items() if not set(one.inputs) & set(manifest.operators)]
-    counters = manifest.counters
     return counters.get("events", 0) + sum(counters.get(f"{name}.events", 0) for name in names)
 
 

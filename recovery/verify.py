@@ -78,7 +78,7 @@ def verify(
     chance = random.Random(seed)
     wrong: set[str] = set()
     for done, (ref, number) in enumerate(needed.values()):
-        found = _file(checkpoint, ref, number, read=chance.uniform(0, 100) < read_percent)
+        found = file_finding(checkpoint, ref, number, read=chance.uniform(0, 100) < read_percent)
         if found is not None:
             findings.append(found)
             wrong.add(ref.path)
@@ -107,8 +107,8 @@ def files_of(manifest: Manifest) -> Iterator[FileRef]:
             yield from partition.files
     yield from manifest.panes
     yield from manifest.late
-    if manifest.spark is not None and manifest.spark.files_ref is not None:
-        yield manifest.spark.files_ref
+    if manifest.spark is not None:
+        yield from (ref for ref in (manifest.spark.files_ref, manifest.spark.read_ref) if ref is not None)
 
 
 def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) -> Iterator[tuple[int, Head]]:
@@ -131,7 +131,8 @@ def _chain(heads: dict[int, Head], ids: list[int]) -> Iterator[Finding]:
             yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
 
 
-def _file(checkpoint: Checkpoint, ref: FileRef, number: int, *, read: bool) -> Finding | None:
+def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, *, read: bool) -> Finding | None:
+    """What is wrong with a file that checkpoint ``number`` needs; with ``read``, with any byte of it."""
     try:
         if (size := checkpoint.objects.at(ref.root).size(ref.path)) != ref.bytes:
             return Finding("file", number, ref.path, f"it has {size:,} bytes, not {ref.bytes:,}")

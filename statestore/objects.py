@@ -146,6 +146,13 @@ class Objects:
         """Remove an object and this host's copy of it; one that is missing is fine. Raises `UnavailableError`."""
         self._storage.delete(_below(path))
 
+    def move(self, folder: str, into: str) -> None:
+        """All that lies in ``folder``, hidden files too, under a name nobody else uses; nothing there is fine.
+
+        Local: at once. Remote: copied, then deleted; who died on the way does it again. Raises `UnavailableError`.
+        """
+        self._storage.move(_below(folder), _below(into))
+
     def locate(self, path: str) -> str:
         """The full path or URL of an object, for readers outside this project."""
         return self._storage.locate(_below(path))

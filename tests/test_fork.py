@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from operators import RETRACTING, Memory, Parquet, RocksDB, Windowed, count, sum
 from operators.delivery import read_rows
 from recovery.checkpoint import Checkpoint
 from recovery.fork import fork
-from statestore.errors import IncompatibleError, NotFoundError, UsageError
+from recovery.manifest import Manifest
+from statestore.errors import NotFoundError, UsageError
 from statestore.store import StoreConfig
 from tests.spark_inputs import batch, sample, write
 from tests.test_spark_job import output, stream
@@ -45,6 +47,13 @@ def after(root: Path, first: int) -> list[list[tuple[object, ...]]]:
         rows = read_rows(checkpoint, refs, schema).to_pylist()
         found.append(sorted((tuple(row.values()) for row in rows), key=repr))
     return found
+
+
+def finish(spark: SparkSession, folder: Path, root: Path) -> Manifest:
+    query = JOB.on_spark(stream(spark, folder), checkpoint=root, partitions=2).start()
+    query.process_all_available()
+    query.stop()
+    return query.manifest
 
 
 @pytest.mark.parametrize("store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(), RocksDB()], ids=repr)
@@ -107,9 +116,7 @@ def test_a_fork_of_a_spark_job_reads_on_from_its_checkpoint(spark: SparkSession,
         write(tmp_path / "input", number, table)
 
     def run(root: Path) -> None:
-        query = JOB.on_spark(stream(spark, tmp_path / "input"), checkpoint=root, partitions=2).start()
-        query.process_all_available()
-        query.stop()
+        finish(spark, tmp_path / "input", root)
 
     run(tmp_path / "first")
     history = list(Checkpoint.open(tmp_path / "first").history())
@@ -134,12 +141,12 @@ def test_a_fork_of_a_spark_job_reads_on_from_its_checkpoint(spark: SparkSession,
 
 
 @pytest.mark.spark
-def test_spark_has_forgotten_the_batch(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path / "input", 0, sample(1, 20)[0])
-    query = JOB.on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "first", partitions=1).start()
-    query.process_all_available()
-    query.stop()
-    (tmp_path / "first" / "spark" / "offsets" / "0").unlink()
-    with pytest.raises(IncompatibleError, match="fork-spark-log"):
-        fork(tmp_path / "first", tmp_path / "second")
-    assert not (tmp_path / "second" / "tidemark.json").exists()
+def test_what_spark_lost_stands_in_the_manifests(spark: SparkSession, tmp_path: Path) -> None:
+    tables = sample(3, 20)
+    for number, table in enumerate(tables[:2]):
+        write(tmp_path / "input", number, table)
+    finish(spark, tmp_path / "input", tmp_path / "first")
+    shutil.rmtree(tmp_path / "first" / "spark")
+    fork(tmp_path / "first", tmp_path / "second")
+    write(tmp_path / "input", 2, tables[2])
+    assert finish(spark, tmp_path / "input", tmp_path / "second").totals["events"] == 60

@@ -16,8 +16,9 @@ HEAD = """# The command `tidemark`
 
 <!-- Written by `python -m tools.reference` from the code; do not edit. -->
 
-Reads checkpoints on any machine with the package: no Java, no Spark. No verb changes a checkpoint that is there, and
-all are safe while the job runs. Roots are folders or `s3://…`. Times are UTC.
+Reads checkpoints on any machine with the package: no Java, no Spark. No verb changes a checkpoint that is there;
+`rewind` and `repair` add one, and only when told to `--confirm`. All are safe while the job runs. Roots are folders
+or `s3://…`. Times are UTC.
 
 Exit codes: 0 done, 2 wrong usage, 3 the checkpoint's data cannot be used, 4 not found, 5 any other error; `verify`
 has its own. Errors are one line on standard error, with a code explained in [ERRORS.md](ERRORS.md). Shell completion:

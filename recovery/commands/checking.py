@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, app
 from recovery.printing import bar, emit, print_json
 from recovery.summary import size_text
-from recovery.verify import Report, verify
+from recovery.verify import Finding, Report, verify
 
 EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 """By the worst kind of what was found."""
@@ -79,11 +80,16 @@ def _print(found: Report) -> None:
     if not found.findings:
         emit(Text(f"whole: {looked}"))
         return
+    good = f"the newest whole one is {found.good}" if found.good is not None else "none is whole"
+    emit(findings_table(found.findings), Text(f"{len(found.findings):,} findings in {looked}; {good}"))
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """What is wrong, a line each."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("kind", "checkpoint", "path", "why"):
         table.add_column(heading, justify="right" if heading == "checkpoint" else "left", overflow="fold")
-    for one in found.findings:
+    for one in findings:
         why = f"{one.why} (abandoned)" if one.abandoned else one.why
         table.add_row(one.kind, str(one.checkpoint), Text(one.path), Text(why))
-    good = f"the newest whole one is {found.good}" if found.good is not None else "none is whole"
-    emit(table, Text(f"{len(found.findings):,} findings in {looked}; {good}"))
+    return table

@@ -41,7 +41,7 @@ def list_checkpoints(
     for row in rows:
         table.add_row(
             str(row["id"]),
-            f"{row['kind']}, abandoned" if row["abandoned"] else row["kind"],
+            "abandoned" if row["abandoned"] else row["kind"],
             text(row["spark_batch"]),
             text(row["watermark"]).split(".")[0],
             f"{row['events']:,}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,6 +113,16 @@ class LocalStorage:
         """Unlink a file."""
         with storage_errors(path, writing=True):
             (self._root / path).unlink(missing_ok=True)
+
+    def move(self, folder: str, into: str) -> None:
+        """Rename a folder."""
+        source, target = self._root / folder, self._root / into
+        with storage_errors(folder, writing=True):
+            _make_folder(target.parent)
+            with suppress(FileNotFoundError):
+                source.rename(target)
+            _sync_folder(target.parent)
+            _sync_folder(source.parent)
 
     def locate(self, path: str) -> str:
         """The full path."""

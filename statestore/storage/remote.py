@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -143,6 +144,20 @@ class RemoteStorage:
         self._copies.forget(path)
         self._send(path, lambda fs: self._remove(fs, path))
 
+    def move(self, folder: str, into: str) -> None:
+        """Copy what is below, then delete it."""
+        full = self._full(folder)
+        try:
+            found = self._ask(folder, lambda fs: _fresh(fs).find(full))
+        except NotFoundError:
+            return
+        names = [str(entry)[len(full) + 1 :] for entry in found]
+        for name in names:
+            old, new = self._full(f"{folder}/{name}"), self._full(f"{into}/{name}")
+            self._send(f"{into}/{name}", partial(_copy, old=old, new=new))
+        for name in names:
+            self.delete(f"{folder}/{name}")
+
     def locate(self, path: str) -> str:
         """The object's URL."""
         return f"{self.root}/{path}" if path else self.root
@@ -275,6 +290,10 @@ def _canonical(url: str) -> str:
     if not rest:
         raise UsageError("the root has no bucket or folder: add it", code="root-url", root=url)
     return f"{'s3' if protocol == 's3a' else protocol}://{rest}"
+
+
+def _copy(fs: Any, *, old: str, new: str) -> None:
+    fs.cp_file(old, new)
 
 
 def _fresh(fs: Any) -> Any:

@@ -1,0 +1,137 @@
+"""Verbs that go back to an older checkpoint: rewind and repair. They say what they would do, and do it when told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from recovery.checkpoint import Checkpoint
+from recovery.commands.app import AsJson, Root, app
+from recovery.commands.checking import findings_table
+from recovery.printing import bar, emit, pairs, print_json, text
+from recovery.repair import Repair, plan_repair, plan_resync, repair, resync, text_of
+from recovery.reset import Reset
+from recovery.rewind import Replay, checkpoint_at, plan_replay, plan_rewind, rewind
+from statestore.errors import UsageError
+
+Confirm = Annotated[bool, typer.Option("--confirm", help="Do it; without this, only say what would be done.")]
+Force = Annotated[bool, typer.Option("--force", help="Even beside a running driver, which is fenced.")]
+DRY = Text("nothing was changed: --confirm does it", style="dim")
+LISTED = 20
+"""How many checkpoints with panes a table names."""
+
+
+class Whole(StrEnum):
+    """Where a repair goes."""
+
+    newest_good = "newest-good"
+
+
+@app.command("rewind", epilog="Example: tidemark rewind /data/flights --to 2026-01-31T12:00 --confirm")
+def rewind_root(
+    root: Root,
+    to: Annotated[str, typer.Option("--to", metavar="ID/TIME", help="A checkpoint, or the newest made by then.")],
+    confirm: Confirm = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Back to an older checkpoint: state, watermark and place in the input together; the next start replays the rest.
+
+    A new checkpoint has all of the older one; those in between stay and do not count any more. Spark's own checkpoint
+    is written anew to fit; the old one is kept in spark-replaced.
+    """
+    checkpoint = Checkpoint.open(root)
+    chosen = checkpoint_at(checkpoint, to)
+    planned, replay = plan_rewind(checkpoint, chosen)
+    if planned.id == chosen + 1:
+        _say(as_json, {"done": False, "reset": None}, f"checkpoint {chosen} is the newest: there is nothing to undo")
+        return
+    done = rewind(checkpoint, chosen, force=force) if confirm else planned
+    if as_json:
+        print_json({"done": confirm, "reset": done.id, "abandoned": done.abandoned, **asdict(replay)})
+        return
+    emit(*_plan(done, replay, confirm))
+
+
+@app.command("repair", epilog="Example: tidemark repair /data/flights --to newest-good --confirm")
+def repair_root(
+    root: Root,
+    to: Annotated[Whole | None, typer.Option("--to", help="Back to the newest checkpoint that is whole.")] = None,
+    resync_spark: Annotated[
+        bool, typer.Option("--resync-spark", help="Write Spark's own checkpoint anew from our newest.")
+    ] = False,
+    confirm: Confirm = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a damaged checkpoint root run again: go back to what is whole, or write Spark's own checkpoint anew.
+
+    What is replaced is kept: damaged checkpoints stay and do not count any more, the old spark folder goes to
+    spark-replaced. Every byte that is needed is read first.
+    """
+    if (to is None) == (not resync_spark):
+        raise UsageError("say which: --to newest-good or --resync-spark", code="repair-what")
+    checkpoint = Checkpoint.open(root)
+    planned, replay = _planned(checkpoint, resync_spark)
+    if planned.reset is None:
+        _say(as_json, {"done": False, "findings": [], "reset": None}, "nothing to repair")
+        return
+    if confirm:
+        planned = resync(checkpoint, force=force) if resync_spark else repair(checkpoint, force=force)
+    done = planned.reset
+    assert done is not None
+    assert replay is not None
+    if as_json:
+        found = [asdict(one) for one in planned.findings]
+        print_json(
+            {"done": confirm, "reset": done.id, "abandoned": done.abandoned, "findings": found, **asdict(replay)}
+        )
+        return
+    emit(findings_table(planned.findings), Text(""), *_plan(done, replay, confirm))
+
+
+def _planned(checkpoint: Checkpoint, resync_spark: bool) -> tuple[Repair, Replay | None]:
+    if resync_spark:
+        planned = plan_resync(checkpoint)
+    else:
+        with bar("files") as progress:
+            task = progress.add_task("", total=None)
+            planned = plan_repair(checkpoint, lambda done, total: progress.update(task, completed=done, total=total))
+    return planned, plan_replay(checkpoint, planned.reset) if planned.reset is not None else None
+
+
+def _say(as_json: bool, values: dict[str, object], words: str) -> None:
+    if as_json:
+        print_json(values)
+    else:
+        emit(Text(words))
+
+
+def _plan(done: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
+    table = pairs()
+    table.add_row("back to", f"checkpoint {replay.to}, made {replay.created} UTC")
+    table.add_row("as checkpoint", f"{done.id}; abandoned: {text_of(done.abandoned)}")
+    table.add_row("watermark", text(replay.watermark))
+    table.add_row("replayed", f"{replay.events:,} events of {replay.checkpoints:,} checkpoints")
+    if replay.unreadable:
+        ids = ", ".join(map(str, replay.unreadable))
+        table.add_row("", f"and those of checkpoints that cannot be read: {ids}")
+    if replay.batches:
+        table.add_row("input", f"{replay.batches:,} batches")
+    for one in replay.sources:
+        files = "" if one.files is None else f" ({len(one.files):,} files)"
+        table.add_row(f"source {one.source}", Text(f"{one.begin or 'its beginning'} to {one.end}{files}"))
+        if one.starting_offsets is not None:
+            table.add_row("", Text(f"startingOffsets {one.starting_offsets}"))
+    for shown in replay.panes[:LISTED]:
+        label = "panes again" if shown is replay.panes[0] else ""
+        had = ", which the sink has had" if shown.delivered else ""
+        table.add_row(label, f"{shown.rows:,} of checkpoint {shown.checkpoint}{had}")
+    if len(replay.panes) > LISTED:
+        table.add_row("", f"and of {len(replay.panes) - LISTED:,} more checkpoints; --json has all")
+    return [table, Text("done", style="green") if confirmed else DRY]

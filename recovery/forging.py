@@ -1,0 +1,227 @@
+"""Spark's own checkpoint, written anew from ours, so that its query goes on from there.
+
+Spark goes on from ``metadata``, the offsets of the last two batches and the word that both are done; a source of
+files needs the list of all files it has read. We hold all that: offsets and files stand in the manifests. Where
+manifests were collected, Spark's own log of the files is read for what they lack.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TypeAlias
+
+import msgspec
+
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import Manifest, SparkPosition
+from recovery.spark_log import FOLDER, SparkLog, load_files, log_offset
+from statestore.checksums import checksum
+from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from statestore.files.segments import FileRef, read_verified
+from statestore.objects import Objects
+
+REPLACED = "spark-replaced"
+"""Where the folder goes that was there before."""
+COMMITTED = b'v1\n{"nextBatchWatermarkMs":0}'
+"""What Spark writes when it has finished a batch of a query without a watermark of its own."""
+COMPACTED = 10
+"""Spark folds its list of files at every tenth entry, and looks for older ones there alone."""
+
+Entries: TypeAlias = dict[int, tuple[str, ...]]
+"""Files that a source has read, each with its time, by the number of the entry in its log."""
+
+Hook: TypeAlias = Callable[[str, int], None]
+"""Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
+
+
+def no_hook(_moment: str, _checkpoint_id: int) -> None:
+    """Do nothing."""
+
+
+def check_stateless(objects: Objects) -> None:
+    """Raise `IncompatibleError` where Spark keeps state of its own: it goes neither back nor elsewhere with ours."""
+    if objects.names(f"{FOLDER}/state"):
+        raise IncompatibleError(
+            "the spark folder holds state of spark's own (of an operator before this one), which cannot go back with "
+            "ours: begin a new folder",
+            code="spark-state",
+            path=f"{FOLDER}/state",
+        )
+
+
+def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]:
+    """All files that sources of files had read at ``manifest``, by the number of the source. Changes nothing.
+
+    Raises `IncompatibleError` where neither the manifests nor Spark's log have them all.
+    """
+    found = _of_manifests(checkpoint, manifest)
+    if any(_lost(found).values()) and (log := _trusted(checkpoint, manifest)) is not None:
+        for source, numbers in _lost(found).items():
+            found[source] |= {number: log.entry(source, number) for number in numbers}
+    if any((lost := _lost(found)).values()):
+        raise IncompatibleError(
+            "which files spark has read is not known any more: manifests that say it were collected, and spark's own "
+            "log lacks them; begin a new folder",
+            code="spark-files-lost",
+            lost={source: numbers[:10] for source, numbers in lost.items() if numbers},
+        )
+    return {s: {n: files for n, files in entries.items() if files is not None} for s, entries in found.items()}
+
+
+def store_read(objects: Objects, position: SparkPosition, read: Mapping[int, Entries], number: int) -> SparkPosition:
+    """``position`` with the files read up to it, in a file of their own."""
+    if not read:
+        return position
+    data = msgspec.json.encode(read)
+    path = f"data/spark/{number}-{uuid.uuid4().hex}.read.json"
+    objects.put(path, data)
+    ref = FileRef(path=path, bytes=len(data), checksum=checksum(data), rows=sum(map(len, read.values())))
+    return msgspec.structs.replace(position, read_ref=ref)
+
+
+def forge(objects: Objects, manifest: Manifest, hook: Hook = no_hook) -> None:
+    """Write Spark's checkpoint as it is after the batch of ``manifest``, where there is none.
+
+    ``metadata`` comes last: without it Spark's query is not the one that the manifest names, and this is done again.
+    """
+    position = manifest.spark
+    if position is None:
+        return
+    read = _read_ref(objects, position)
+    for source, entries in read.items():
+        for name, text in _source_log(entries).items():
+            objects.put(f"{FOLDER}/sources/{source}/{name}", text.encode())
+    ends = {position.batch_id: position.end}
+    if position.batch_id:
+        ends[position.batch_id - 1] = position.start
+    for batch_id, end in sorted(ends.items()):
+        objects.put(f"{FOLDER}/offsets/{batch_id}", _offsets(end, manifest.processing_us or 0))
+        objects.put(f"{FOLDER}/commits/{batch_id}", COMMITTED)
+    hook("spark-half-forged", manifest.id)
+    objects.put(f"{FOLDER}/metadata", json.dumps({"id": position.query_id}).encode())
+
+
+def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook) -> bool:
+    """Bring Spark's checkpoint to where a reset has gone, if nothing but fences came after it up to ``head``; whether
+    that was due.
+
+    What is there is moved to ``spark-replaced/<id of the reset>``. It may be run as often as one likes: whatever a
+    crash has left half done is moved aside too.
+    """
+    reset = head
+    while reset.kind == "fence" and reset.id > 1 and reset.parent:
+        try:
+            reset = checkpoint.read(reset.follows).manifest
+        except (CorruptionError, NotFoundError):
+            return False  # Spark's checkpoint must agree as it is
+    if reset.kind != "reset" or not _differs(checkpoint.objects, reset.spark):
+        return False
+    _set_aside(checkpoint.objects, reset.id)
+    hook("spark-set-aside", reset.id)
+    forge(checkpoint.objects, reset, hook)
+    return True
+
+
+def _differs(objects: Objects, position: SparkPosition | None) -> bool:
+    """Whether the spark folder is not yet that of the reset."""
+    if position is None:  # to before the first batch: Spark begins without a folder
+        return bool(objects.names(FOLDER))
+    try:
+        return SparkLog(objects).query_id() != position.query_id
+    except CorruptionError:
+        return True
+
+
+def _set_aside(objects: Objects, reset_id: int) -> None:
+    taken = set(objects.names(REPLACED))
+    names = (f"{reset_id}-{again}" if again else str(reset_id) for again in range(len(taken) + 1))
+    objects.move(FOLDER, f"{REPLACED}/{next(name for name in names if name not in taken)}")
+
+
+def _of_manifests(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, dict[int, tuple[str, ...] | None]]:
+    """Every entry of every source of files up to ``manifest``; None where no manifest has it."""
+    ends = enumerate(manifest.spark.end if manifest.spark else ())
+    found: dict[int, dict[int, tuple[str, ...] | None]] = {
+        source: dict.fromkeys(range(last + 1)) for source, text in ends if (last := log_offset(text)) is not None
+    }
+    for position in _positions(checkpoint, manifest) if found else ():
+        read = _read_ref(checkpoint.objects, position)
+        for source, entries in found.items():
+            entries |= read[source] if source in read else _entries(position, source)
+        if read:
+            break
+    return found
+
+
+def _lost(found: dict[int, dict[int, tuple[str, ...] | None]]) -> dict[int, list[int]]:
+    return {source: [n for n, files in entries.items() if files is None] for source, entries in found.items()}
+
+
+def _positions(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[SparkPosition]:
+    """Where Spark stood at ``manifest`` and at those before it that can be read, newest first, each batch once."""
+    done: int | None = None
+    for number in reversed(checkpoint.ids()):
+        if number > manifest.id or manifest.abandons(number):
+            continue
+        try:
+            position = checkpoint.read(number).manifest.spark
+            if position is None:
+                return
+            if position.batch_id != done or position.read_ref is not None:
+                yield load_files(checkpoint.objects, position) or position
+                done = position.batch_id
+        except CorruptionError:
+            continue
+
+
+def _entries(position: SparkPosition, source: int) -> Entries:
+    """What one batch says: its files stand in its last entry, where it has several."""
+    last = log_offset(position.end[source])
+    before = log_offset(position.start[source]) if source < len(position.start) else None
+    if last is None or last == (-1 if before is None else before):
+        return {}
+    numbers = range(0 if before is None else before + 1, last)
+    return {**dict.fromkeys(numbers, ()), last: position.files.get(str(source), ())}
+
+
+def _read_ref(objects: Objects, position: SparkPosition) -> dict[int, Entries]:
+    if position.read_ref is None:
+        return {}
+    return msgspec.json.decode(read_verified(objects, position.read_ref).to_pybytes(), type=dict[int, Entries])
+
+
+def _trusted(checkpoint: Checkpoint, manifest: Manifest) -> SparkLog | None:
+    """Spark's log, where it is that of this line of checkpoints."""
+    log = SparkLog(checkpoint.objects)
+    try:
+        query_id = log.query_id()
+    except CorruptionError:
+        return None
+    for number in reversed(checkpoint.ids()):
+        with suppress(CorruptionError):
+            newest = checkpoint.read(number).manifest
+            same = newest.spark is not None and newest.spark.query_id == query_id
+            return log if same and not newest.abandons(manifest.id) else None
+    return None
+
+
+def _source_log(entries: Entries) -> dict[str, str]:
+    """Spark's log of a source: names of files and what is in them."""
+    last = max(entries, default=-1)
+    compact = (last + 1) // COMPACTED * COMPACTED - 1
+    files: dict[str, list[str]] = {f"{compact}.compact": []} if compact >= 0 else {}
+    for number in range(last + 1):
+        lines = files.setdefault(f"{compact}.compact" if number <= compact else str(number), [])
+        for one in entries.get(number, ()):
+            path, _, timestamp = one.rpartition(" ")
+            entry = {"path": path, "timestamp": int(timestamp), "batchId": number}
+            lines.append(json.dumps(entry, separators=(",", ":"), ensure_ascii=False))
+    return {name: "\n".join(["v1", *lines]) for name, lines in files.items()}
+
+
+def _offsets(end: tuple[str, ...], processing_us: int) -> bytes:
+    facts = {"batchWatermarkMs": 0, "batchTimestampMs": processing_us // 1000, "conf": {}}
+    return "\n".join(["v1", json.dumps(facts, separators=(",", ":")), *end]).encode()

@@ -1,0 +1,176 @@
+"""Repair: back to the newest checkpoint of which all is whole, or Spark's own checkpoint written anew from ours."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from recovery.checkpoint import Checkpoint, Head, manifest_path
+from recovery.forging import finish
+from recovery.lease import check_idle
+from recovery.manifest import Manifest
+from recovery.policy import Policy
+from recovery.reset import Reset, plan_reset, reset
+from recovery.spark_log import SparkLog, check_agreement, load_files
+from recovery.verify import Finding, file_finding, files_of
+from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from statestore.files.segments import FileRef
+
+log = logging.getLogger("tidemark")
+
+Seen = Callable[[int, int], None]
+"""Told of files read, and of files known of so far."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What is wrong with the newest checkpoints, and the reset to the one that is whole; None where nothing is."""
+
+    findings: tuple[Finding, ...]
+    reset: Reset | None
+
+
+def plan_repair(checkpoint: Checkpoint, seen: Seen = lambda _done, _all: None) -> Repair:
+    """Read every byte of what the newest checkpoint needs, and where something is wrong, of the one before it, and so
+    on. Changes nothing. Raises `CorruptionError` where none is whole.
+    """
+    findings: list[Finding] = []
+    checked: dict[str, Finding | None] = {}
+    newest: Manifest | None = None
+    ids = checkpoint.ids()
+    for number in reversed(ids):
+        if newest is not None and newest.abandons(number):
+            continue
+        try:
+            head = checkpoint.read(number)
+        except (CorruptionError, NotFoundError) as error:
+            findings.append(Finding("manifest", number, manifest_path(number), error.message))
+            continue
+        newest = newest or head.manifest
+        wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, checked, seen)]
+        findings += [one for one in wrong if one not in findings]
+        if not wrong:
+            return Repair(tuple(findings), None if number == ids[-1] else plan_reset(checkpoint, number))
+    if not ids:
+        return Repair((), None)
+    raise CorruptionError(
+        "no checkpoint is whole: put back good copies of the files that verify names",
+        code="none-whole",
+        root=checkpoint.objects.root,
+    )
+
+
+def repair(checkpoint: Checkpoint, *, force: bool = False, seen: Seen = lambda _done, _all: None) -> Repair:
+    """Go back to the newest checkpoint that is whole; what is damaged stays where it is and does not count any more.
+
+    Nothing is written where nothing is wrong. Raises what `plan_repair` and `recovery.reset.reset` do, and
+    `UsageError` (``running``) beside a running driver unless ``force`` fences it; nothing has happened then.
+    """
+    check_idle(checkpoint, force)
+    found = plan_repair(checkpoint, seen)
+    return found if found.reset is None else Repair(found.findings, reset(checkpoint, found.reset.to))
+
+
+def plan_resync(checkpoint: Checkpoint) -> Repair:
+    """Whether Spark's own checkpoint agrees with our newest, and the reset to that very checkpoint where it does not.
+
+    Changes nothing. Raises `CorruptionError` where the newest checkpoint cannot be read.
+    """
+    head = checkpoint.head()
+    if head is None:
+        raise NotFoundError(
+            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
+        )
+    manifest = head.manifest
+    try:
+        check_agreement(load_files(checkpoint.objects, manifest.spark), SparkLog(checkpoint.objects))
+    except (IncompatibleError, CorruptionError) as error:
+        found = Finding("spark", manifest.id, "spark", error.message)
+        return Repair((found,), plan_reset(checkpoint, manifest.id))
+    return Repair((), None)
+
+
+def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
+    """Write Spark's own checkpoint anew from our newest; the old one is kept in ``spark-replaced``.
+
+    Nothing is written where the two agree. Raises what `plan_resync` and `recovery.reset.reset` do, and `UsageError`
+    (``running``) beside a running driver unless ``force`` fences it; nothing has happened then.
+    """
+    check_idle(checkpoint, force)
+    found = plan_resync(checkpoint)
+    return found if found.reset is None else Repair(found.findings, reset(checkpoint, found.reset.to))
+
+
+def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> Head | None:
+    """The newest checkpoint, for a job that starts; with ``policy.damaged`` reset, the newest that is whole.
+
+    Spark's own checkpoint is then where a reset went, whatever died. ``check`` is asked, and raises, before anything
+    is written. Raises `CorruptionError` where the newest is damaged and the policy is to stop.
+    """
+    if policy.damaged == "reset":
+        _fall_back(checkpoint, policy, check)
+    try:
+        head = checkpoint.head()
+    except CorruptionError as error:
+        raise CorruptionError(
+            f"{error.message}; or go back: tidemark repair {checkpoint.objects.root} --to newest-good",
+            code=error.code,
+            **error.context,
+        ) from None
+    if head is not None:
+        finish(checkpoint, head.manifest)
+    return head
+
+
+def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> None:
+    planned = plan_repair(checkpoint)
+    if planned.reset is None:
+        return
+    check(planned.reset.manifest)
+    check_idle(checkpoint, policy.second == "takeover", instead='Policy(second="takeover")')
+    for one in planned.findings:
+        log.warning("checkpoint %s: %s: %s", one.checkpoint, one.path, one.why)
+    done = reset(checkpoint, planned.reset.to)
+    log.warning("back to checkpoint %d, the newest that is whole; abandoned: %s", done.to, text_of(done.abandoned))
+    if done.again:
+        ids = ", ".join(str(number) for number, _ in done.again)
+        log.warning("panes that were delivered come again under new ids: those of checkpoints %s", ids)
+
+
+def text_of(ranges: tuple[tuple[int, int], ...]) -> str:
+    """Ids for people: ``4-6, 9``."""
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"
+
+
+def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
+    number, before = head.manifest.id, head.manifest.follows
+    try:
+        if head.manifest.parent and checkpoint.read(before).checksum != head.manifest.parent:
+            yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
+    except (CorruptionError, NotFoundError):
+        return  # this one carries all state
+
+
+def _files(
+    checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, checked: dict[str, Finding | None], seen: Seen
+) -> list[Finding]:
+    """What is wrong with files that a checkpoint needs, panes that a sink has yet to get among them."""
+    needed = {ref.path: (ref, manifest.id) for ref in files_of(manifest)}
+    try:
+        needed |= {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
+    except CorruptionError as error:
+        return [Finding("manifest", manifest.id, error.context["path"], error.message)]
+    for path, (ref, number) in needed.items():
+        if path not in checked:
+            checked[path] = file_finding(checkpoint, ref, number, read=True)
+        seen(len(checked), len(checked.keys() | needed.keys()))
+    return [found for path in needed if (found := checked[path]) is not None]
+
+
+def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:
+    """Pane files up to a checkpoint that a sink has not acknowledged; none for a job without one."""
+    if newest.delivered:
+        for number in range(newest.delivered + 1, manifest.id):
+            if not manifest.abandons(number):
+                yield from ((number, ref) for ref in checkpoint.read(number).manifest.panes)
