@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import InputPosition, Manifest
 from recovery.outputs import Output
 from recovery.policy import Policy
+from recovery.presence import Presence
 from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
 from statestore.store import StoreConfig
@@ -54,6 +56,7 @@ class Standalone:
         self._policy = policy or Policy()
         self._job: Job | None = None
         self._delivery: Delivery | None = None
+        self._presence: Presence | None = None
 
     def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
         """Take all batches, then with ``drain`` fire every window; the panes of this call, in order.
@@ -69,6 +72,12 @@ class Standalone:
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
         """As `run`, one table of panes per checkpoint, as soon as it is committed and delivered."""
+        try:
+            yield from self._stream(batches)
+        finally:
+            self._rest()
+
+    def _stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
         number = -1
         for number, batch in enumerate(batches):
             table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
@@ -103,9 +112,10 @@ class Standalone:
         if job.head.drained:
             self._deliver(job.head)
             return job.plan.pane_schema.empty_table()
-        round_ = job.round()
-        results = run_here(round_, [], round_.finished())
-        return self._commit(job, job.commit(results, "tick", Position(), delivered=self._sent, drained=True))
+        with self._at_work():
+            round_ = job.round()
+            results = run_here(round_, [], round_.finished())
+            return self._commit(job, job.commit(results, "tick", Position(), delivered=self._sent, drained=True))
 
     def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the late ledger holds of events that came too late, each once; the panes that changes.
@@ -121,11 +131,12 @@ class Standalone:
         back = to_feed(job, rows, operator)
         if not back:
             return job.plan.pane_schema.empty_table()
-        round_ = job.round(feeding=True)
-        results = run_here(round_, fed_back(round_, back))
-        manifest = job.commit(results, "feed", Position(), delivered=self._sent, fed=rows is None)
-        warn_of_purged(job, manifest)
-        return self._commit(job, manifest)
+        with self._at_work():
+            round_ = job.round(feeding=True)
+            results = run_here(round_, fed_back(round_, back))
+            manifest = job.commit(results, "feed", Position(), delivered=self._sent, fed=rows is None)
+            warn_of_purged(job, manifest)
+            return self._commit(job, manifest)
 
     @property
     def head(self) -> Manifest:
@@ -148,8 +159,25 @@ class Standalone:
                 policy=self._policy,
             )
             self._delivery = Delivery(checkpoint, self._send if self._sink else None, self._job.head.delivered)
+            self._presence = Presence(checkpoint, self._job.head.epoch)
+        if self._presence is not None and not self._job.head.drained:
+            self._presence.begin()
         self._deliver(self._job.head)
         return self._job
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Say so meanwhile."""
+        assert self._presence is not None
+        self._presence.begin()
+        try:
+            yield
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._presence is not None:
+            self._presence.end()
 
     def _take(self, job: Job, streams: dict[str, pa.Table], position: InputPosition) -> pa.Table:
         round_ = job.round(now_us())

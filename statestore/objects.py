@@ -78,6 +78,10 @@ class Objects:
         """Write a new object under a name nobody else uses. Raises `UnavailableError`; a torn file may remain."""
         self._storage.put(_below(path), data)
 
+    def note(self, path: str, data: bytes) -> None:
+        """As ``put``, whole or not at all, but without waiting for the disk: what a power cut may take."""
+        self._storage.note(_below(path), data)
+
     def create(self, path: str, data: bytes) -> None:
         """Publish ``data`` under ``path`` unless the name is taken: exactly one of many racers wins.
 

@@ -6,7 +6,6 @@ Batches, the tick that drains, and delivery all take one lock in the driver.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,13 +21,12 @@ from operators.chains.binding import bind_graph, stream_columns
 from operators.chains.description import Chain
 from operators.chains.running import GraphRound
 from operators.delivery import Delivery, SparkSink
-from operators.durations import text_of
 from operators.feeding import to_feed, warn_of_purged
 from operators.job import Hook, Job, Position, no_hook
-from operators.plan import Plan
 from operators.progress.metrics import Metrics, metrics
 from operators.progress.origins import Gap
 from operators.runnable import Runnable
+from operators.spark.reporting import log_checkpoint
 from operators.spark.rounds import run_batch, run_feed, run_tick
 from operators.spark.ticker import Ticker
 from operators.spark.types import arrow_schema
@@ -37,6 +35,7 @@ from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import Manifest
 from recovery.outputs import Output
 from recovery.policy import Policy
+from recovery.presence import Presence
 from recovery.spark_log import (
     FOLDER,
     SparkLog,
@@ -46,13 +45,10 @@ from recovery.spark_log import (
     load_files,
     store_files,
 )
-from recovery.summary import time_text
 from statestore.errors import IncompatibleError, TidemarkError, UsageError
 from statestore.files.segments import read_verified
 from statestore.objects import Objects
 from statestore.store import StoreConfig
-
-log = logging.getLogger("tidemark")
 
 
 class StoppingError(TidemarkError):
@@ -130,19 +126,34 @@ class DurableQuery:
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
+        self._presence = Presence(job.checkpoint, job.head.epoch, still=lambda: not self._over)
 
     def begin(self, stream: DataFrame, trigger: dict[str, Any] | None) -> None:
         """Deliver what the last run left undelivered, then start. A drained checkpoint is refused after that."""
-        with self._lock:
-            self._delivery.up_to(self._job.head)
-            self._job.round()
-        writer = stream.writeStream.foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", self._job.checkpoint.objects.url(FOLDER))
-        if trigger:
-            writer = writer.trigger(**trigger)
-        self._query = writer.start()
+        if not self._job.head.drained:
+            self._presence.begin()
+        try:
+            with self._lock:
+                self._delivery.up_to(self._job.head)
+                self._job.round()
+            writer = stream.writeStream.foreachBatch(self._on_batch)
+            writer = writer.option("checkpointLocation", self._job.checkpoint.objects.url(FOLDER))
+            if trigger:
+                writer = writer.trigger(**trigger)
+            self._query = writer.start()
+        except BaseException:
+            self._presence.end()
+            raise
         if self._ticker is not None:
             self._ticker.start()
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing can come any more of what was begun."""
+        try:
+            return self._failure is not None or (self._query is not None and not self._query.isActive)
+        except Exception:  # there is no Java any more to ask
+            return True
 
     @property
     def checkpoint_id(self) -> int:
@@ -181,6 +192,15 @@ class DurableQuery:
         checkpoint takes no new input afterwards. Call `process_all_available` first to read what is there.
         Raises what had stopped the query, if it had failed; nothing is drained then.
         """
+        try:
+            self._stop()
+            if drain:
+                with self._lock:
+                    self._drain()
+        finally:
+            self._presence.end()
+
+    def _stop(self) -> None:
         self._stopping = True
         with self._lock:
             pass  # a batch in progress ends here; the next one sees the flag
@@ -192,9 +212,6 @@ class DurableQuery:
         failure = self._spark_query.exception()
         if failure is not None and not self._ended_by_us:
             raise failure
-        if drain:
-            with self._lock:
-                self._drain()
 
     def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         """Take back what the late ledger holds of events that came too late, each once, between two batches.
@@ -213,7 +230,7 @@ class DurableQuery:
                     results, "feed", Position(), delivered=self._delivery.delivered, fed=rows is None
                 )
                 warn_of_purged(job, manifest)
-                self._report(manifest)
+                log_checkpoint(self._job, manifest)
                 self._delivery.up_to(manifest)
         return sum(table.num_rows for table in back.values())
 
@@ -251,7 +268,7 @@ class DurableQuery:
             ),
             delivered=self._delivery.delivered,
         )
-        self._report(manifest)
+        log_checkpoint(self._job, manifest)
         self._delivery.up_to(manifest)
         # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
         now = now_us()
@@ -281,7 +298,7 @@ class DurableQuery:
         manifest = self._job.commit(
             results, "tick", Position(processing_us=round_.now_us), delivered=self._delivery.delivered
         )
-        self._report(manifest)
+        log_checkpoint(self._job, manifest)
         self._delivery.up_to(manifest)
 
     def metrics(self, operator: str | None = None) -> Metrics:
@@ -319,7 +336,7 @@ class DurableQuery:
         round_ = job.round()
         results = run_tick(self._session, round_, round_.finished())
         manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
-        self._report(manifest)
+        log_checkpoint(self._job, manifest)
         self._delivery.up_to(manifest)
 
     def _send(self, output: Output) -> None:
@@ -329,27 +346,6 @@ class DurableQuery:
             read_verified(objects, ref)
         paths = [objects.url(ref.path) for ref in output.panes]
         self._sink(self._session.read.parquet(*paths), output.id)
-
-    def _report(self, manifest: Manifest) -> None:
-        found, counters = self.metrics(), manifest.counters
-        log.info(
-            "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
-            manifest.id,
-            manifest.kind,
-            mark_text(self._job.plan, manifest.watermark_us),
-            "none" if found.lag_us is None else text_of(found.lag_us),
-            ", ".join(name for name, one in found.sources.items() if one.idle) or "none",
-        )
-        for gap in self.gaps():
-            log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
-        if counters.get("future"):
-            log.info(
-                "checkpoint %d: %d events ahead of the watermark by more than the tolerance",
-                manifest.id,
-                counters["future"],
-            )
-        if rejected := sum(ref.rows for ref in manifest.late):
-            log.warning("checkpoint %d: %d events rejected, see the late ledger", manifest.id, rejected)
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; when the query has failed, raise our own error rather than Spark's wrapping of it."""
@@ -364,6 +360,9 @@ class DurableQuery:
             if self._ended_by_us:
                 return None  # stopped by somebody else while we waited: an end like any other
             raise
+        finally:
+            if self._over:
+                self._presence.end()
 
     @property
     def _spark_query(self) -> StreamingQuery:
@@ -396,8 +395,3 @@ def _check_input(head: Manifest | None, spark_log: SparkLog) -> None:
             id=head.id,
         )
     check_agreement(load_files(spark_log.objects, head.spark if head else None), spark_log)
-
-
-def mark_text(plan: Plan, watermark: int | None) -> str:
-    """A watermark for people: a time, or an offset."""
-    return str(watermark) if plan.by_offset and watermark is not None else time_text(watermark) or "none"

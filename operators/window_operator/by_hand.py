@@ -26,6 +26,7 @@ from operators.window_operator.overlay import Overlay
 from operators.window_operator.step import Stepped
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Kind
+from recovery.presence import Presence
 from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
@@ -79,6 +80,9 @@ class ByHand(ABC, Generic[P]):
             alone(plan), Checkpoint.open_or_create(checkpoint), self._store, partitions=1, hook=hook
         )
         head = self._job.head
+        self._presence = Presence(self._job.checkpoint, head.epoch)
+        if not head.drained:
+            self._presence.begin()
         self._progress, self._now = self._job.progress[plan.name], head.processing_us
         self._due = head.operators[plan.name].due_us
         self._newest: int | None = None
@@ -161,6 +165,7 @@ class ByHand(ABC, Generic[P]):
 
     def close(self) -> None:
         """Let go of the store. What is not flushed is gone."""
+        self._presence.end()
         self._state = None
         self._open.close()
 

@@ -32,6 +32,18 @@ class LocalStorage:
             _write_through(target, data)
             _sync_folder(target.parent)
 
+    def note(self, path: str, data: bytes) -> None:
+        """Write beside, move into place, wait for nothing."""
+        target = self._root / path
+        with storage_errors(path, writing=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = _beside(target)
+            try:
+                temporary.write_bytes(data)
+                temporary.rename(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+
     def create(self, path: str, data: bytes) -> None:
         """Write beside, link into place."""
         target = self._root / path

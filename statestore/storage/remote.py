@@ -54,6 +54,10 @@ class RemoteStorage:
         body = data.to_pybytes() if isinstance(data, pa.Buffer) else data
         self._send(path, lambda fs: fs.pipe_file(self._full(path), body, **self._limit(len(body))))
 
+    def note(self, path: str, data: bytes) -> None:
+        """As any other: storage waits for its disks or not."""
+        self.put(path, data)
+
     def create(self, path: str, data: bytes) -> None:
         """Publish by the storage's own create, and find out what happened when no reply says so."""
         self._check_create()
