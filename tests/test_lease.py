@@ -93,7 +93,7 @@ def test_a_start_that_refuses_publishes_nothing(tmp_path: Path) -> None:
     root = tmp_path / "root"
     example("retracting").standalone(checkpoint=root).run(STREAM[:2])
     before = evidence.manifests(root)
-    leave(Checkpoint.open(root), lease(ELSEWHERE, epoch=before[-1]["epoch"]))
+    leave(Checkpoint.open(root), lease(ELSEWHERE, epoch=before[-1]["epoch"]), "1-77")
     refusing = example("retracting").standalone(checkpoint=root, policy=Policy(second="refuse"))
     with pytest.raises(UsageError, match=r"takeover.*\[running\]"):
         refusing.run(STREAM)
