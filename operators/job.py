@@ -34,6 +34,7 @@ from recovery.manifest import (
 )
 from recovery.policy import Policy
 from recovery.repair import opened
+from recovery.rescale import check_partitions
 from statestore.errors import IncompatibleError, UsageError, invariant
 from statestore.files.segments import PartitionState
 from statestore.store import StoreConfig
@@ -76,7 +77,8 @@ class Job:
         checkpoint: Checkpoint,
         store: StoreConfig,
         *,
-        partitions: int,
+        partitions: int | None,
+        otherwise: int = 1,
         check: Callable[[Manifest | None], None] = lambda _head: None,
         hook: Hook = no_hook,
         policy: Policy = Policy(),  # noqa: B008  immutable
@@ -85,6 +87,7 @@ class Job:
 
         Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) where the
         ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
+        ``partitions`` are those of a new checkpoint, ``otherwise`` where none are asked for.
         """
         newest = opened(checkpoint, policy, partial(_check_configuration, graph))
         head = newest.manifest if newest else None
@@ -96,10 +99,12 @@ class Job:
         if policy.second == "refuse":
             check_idle(checkpoint, instead='Policy(second="takeover")')
         if head is None:
-            _check_partitions(partitions)
+            partitions = otherwise if partitions is None else partitions
+            check_partitions(partitions)
             manifest = _first(graph, checkpoint, partitions)
         else:
             invariant(newest is not None, "a head has a checksum")
+            _warn_of_other(partitions, head, checkpoint)
             manifest = msgspec.structs.replace(
                 head,
                 id=head.id + 1,
@@ -312,22 +317,28 @@ def _begun(node: Node, partitions: int) -> OperatorState:
 
 def _taken_over(graph: Graph, head: Manifest) -> dict[str, OperatorState]:
     """The state of the operators that were there, and of those that are new."""
-    partitions = len(next(iter(head.operators.values())).partitions)
     found = {}
     for node in graph.nodes:
         stored = head.operators.get(node.plan.name)
         if stored is None:
             log.warning("operator %s is new in this job: it begins without state", node.plan.name)
-        new = _begun(node, partitions)
+        new = _begun(node, head.partitions)
         found[node.plan.name] = new if stored is None else msgspec.structs.replace(stored, inputs=new.inputs)
     for name in sorted(set(head.operators) - set(found)):
         log.warning("operator %s is not in this job any more: its state ends with checkpoint %d", name, head.id)
     return found
 
 
-def _check_partitions(partitions: int) -> None:
-    if not 1 <= partitions <= 1 << 15:
-        raise UsageError("state has between 1 and 32768 partitions", code="partitions", found=partitions)
+def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:
+    if partitions not in (None, head.partitions):
+        log.warning(
+            "partitions=%d is for a new checkpoint, this one has %d: stop the job and run tidemark rescale %s "
+            "--partitions %d --confirm to divide its state anew",
+            partitions,
+            head.partitions,
+            checkpoint.objects.root,
+            partitions,
+        )
 
 
 def _check_configuration(graph: Graph, head: Manifest) -> None:
