@@ -56,17 +56,31 @@ class Delivery:
 
 
 def read_panes(checkpoint: Checkpoint, output: Output, plan: Plan) -> pa.Table:
-    """The panes of a checkpoint: of ``plan``, or as they are where another operator was then the last of the job."""
+    """The panes of a checkpoint: of ``plan``, or as they are where another operator was then the last of the job, or
+    the same one with other columns.
+    """
+    tables = as_written(checkpoint, output.panes)
     own = all(ref.path.startswith(f"panes/{plan.name}/") for ref in output.panes)
-    if own:
-        return read_rows(checkpoint, output.panes, plan.pane_schema)
-    return pa.concat_tables([_read(checkpoint, ref) for ref in output.panes])
+    if own and all(_columns(table.schema) == _columns(plan.pane_schema) for table in tables):
+        tables = [plan.pane_schema.empty_table(), *(table.cast(plan.pane_schema) for table in tables)]
+    return pa.concat_tables(tables)
+
+
+def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    """Names and types, whether columns are written as dictionaries or not."""
+    kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+    return list(zip(schema.names, kinds, strict=True))
 
 
 def read_rows(checkpoint: Checkpoint, files: tuple[FileRef, ...], schema: pa.Schema) -> pa.Table:
     """The rows of pane or ledger files, checked against their checksums."""
-    tables = [_read(checkpoint, ref).cast(schema) for ref in files]
+    tables = [rows.cast(schema) for rows in as_written(checkpoint, files)]
     return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def as_written(checkpoint: Checkpoint, files: tuple[FileRef, ...]) -> list[pa.Table]:
+    """The rows of each pane or ledger file."""
+    return [_read(checkpoint, ref) for ref in files]
 
 
 def _read(checkpoint: Checkpoint, ref: FileRef) -> pa.Table:

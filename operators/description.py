@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from operators.aggregates import Aggregate, max_, min_
 from operators.aggregates.stamps import EndOfWindow
 from operators.durations import Span, span_us, text_of
+from operators.evolution.renames import SAME_NAMES, Renames
 from operators.progress.ctis import Ctis, Settings
 from operators.progress.tracker import sources as declared
 from operators.runnable import Runnable, checked_name
@@ -73,6 +74,7 @@ class Windowed(Runnable):
     mode: Accumulation = ACCUMULATING
     retained: Retained | None = None
     watermarks: Watermarks | None = None
+    renames: Renames = SAME_NAMES
 
     def window(self, windows: Windows) -> Self:
         """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`.
@@ -227,7 +229,7 @@ class Windowed(Runnable):
         return replace(self, mode=mode)
 
     def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it; a change of any of it is a change of the job."""
+        """The configuration as a manifest holds it; what may change of it, docs/EVOLUTION.md says."""
         return {
             "name": self.name,
             "event_time": self.event_time,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.assignment import assign
-from operators.delivery import read_rows
+from operators.delivery import as_written, read_rows
 from operators.general.plan import GeneralPlan
 from operators.job import Job
 from operators.plan import Plan
@@ -45,10 +45,34 @@ def to_feed(job: Job, rows: pa.Table | None, operator: str | None = None) -> dic
         if not output.late:
             continue
         for name, tables in found.items():
-            ledger = read_rows(job.checkpoint, output.late_of(name), windowed[name].late_schema)
-            tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
+            for rows_then in as_written(job.checkpoint, output.late_of(name)):
+                ledger = _as_now(windowed[name], rows_then)
+                tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     whole = {name: pa.concat_tables(tables) for name, tables in found.items()}
     return {name: table for name, table in whole.items() if table.num_rows}
+
+
+def _as_now(plan: Plan, rows: pa.Table) -> pa.Table:
+    """Ledger rows as they were written, with the columns of now: what was not kept then is null.
+
+    Raises `UsageError` where the key or the time had another name, and nobody says so.
+    """
+    for old, new in plan.renames.columns:
+        if old in rows.column_names and new not in rows.column_names:
+            rows = rows.rename_columns([new if name == old else name for name in rows.column_names])
+    needed = [name for name in (plan.event_time, *plan.never_null) if name and name not in plan.added]
+    if missing := [name for name in needed if name not in rows.column_names]:
+        raise UsageError(
+            "the late ledger has rows from when columns had other names: say which, .renamed(columns=...)",
+            code="renamed",
+            missing=missing,
+            found=rows.column_names,
+        )
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in plan.late_schema
+    ]
+    return pa.table(columns, schema=plan.late_schema)
 
 
 def warn_of_purged(job: Job, fed: Manifest) -> str | None:

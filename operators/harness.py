@@ -25,6 +25,7 @@ from operators.plan import Plan
 from operators.runnable import Runnable
 from operators.slices.plan import SlicePlan
 from operators.slices.step import whole_windows
+from operators.slices.succession import SucceedingPlan, Succession
 from operators.standalone import take
 from operators.transition import BEGINNING_US
 from operators.watermarks import Progress
@@ -53,7 +54,7 @@ class Harness:
         *,
         store: StoreConfig | None = None,
         folder: str | os.PathLike[str] | None = None,
-        partitions: int | None = None,
+        partitions: int = 1,
         generate: bool = True,
     ) -> None:
         self._description, self._schema, self._partitions = description, schema, partitions
@@ -158,7 +159,7 @@ class Harness:
         found = []
         for number, base in enumerate(self._job.head.operators[plan.name].partitions):
             identity = f"{self._folder}/harness/{plan.name}/{number}"
-            with open_store(self._store, objects, identity, plan.tables, base) as store:
+            with open_store(self._store, objects, identity, self._job.tables(plan.name), base) as store:
                 found += rows(store)
         return found
 
@@ -185,7 +186,8 @@ def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[
     if isinstance(plan, SlicePlan):
         bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
         return [whole_windows(plan, store, bound)]
-    return list(store.scan(GROUPS))
+    view = Succession(plan, store) if isinstance(plan, SucceedingPlan) else store
+    return list(view.scan(GROUPS))
 
 
 def _table(rows: Rows, schemas: Mapping[str, pa.Schema]) -> pa.Table:

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 
-from operators.chains.graph import Graph, Node
+from operators.chains.graph import Graph
 from operators.chains.running import GraphRound
+from operators.evolution.taking_over import begun, check_followed, stepped, take_over
 from operators.partition import PartitionResult, Round
 from operators.plan import Plan
 from operators.progress.advance_time import Advance
@@ -34,10 +34,9 @@ from recovery.manifest import (
 )
 from recovery.policy import Policy
 from recovery.repair import opened
-from recovery.rescale import check_partitions
-from statestore.errors import IncompatibleError, UsageError, invariant
-from statestore.files.segments import PartitionState
+from statestore.errors import UsageError, invariant
 from statestore.store import StoreConfig
+from statestore.tables import TableSpec
 
 log = logging.getLogger("tidemark")
 
@@ -68,7 +67,7 @@ class Job:
         self._head = head
         self._hook = hook
         kept = {name: progress_of(operator) for name, operator in self.head.operators.items()}
-        self._progress = {name: restarted(kept.get(name) or begun) for name, begun in graph.begin().items()}
+        self._progress = {name: restarted(kept.get(name) or begun, begun) for name, begun in graph.begin().items()}
 
     @classmethod
     def begin(
@@ -77,34 +76,32 @@ class Job:
         checkpoint: Checkpoint,
         store: StoreConfig,
         *,
-        partitions: int | None,
-        otherwise: int = 1,
+        partitions: int,
         check: Callable[[Manifest | None], None] = lambda _head: None,
         hook: Hook = no_hook,
         policy: Policy = Policy(),  # noqa: B008  immutable
+        evolves: bool = True,
     ) -> Job:
         """Check that the job may continue here, then fence: publish the next manifest under a new writer epoch.
+        ``evolves``: with a configuration that has changed, where the state can follow.
 
         Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) where the
         ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
-        ``partitions`` are those of a new checkpoint, ``otherwise`` where none are asked for.
         """
-        newest = opened(checkpoint, policy, partial(_check_configuration, graph))
+        newest = opened(checkpoint, policy, partial(check_followed, graph, evolves=evolves))
         head = newest.manifest if newest else None
-        if head is not None:
-            _check_configuration(graph, head)
+        taken = take_over(graph, head, evolves=evolves) if head is not None else None
         check(head)
         if newest is not None and newest.manifest.drained:
             return cls(graph, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced
         if policy.second == "refuse":
             check_idle(checkpoint, instead='Policy(second="takeover")')
-        if head is None:
-            partitions = otherwise if partitions is None else partitions
-            check_partitions(partitions)
+        if head is None or taken is None:
+            _check_partitions(partitions)
             manifest = _first(graph, checkpoint, partitions)
         else:
+            graph = taken.graph
             invariant(newest is not None, "a head has a checksum")
-            _warn_of_other(partitions, head, checkpoint)
             manifest = msgspec.structs.replace(
                 head,
                 id=head.id + 1,
@@ -114,18 +111,26 @@ class Job:
                 writer=checkpoint.writer,
                 kind="fence",
                 created_us=now_us(),
-                operators=_taken_over(graph, head),
+                operators=taken.operators,
+                input=taken.input_of(head),
                 panes=(),
                 late=(),
                 counters={},
                 watermark_before_us=head.watermark_us,
             )
-        return cls(graph, checkpoint, store, checkpoint.publish(manifest), hook)
+        job = cls(graph, checkpoint, store, checkpoint.publish(manifest), hook)
+        if taken is not None and head is not None:
+            taken.report(head)
+        return job
 
     @property
     def head(self) -> Manifest:
         """The newest checkpoint of this job."""
         return self._head.manifest
+
+    def tables(self, operator: str) -> tuple[TableSpec, ...]:
+        """The state tables of an operator, as files know their columns."""
+        return self.head.operators[operator].tables
 
     @property
     def plan(self) -> Plan:
@@ -153,6 +158,7 @@ class Job:
                 bases=self.checkpoint.objects.bases,
                 job_id=self.checkpoint.marker.job_id,
                 plan=plan,
+                tables=self.tables(name),
                 store=self._store,
                 base=self.head.operators[name].partitions,
                 sequence=self.head.id + 1,
@@ -230,6 +236,7 @@ class Job:
             abandoned=head.abandoned,
         )
         self._head = self.checkpoint.publish(manifest)
+        self.graph = stepped(self.graph)
         self._progress = {name: own[0].progress for name, own in answers.items()}
         self._hook("after-manifest", manifest.id)
         return manifest
@@ -271,6 +278,7 @@ def _moved(operator: OperatorState, results: Sequence[PartitionResult]) -> Opera
         advances=plain["advances"],
         buffers=plain["buffers"],
         due_us=min((one.due_us for one in results if one.due_us is not None), default=None),
+        closed_us=None,
     )
 
 
@@ -300,72 +308,13 @@ def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
         writer=checkpoint.writer,
         kind="fence",
         created_us=now_us(),
-        operators={node.plan.name: _begun(node, partitions) for node in graph.nodes},
+        operators={node.plan.name: begun(node, partitions, 1) for node in graph.nodes},
     )
 
 
-def _begun(node: Node, partitions: int) -> OperatorState:
-    """An operator without state."""
-    return OperatorState(
-        configuration=node.plan.configuration,
-        fingerprint=node.plan.fingerprint,
-        tables=node.plan.tables,
-        partitions=(PartitionState(),) * partitions,
-        inputs=node.origins,
-    )
-
-
-def _taken_over(graph: Graph, head: Manifest) -> dict[str, OperatorState]:
-    """The state of the operators that were there, and of those that are new."""
-    found = {}
-    for node in graph.nodes:
-        stored = head.operators.get(node.plan.name)
-        if stored is None:
-            log.warning("operator %s is new in this job: it begins without state", node.plan.name)
-        new = _begun(node, head.partitions)
-        found[node.plan.name] = new if stored is None else msgspec.structs.replace(stored, inputs=new.inputs)
-    for name in sorted(set(head.operators) - set(found)):
-        log.warning("operator %s is not in this job any more: its state ends with checkpoint %d", name, head.id)
-    return found
-
-
-def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:
-    if partitions not in (None, head.partitions):
-        log.warning(
-            "partitions=%d is for a new checkpoint, this one has %d: stop the job and run tidemark rescale %s "
-            "--partitions %d --confirm to divide its state anew",
-            partitions,
-            head.partitions,
-            checkpoint.objects.root,
-            partitions,
-        )
-
-
-def _check_configuration(graph: Graph, head: Manifest) -> None:
-    """That operators known by name are what they were."""
-    if not set(graph.plans) & set(head.operators):
-        raise IncompatibleError(
-            "this checkpoint belongs to another job: give this job a folder of its own",
-            code="other-job",
-            expected=", ".join(graph.plans),
-            found=sorted(head.operators),
-        )
-    for name, plan in graph.plans.items():
-        stored = head.operators.get(name)
-        if stored is None or stored.fingerprint == plan.fingerprint:
-            continue
-        changed = _difference(stored.configuration, plan.configuration) or {"input types": "changed"}
-        raise IncompatibleError(
-            "the job's configuration has changed since this checkpoint: put it back, or start with a new folder",
-            code="configuration-changed",
-            operator=name,
-            changed=changed,
-        )
-
-
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
-    names = sorted(old.keys() | new.keys())
-    return {n: f"{old.get(n)!r} -> {new.get(n)!r}" for n in names if old.get(n) != new.get(n)}
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= 1 << 15:
+        raise UsageError("state has between 1 and 32768 partitions", code="partitions", found=partitions)
 
 
 def _latest(a: int | None, b: int | None) -> int | None:

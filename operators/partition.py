@@ -24,15 +24,19 @@ from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
 from statestore.opening import forget_cache, open_store
 from statestore.store import StoreConfig
+from statestore.tables import TableSpec
 
 
 @dataclass(frozen=True)
 class Round:
-    """What the driver tells every partition of an operator for one checkpoint; ``shows``: its panes are the job's."""
+    """What the driver tells every partition of an operator for one checkpoint. ``tables``: those of its plan, as
+    files know their columns; ``shows``: its panes are the job's.
+    """
 
     root: str
     job_id: str
     plan: Plan
+    tables: tuple[TableSpec, ...]
     store: StoreConfig
     base: tuple[PartitionState, ...]
     sequence: int
@@ -101,10 +105,10 @@ def _attempt(
     round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects, identity: str
 ) -> tuple[PartitionResult, pa.Table]:
     base, attempt = round_.base[partition], uuid.uuid4().hex
-    with open_store(round_.store, objects, identity, round_.plan.tables, base) as store:
+    with open_store(round_.store, objects, identity, round_.tables, base) as store:
         moved = round_.plan.step(store, arrivals.partials, _moments(round_, after))
         log = PartitionLog(
-            objects, round_.plan.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
+            objects, round_.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
         )
         state = log.append(base, moved.changes, round_.sequence)
         shown = moved.panes if round_.shows else None

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from operators.aggregates import BoundAggregate
 from operators.aggregates.signed import KIND
+from operators.evolution.renames import SAME_NAMES, Renames
 from operators.releasing import no_bound
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.triggers import Triggers
@@ -86,16 +87,16 @@ class Plan(ABC):
     retain_windows: int | None = None
     signed: bool = False
     """Whether rows of the kind ``retract`` take others back."""
+    renames: Renames = SAME_NAMES
+    gone_us: int = BEGINNING_US
+    """Windows that end at or before this were forgotten under settings before."""
+    closed_us: int | None = None
+    """Up to which end windows were closed when settings changed, until the next step."""
 
     @property
     def key_names(self) -> list[str]:
         """Names of the key columns."""
         return [field.name for field in self.key_fields]
-
-    @property
-    def spread(self) -> tuple[str, ...]:
-        """The columns of state tables by which rows go to state partitions, as `prepare` sends them."""
-        return tuple(self.key_names)
 
     @property
     def never_null(self) -> list[str]:
@@ -142,7 +143,13 @@ class Plan(ABC):
 
     def closed_at(self, watermark: int) -> int:
         """Windows that end at or before this take no ordinary event any more."""
-        return watermark if watermark in (BEGINNING_US, END_US) else max(BEGINNING_US, watermark - self.allowed_us)
+        if watermark in (BEGINNING_US, END_US):
+            return watermark
+        return max(BEGINNING_US, self.gone_us, watermark - self.allowed_us)
+
+    def closed_before(self, watermark: int) -> int:
+        """Windows that end at or before this have been closed, in a step that begins at this watermark."""
+        return self.closed_at(watermark) if self.closed_us is None else self.closed_us
 
     def forgotten(self, watermark: int) -> int:
         """Windows that end at or before this are kept no longer."""
@@ -154,7 +161,7 @@ class Plan(ABC):
             by_time = max(by_time, watermark - self.retain_us)
         if self.retain_windows is not None and isinstance(self.kind, Sliding):
             by_size = self.kind.last_end_at_or_before(watermark) - self.retain_windows * self.kind.slide
-        return min(closed, max(by_time, by_size))
+        return min(closed, max(by_time, by_size, self.gone_us))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -176,6 +183,11 @@ class Plan(ABC):
     @abstractmethod
     def tables(self) -> tuple[TableSpec, ...]:
         """All state tables."""
+
+    @property
+    def begun_empty(self) -> tuple[str, ...]:
+        """Names of tables that need not be there when it takes over a checkpoint."""
+        return ()
 
     @property
     @abstractmethod

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from operators.durations import Span, span_us
+from operators.evolution.renames import SAME_NAMES, Renames, given_renames
 from operators.progress.buffered import BufferProgress
 from operators.progress.generators import Generator
 from operators.progress.tracker import sources as declared
@@ -46,6 +47,15 @@ class Runnable(ABC):
 
     name: str
     watermarks: Watermarks | None
+    renames: Renames = SAME_NAMES
+
+    def renamed(
+        self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
+    ) -> Self:
+        """What is called otherwise in the checkpoint that this goes on from: ``{"old": "new"}``, of aggregates and of
+        input columns. Said again when it is done, it changes nothing.
+        """
+        return replace(self, renames=given_renames(aggregates, columns))  # type: ignore[type-var]
 
     def watermark(
         self,
@@ -68,7 +78,7 @@ class Runnable(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it; a change of any of it is a change of the job."""
+        """The configuration as a manifest holds it; what may change of it, docs/EVOLUTION.md says."""
 
     def on_spark(
         self,
@@ -85,11 +95,10 @@ class Runnable(ABC):
 
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
         DataFrame of panes and their checkpoint id, in ascending id, at least once each; without one, panes
-        are in the checkpoint's pane files, exactly once. ``partitions`` of state are those of the first start
-        (default: Spark's default parallelism), until ``tidemark rescale``. Every ``tick`` (default: 1 second) time
-        goes on without a batch too, where it makes a difference: idle sources, watermarks and triggers by processing
-        time. ``policy`` says what the start does when another driver runs this checkpoint, or the newest one is
-        damaged.
+        are in the checkpoint's pane files, exactly once. ``partitions`` of state are fixed by the first start
+        (default: Spark's default parallelism). Every ``tick`` (default: 1 second) time goes on without a batch too,
+        where it makes a difference: idle sources, watermarks and triggers by processing time. ``policy`` says what
+        the start does when another driver runs this checkpoint, or the newest one is damaged.
         """
         from operators.spark.query import SparkJob
 
@@ -110,12 +119,10 @@ class Runnable(ABC):
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
         sink: ArrowSink | None = None,
-        partitions: int | None = None,
+        partitions: int = 1,
         policy: Policy | None = None,
     ) -> Standalone:
-        """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
-        default with one partition of state.
-        """
+        """The same computation in this process, over batches of Arrow data, with the same checkpoint format."""
         from operators.standalone import Standalone
 
         return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions, policy=policy or Policy())

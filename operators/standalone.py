@@ -43,7 +43,7 @@ class Standalone:
         checkpoint: str,
         store: StoreConfig,
         sink: ArrowSink | None,
-        partitions: int | None,
+        partitions: int,
         hook: Hook = no_hook,
         policy: Policy | None = None,
     ) -> None:
@@ -88,7 +88,7 @@ class Standalone:
             streams = one_batch(job.graph, table)
             mark = _mark(job.graph, streams)
             if number == taken.batches - 1:
-                if mark != taken.last:
+                if mark != taken.last and taken.last:
                     raise IncompatibleError(
                         "the input is not the one this checkpoint holds: its newest batch differs",
                         code="input-differs",

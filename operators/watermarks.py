@@ -286,12 +286,16 @@ def at_least(progress: Progress, watermark_us: int) -> Progress:
     return msgspec.structs.replace(progress, tracker=moved)
 
 
-def restarted(progress: Progress) -> Progress:
-    """As the checkpoint had it. The time since then is nobody's idle time, and no gap was waited for."""
+def restarted(progress: Progress, begun: Progress) -> Progress:
+    """As the checkpoint had it, with sources that have been declared since as they are ``begun``. The time since then
+    is nobody's idle time, and no gap was waited for.
+    """
     buffers = progress.buffers
     if buffers is not None:
         buffers = msgspec.structs.replace(buffers, waiting=[])
-    return Progress(reset(progress.tracker), progress.advances, buffers)
+    tracker = reset(progress.tracker)
+    tracker = msgspec.structs.replace(tracker, sources=begun.tracker.sources | tracker.sources)
+    return Progress(tracker, progress.advances, buffers)
 
 
 def not_asked_until(progress: Progress, now_us: int) -> Progress:

@@ -19,7 +19,7 @@ FORMAT = 1
 END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
-Kind = Literal["fence", "batch", "tick", "feed", "reset", "rescale"]
+Kind = Literal["fence", "batch", "tick", "feed", "reset"]
 Ids = tuple[int, int]
 """Checkpoint ids from the first to the last, both inclusive."""
 
@@ -54,7 +54,10 @@ class OperatorState(msgspec.Struct, frozen=True):
     ``inputs``: the streams and operators it reads. ``watermark_us`` is exclusive, None while undefined; where windows
     are of offsets it is an offset, and ``origins`` are those the input had. ``progress`` is the state of the
     watermark's sources, ``advances`` that of their CTIs, ``buffers`` that of their buffers. ``due_us``: the
-    processing time at which something is due without input.
+    processing time at which something is due without input. ``types``: of the input columns that are read.
+
+    ``since``: the checkpoint from which it is configured so. ``gone_us``: windows up to this end were forgotten under
+    settings before; ``closed_us``: those up to this end had been closed, until the next checkpoint that is no fence.
     """
 
     configuration: dict[str, Any]
@@ -69,6 +72,10 @@ class OperatorState(msgspec.Struct, frozen=True):
     advances: dict[str, Any] = {}
     buffers: dict[str, Any] | None = None
     due_us: int | None = None
+    types: dict[str, str] = {}
+    since: int = 0
+    gone_us: int | None = None
+    closed_us: int | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -115,11 +122,6 @@ class Manifest(msgspec.Struct, frozen=True):
     def abandons(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint does not count any more, as this one sees it."""
         return any(first <= checkpoint_id <= last for first, last in self.abandoned)
-
-    @property
-    def partitions(self) -> int:
-        """How many state partitions each operator has."""
-        return len(next(iter(self.operators.values())).partitions)
 
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""

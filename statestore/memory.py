@@ -29,6 +29,10 @@ class MemoryStore:
         self._expired: dict[str, int] = {}
         self._applied = Applied()
 
+    def serves(self, specs: Sequence[TableSpec]) -> bool:
+        """Whether it holds these tables, in this form."""
+        return list(self._specs.values()) == list(specs)
+
     @property
     def applied(self) -> Applied:
         """The sequence and lineage id last applied."""

@@ -70,7 +70,7 @@ def _open_memory(
 ) -> MemoryStore:
     # Out of the cache while it moves: what fails on the way is not found there again.
     store = _memory.pop(identity, None)
-    if store is None or not _catch_up(store, objects, specs, base):
+    if store is None or not store.serves(specs) or not _catch_up(store, objects, specs, base):
         store = MemoryStore(specs)
         _rebuild(store, config, objects, specs, base)
     _memory[identity] = store
@@ -162,10 +162,7 @@ def _catch_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], b
         if have.sequence < base.floor:
             return False
         newer = [ref for ref in base.files if ref.last > have.sequence]
-        # Where a partition begins with files of others, nothing but what follows names its own beginning.
-        known = any(ref.segment == have.lineage and ref.last == have.sequence for ref in base.files) or (
-            have.lineage != "" and any(ref.previous == have.lineage for ref in newer)
-        )
+        known = any(ref.segment == have.lineage and ref.last == have.sequence for ref in base.files)
         if not known or any(ref.first <= have.sequence for ref in newer):
             return False
         by_last = sorted(newer, key=lambda ref: ref.last)

@@ -21,13 +21,21 @@ TIME = pa.timestamp("us", tz="UTC")
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     """A column: its name, Arrow type as text, role (for tools that know no windows) and combiner.
 
-    Combiners of one column: ``replace`` (the newest), ``sum``, ``min``, ``max``, ``append`` (lists).
+    Combiners of one column: ``replace`` (the newest), ``sum``, ``min``, ``max``, ``append`` (lists). ``identity`` is
+    what it keeps for life, its first name where none is given: files that were written under another name, or when
+    another column had this one, are told apart by it (`statestore.evolved`).
     """
 
     name: str
     type: str
     role: str = ""
     combiner: str = "replace"
+    identity: str = ""
+
+    @property
+    def lasting(self) -> str:
+        """Its identity."""
+        return self.identity or self.name
 
     @property
     def arrow(self) -> pa.DataType:
@@ -55,10 +63,6 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     The expiry column holds integers, times or dates. It is a key column, leading or not, or a value column; with
     a value column the table takes puts only, because a row that has expired may not be merged into.
-
-    ``spread`` are the key columns by whose hash rows go to state partitions; with none all rows are in the first
-    partition, and without it (None) the table cannot be divided anew. Rows of a ``shared`` table do not say whose
-    they are: when partitions are divided anew each has those of all it is made of, as merges where columns combine.
     """
 
     name: str
@@ -66,12 +70,11 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     values: tuple[Column, ...]
     expiry: str | None = None
     groups: tuple[Group, ...] = ()
-    spread: tuple[str, ...] | None = None
-    shared: bool = False
 
     def __post_init__(self) -> None:
         names = [column.name for column in (*self.key, *self.values)]
-        if len(set(names)) != len(names):
+        lasting = {column.lasting for column in (*self.key, *self.values)}
+        if len(set(names)) != len(names) or len(lasting) != len(names):
             raise UsageError("column names of a table must differ", code="table-columns", table=self.name)
         if taken := [name for name in names if name.startswith("__")]:
             raise UsageError(
@@ -87,10 +90,6 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
                 raise UsageError(
                     "a key column cannot have this type", code="key-type", column=column.name, type=column.type
                 )
-        if self.spread and not self.shared and not set(self.spread) <= set(self.key_names):
-            raise UsageError(
-                "rows are spread by columns of their key", code="table-columns", table=self.name, spread=self.spread
-            )
         self._check_expiry()
         self._check_combiners()
 
@@ -135,11 +134,6 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     def grouped(self) -> frozenset[str]:
         """Value columns that combine in a group."""
         return frozenset(name for group in self.groups for name in group.columns)
-
-    @property
-    def combines(self) -> bool:
-        """Whether a merge does anything but replace."""
-        return bool(self.groups) or any(column.combiner != "replace" for column in self.values)
 
     @property
     def expires_by_key(self) -> bool:

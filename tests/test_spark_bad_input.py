@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,10 +182,11 @@ def test_the_checkpoint_of_another_job(spark: SparkSession, stopped: Path, finis
 
 
 def test_a_changed_configuration_shows_the_difference(spark: SparkSession, stopped: Path, finished: Path) -> None:
-    error = refused(spark, stopped, finished / "input", job().late("1 minute", keep=["id"]))
+    error = refused(spark, stopped, finished / "input", replace(job(), key=("k", "id")))
     assert isinstance(error, IncompatibleError)
     assert error.code == "configuration-changed"
-    assert error.context["changed"] == {"allowed_lateness": "'30 seconds' -> '1 minute'"}
+    assert error.context["changed"]["key"] == "['k'] -> ['k', 'id']"
+    assert error.context["why"]["key"] == "state is kept by key"
 
 
 def test_a_damaged_state_file_stops_the_query_and_loses_nothing(

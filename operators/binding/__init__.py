@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from operators.binding.columns import check_event_time, input_columns, key_field, present
@@ -28,6 +30,11 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False)
 
     ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
     """
+    plan = _bound(description, schema, signed=signed)
+    return plan if plan.renames == description.renames else replace(plan, renames=description.renames)
+
+
+def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
     if signed and not isinstance(description, Unioned):
         check_signed(description)
     if isinstance(description, Deduplicated):

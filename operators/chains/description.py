@@ -49,6 +49,10 @@ class Chain(Runnable):
         """Names of the streams it reads, in the order in which they are first named."""
         return list(dict.fromkeys(name for names in self.inputs for name in names if name not in self.names))
 
+    def renamed(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
+        """Raises `UsageError`: each operator says it for itself."""
+        raise UsageError("say it of the operator whose names have changed", code="renamed")
+
     def watermark(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
         """Raises `UsageError`: each operator that reads a stream says it for itself."""
         raise UsageError("say it of the operator that reads the stream", code="chain-watermark")

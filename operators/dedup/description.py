@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from operators.durations import Span, span_us, text_of
+from operators.evolution.renames import SAME_NAMES, Renames
 from operators.runnable import Runnable, checked_name
 from operators.watermarks import Watermarks
 from statestore.errors import UsageError
@@ -22,6 +23,7 @@ class Deduplicated(Runnable):
     watermark_delay_us: int
     name: str
     watermarks: Watermarks | None = None
+    renames: Renames = SAME_NAMES
 
     def describe(self) -> dict[str, Any]:
         """The configuration as a manifest holds it."""

@@ -69,7 +69,7 @@ def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
     behind = (ends <= at.before) & before
     passing = ~behind & (ends <= at.after) & after
     over = (ends <= plan.closed_at(at.after)) & after
-    closing = over & ~((ends <= plan.closed_at(at.before)) & before)
+    closing = over & ~((ends <= plan.closed_before(at.before)) & before)
     return Phases(behind, passing, over, closing, (ends <= plan.forgotten(at.after)) & after)
 
 

@@ -100,7 +100,7 @@ def _timed(plan: GeneralPlan, view: StateView, at: Moments) -> pa.Table:
 def _spans(plan: GeneralPlan, at: Moments) -> list[tuple[int, int]]:
     """Ranges of window ends, as (after, up to), that this step passes: on time, and closing."""
     spans = [(at.before, at.after)] if at.after > at.before else []
-    low, high = plan.closed_at(at.before), plan.closed_at(at.after)
+    low, high = plan.closed_before(at.before), plan.closed_at(at.after)
     late = (low, min(high, at.before))
     return [*spans, late] if late[1] > late[0] else spans
 

@@ -55,6 +55,11 @@ class GeneralPlan(Plan):
     """A plan with triggers, for any kind of window."""
 
     @property
+    def succeeds(self) -> bool:
+        """Whether all of the state is another plan's."""
+        return False
+
+    @property
     def by_number(self) -> bool:
         """Whether windows are of messages, not of time."""
         return isinstance(self.kind, Counted)
@@ -131,9 +136,8 @@ class GeneralPlan(Plan):
         start, end = self._bounds
         if self.sessions or self.by_number:
             expiry = END if self.sessions else None
-            key = (*self.key_columns, start)
-            return TableSpec(GROUPS, key, (end, *values), expiry, self.state_groups, self.spread)
-        return TableSpec(GROUPS, (end, start, *self.key_columns), values, END, self.state_groups, self.spread)
+            return TableSpec(GROUPS, (*self.key_columns, start), (end, *values), expiry, self.state_groups)
+        return TableSpec(GROUPS, (end, start, *self.key_columns), values, END, self.state_groups)
 
     @cached_property
     def arriving(self) -> TableSpec:
@@ -164,26 +168,22 @@ class GeneralPlan(Plan):
     @cached_property
     def ends(self) -> TableSpec:
         """Sessions by their end."""
-        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END, spread=self.spread)
+        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END)
 
     @cached_property
     def counted(self) -> TableSpec:
         """Messages so far, per key."""
-        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count"),), spread=self.spread)
+        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count"),))
 
     @cached_property
     def clock(self) -> TableSpec:
         """Groups by the processing time at which they are due."""
-        return TableSpec(CLOCK, self._due_key, (), "due", spread=self.spread)
+        return TableSpec(CLOCK, (Column("due", "int64"), *self.key_columns, *self._bounds), (), "due")
 
     @cached_property
     def marks(self) -> TableSpec:
         """Groups by the watermark at which they are due before their end."""
-        return TableSpec(MARKS, self._due_key, (), "due", spread=self.spread)
-
-    @property
-    def _due_key(self) -> tuple[Column, ...]:
-        return (Column("due", "int64"), *self.key_columns, *self._bounds)
+        return TableSpec(MARKS, (Column("due", "int64"), *self.key_columns, *self._bounds), (), "due")
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from operators.durations import Span, span_us, text_of
+from operators.evolution.renames import SAME_NAMES, Renames
 from operators.joins.choices import Kept, Update, every, keep
 from operators.joins.names import SIDES
 from operators.joins.sense import check_join
@@ -54,6 +55,7 @@ class Joined(Sided):
     late_updates: tuple[Update | None, Update | None]
     retained: tuple[Kept | None, Kept | None]
     watermarks: Watermarks | None = None
+    renames: Renames = SAME_NAMES
 
     @property
     def sides(self) -> Sides:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from operators.aggregates import list_
 from operators.description import Windowed
 from operators.durations import Span, span_us, text_of
+from operators.evolution.renames import SAME_NAMES, Renames
 from operators.runnable import checked_name
 from operators.sides import AT, LEFT, RIGHT, SIDE, Sided, Sides
 from operators.watermarks import Watermarks
@@ -66,6 +67,7 @@ class Unioned(Sided):
     delays_us: tuple[int, ...]
     name: str
     watermarks: Watermarks | None = None
+    renames: Renames = SAME_NAMES
 
     @property
     def sides(self) -> Sides:
@@ -97,6 +99,7 @@ class SessionJoined(Sided):
     offsets: tuple[str | None, str | None] = (None, None)
     origins: tuple[str | None, str | None] = (None, None)
     watermarks: Watermarks | None = None
+    renames: Renames = SAME_NAMES
 
     @property
     def sides(self) -> Sides:

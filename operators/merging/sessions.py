@@ -54,11 +54,6 @@ class SessionJoinPlan(Plan):
         """Their names."""
         return [column.name for column in self.key_columns]
 
-    @property
-    def spread(self) -> tuple[str, ...]:
-        """The key, as tables have it."""
-        return tuple(self.group_keys) if self.key_fields else ()
-
     @cached_property
     def equal(self) -> tuple[Column, ...]:
         """Columns by which rows pair up, as tables call them."""
@@ -116,23 +111,17 @@ class SessionJoinPlan(Plan):
         """Who has been here, of sides that name offsets."""
         stores = {side: self.stores[side] for side in self.identified}
         until = (Column(UNTIL, "int64"),)
-        spread, shared = self.spread, bool(self.spread)
-        return {
-            side: TableSpec(store.seen.name, store.seen.key, until, UNTIL, spread=spread, shared=shared)
-            for side, store in stores.items()
-        }
+        return {side: TableSpec(store.seen.name, store.seen.key, until, UNTIL) for side, store in stores.items()}
 
     @cached_property
     def sessions(self) -> TableSpec:
         """Sessions by their start."""
-        key = (*self.key_columns, self._bounds[0])
-        return TableSpec(SESSIONS, key, (self._bounds[1],), END, spread=self.spread)
+        return TableSpec(SESSIONS, (*self.key_columns, self._bounds[0]), (self._bounds[1],), END)
 
     @cached_property
     def ends(self) -> TableSpec:
         """Sessions by their end."""
-        key = (self._bounds[1], *self.key_columns, self._bounds[0])
-        return TableSpec(ENDS, key, (), END, spread=self.spread)
+        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END)
 
     @property
     def _bounds(self) -> tuple[Column, Column]:
@@ -141,8 +130,7 @@ class SessionJoinPlan(Plan):
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows there were."""
-        key, count = (Column(SIDE, "string"),), (Column("count", "int64", combiner="max"),)
-        return TableSpec(NUMBERED, key, count, spread=self.spread, shared=bool(self.spread))
+        return TableSpec(NUMBERED, (Column(SIDE, "string"),), (Column("count", "int64"),))
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -204,7 +192,6 @@ class SessionJoinPlan(Plan):
             session=self.key_columns,
             origin=str(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
-            spread=self.spread,
         )
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from operators.general.panes import values_of
 from operators.transition import BEGINNING_US, END_US, KINDS, TIMINGS, Moments, Transition, constant
 from statestore.changes import Lookup, TableChanges
 from statestore.fold import combine
@@ -28,7 +29,7 @@ def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments
     """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
     low, high = at.before, max(at.before, at.after)
     on_time = _fire_on_time(plan, view, partials, low, high) if high > low else None
-    closed_bound, fired_bound, slice_bound = _bounds(plan, high)
+    closed_bound, fired_bound, slice_bound = bounds(plan, high)
     late = _fire_late(plan, view, partials, low, closed_bound)
     panes: list[pa.Table] = []
     counters: dict[str, int] = {}
@@ -53,7 +54,7 @@ def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments
 def whole_windows(plan: SlicePlan, view: StateView, after_us: int) -> pa.Table:
     """Windows that end after ``after_us``, whether they have fired or not, with ``window_start``; for people."""
     stored = view.scan(plan.slices.name, folded=False)
-    rows = _by_window(plan, pa.concat_tables([plan.slices.schema.empty_table(), *stored]), after_us, END_US)
+    rows = by_window(plan, pa.concat_tables([plan.slices.schema.empty_table(), *stored]), after_us, END_US)
     starts = pa.array(_times(rows["window_end"]) - plan.windows.size).cast(TIME)
     return rows.add_column(0, "window_start", starts)
 
@@ -66,10 +67,10 @@ def _fire_on_time(plan: SlicePlan, view: StateView, partials: pa.Table, low: int
     lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
     stored = view.scan(plan.slices.name, lower, upper, folded=False)
     rows = pa.concat_tables([plan.slices.schema.empty_table(), *stored, own])
-    return _by_window(plan, rows, low, high) if rows.num_rows else None
+    return by_window(plan, rows, low, high) if rows.num_rows else None
 
 
-def _by_window(plan: SlicePlan, rows: pa.Table, low: int, high: int) -> pa.Table:
+def by_window(plan: SlicePlan, rows: pa.Table, low: int, high: int) -> pa.Table:
     """Slices combined per window and key, of the windows with ``low < end <= high``."""
     spec = plan.windows_spec
     if plan.windows.tumbles:
@@ -92,12 +93,12 @@ def _fire_late(
     touching = partials.filter(pa.array(first_ends <= low)) if bool((first_ends <= low).any()) else None
     if touching is None:
         return None
-    news = _by_window(plan, _fold_up(plan, touching), plan.forgotten(low), low)
+    news = by_window(plan, _fold_up(plan, touching), plan.forgotten(low), low)
     if not news.num_rows:
         return None
     keys = news.select(plan.fired.key_names)
     fired = view.lookup(plan.fired.name, keys)
-    values = news if plan.mode == "discarding" else _whole_windows(plan, view, keys, partials)
+    values = news if plan.mode == "discarding" else values_of_windows(plan, view, keys, partials).rows
     # Numbered after the last ones; 0 where the window never fired.
     number = pc.fill_null(pc.add(fired.rows["pane"], 1), 0)
     values = _finished(plan, values)
@@ -124,8 +125,9 @@ def _retractions(plan: SlicePlan, fired: Lookup) -> pa.Table:
     return pa.table(columns, schema=plan.pane_schema)
 
 
-def _whole_windows(plan: SlicePlan, view: StateView, keys: pa.Table, partials: pa.Table) -> pa.Table:
+def values_of_windows(plan: SlicePlan, view: StateView, keys: pa.Table, partials: pa.Table | None = None) -> Lookup:
     """The full value of each (window, key) in ``keys``, in their order: stored slices and this batch's."""
+    partials = plan.slices.schema.empty_table() if partials is None else partials
     index, ends = plan.windows.slices_of(_times(keys["window_end"]))
     wanted = keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
     both = (view.lookup(plan.slices.name, wanted), align(plan.slices, wanted, _fold_up(plan, partials)))
@@ -136,7 +138,7 @@ def _whole_windows(plan: SlicePlan, view: StateView, keys: pa.Table, partials: p
     spec = plan.windows_spec
     rows = pa.concat_tables([spec.conform(part) for part in parts])
     whole = combine(spec, rows.take(pa.array(np.argsort(place, kind="stable"))))
-    return align(spec, keys, whole).rows
+    return align(spec, keys, whole)
 
 
 def _fold_up(plan: SlicePlan, partials: pa.Table) -> pa.Table:
@@ -145,10 +147,11 @@ def _fold_up(plan: SlicePlan, partials: pa.Table) -> pa.Table:
 
 def _finished(plan: SlicePlan, values: pa.Table) -> pa.Table:
     """The results of windows with these partials, beside window end and key."""
-    found = values.select(plan.fired.key_names)
-    for aggregate in plan.aggregates:
-        found = found.append_column(aggregate.name, aggregate.finish(values))
-    return found
+    results = values_of(plan, values)
+    return pa.table(
+        [*values.select(plan.fired.key_names).columns, *results.columns],
+        names=[*plan.fired.key_names, *results.column_names],
+    )
 
 
 def _panes(
@@ -201,7 +204,7 @@ def _after(column: str | None, rows: pa.Table, bound: int | None) -> pa.Table | 
     return rows.filter(pa.array(keep)) if keep.any() else None
 
 
-def _bounds(plan: SlicePlan, watermark: int) -> tuple[int | None, int | None, int | None]:
+def bounds(plan: SlicePlan, watermark: int) -> tuple[int | None, int | None, int | None]:
     """Up to which window end windows take no more events, and are not kept; up to which slice end slices are not."""
     if watermark == BEGINNING_US:
         return None, None, None

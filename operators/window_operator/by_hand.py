@@ -25,9 +25,8 @@ from operators.watermarks import Progress, at_least, mark_of
 from operators.window_operator.overlay import Overlay
 from operators.window_operator.step import Stepped
 from recovery.checkpoint import Checkpoint
-from recovery.manifest import END_OF_TIME_US, Kind, Manifest
+from recovery.manifest import END_OF_TIME_US, Kind
 from recovery.presence import Presence
-from statestore.errors import IncompatibleError
 from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
@@ -78,12 +77,7 @@ class ByHand(ABC, Generic[P]):
         self._plan = plan
         self._store = store or Parquet()
         self._job = Job.begin(
-            alone(plan),
-            Checkpoint.open_or_create(checkpoint),
-            self._store,
-            partitions=1,
-            check=_check_whole,
-            hook=hook,
+            alone(plan), Checkpoint.open_or_create(checkpoint), self._store, partitions=1, hook=hook, evolves=False
         )
         head = self._job.head
         self._presence = Presence(self._job.checkpoint, head.epoch)
@@ -218,8 +212,9 @@ class ByHand(ABC, Generic[P]):
             head, plan = self._job.head, self._plan
             objects = self._job.checkpoint.objects
             identity = f"{objects.root}/{head.job_id}/{plan.name}/0/1"
-            store = self._open.enter_context(open_store(self._store, objects, identity, plan.tables, self._base))
-            self._state = Overlay(store, plan.tables)
+            tables = self._job.tables(plan.name)
+            store = self._open.enter_context(open_store(self._store, objects, identity, tables, self._base))
+            self._state = Overlay(store, tables)
         return self._state
 
     def _adopt(self, state: Overlay, step: Stepped, messages: int) -> None:
@@ -252,7 +247,7 @@ class ByHand(ABC, Generic[P]):
     def _written(self, since: Since, base: PartitionState) -> PartitionResult:
         plan, objects, attempt = self._plan, self._job.checkpoint.objects, uuid.uuid4().hex
         sequence = self._job.head.id + 1
-        log = PartitionLog(objects, plan.tables, self._store, plan.name, 0, 1, attempt)
+        log = PartitionLog(objects, self._job.tables(plan.name), self._store, plan.name, 0, 1, attempt)
         return PartitionResult(
             operator=plan.name,
             partition=0,
@@ -289,12 +284,3 @@ def _file(
     objects: Objects, folder: str, tables: tuple[pa.Table, ...], sequence: int, attempt: str
 ) -> tuple[FileRef, ...]:
     return write_output(objects, folder, pa.concat_tables(tables) if tables else None, sequence, attempt)
-
-
-def _check_whole(head: Manifest | None) -> None:
-    if head is not None and head.partitions != 1:
-        raise IncompatibleError(
-            "an operator that is fed by hand has one state partition: run tidemark rescale with --partitions 1",
-            code="by-hand-partitions",
-            found=head.partitions,
-        )

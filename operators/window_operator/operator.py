@@ -152,8 +152,9 @@ class WindowOperator(ByHand[OperatorPlan]):
         rejected = self._rejected()
         base = self._base
         left = msgspec.structs.replace(base, files=tuple(ref for ref in base.files if ref.table != lost))
-        with open_store(Parquet(), self._job.checkpoint.objects, "", self._plan.tables, left) as store:
-            self._state = Overlay(store, self._plan.tables)
+        tables = self._job.tables(self._plan.name)
+        with open_store(Parquet(), self._job.checkpoint.objects, "", tables, left) as store:
+            self._state = Overlay(store, tables)
             for batch in batches:
                 self._state.apply(put_back(self._plan, self._state, as_table(batch), rejected))
             self._flush(base=left)

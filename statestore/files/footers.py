@@ -28,8 +28,11 @@ PARSED = 8
 
 @dataclass(frozen=True)
 class Footer:
-    """What a folded file says at its end: where its blocks are, the last key of each (also as rows), their sizes."""
+    """What a folded file says at its end: where its blocks are, the last key of each (also as rows), their sizes;
+    and the table as it was when the file was written.
+    """
 
+    written: TableSpec
     metadata: pq.FileMetaData
     index: pa.Table
     ends: list[Key]

@@ -21,6 +21,7 @@ from statestore.arrowtypes import positions
 from statestore.changes import DELETE, Layer
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
+from statestore.evolved import readable, through
 from statestore.objects import Objects
 from statestore.tables import TableSpec
 
@@ -35,11 +36,6 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     ``root`` says below which root it lies, see `Objects.at`: 0 is the checkpoint's own. ``tail`` is
     ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not want to read the
     whole.
-
-    A file that was written before the state was divided anew stands in each partition that takes some of it:
-    ``share`` numbers, from 1 and oldest first, the lists of files that a partition took over (0: its own). Of such a
-    file only rows with a key hash in ``hashes`` (half-open; None: all) count, and of these only what was above
-    ``expired``, the bound that held where it came from (None: all).
     """
 
     path: str
@@ -56,9 +52,6 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     expiry_max: int | None = None
     tail: str = ""
     root: int = 0
-    share: int = 0
-    hashes: tuple[int, int] | None = None
-    expired: int | None = None
 
 
 Level: TypeAlias = tuple[FileRef, ...]
@@ -79,13 +72,8 @@ class PartitionState(msgspec.Struct, frozen=True):
 
 
 def levels_of(files: Sequence[FileRef]) -> list[Level]:
-    """The files of one table by level: those of one level begin with the same checkpoint, and came together."""
-    return [tuple(level) for _, level in groupby(files, key=lambda ref: (ref.share, ref.first))]
-
-
-def taken_over(levels: Sequence[Level]) -> int:
-    """How many levels were there before the state was divided anew: the oldest ones."""
-    return sum(level[0].share > 0 for level in levels)
+    """The files of one table by level: those of one level begin with the same checkpoint."""
+    return [tuple(level) for _, level in groupby(files, key=lambda ref: ref.first)]
 
 
 class SegmentName(msgspec.Struct, frozen=True):
@@ -158,9 +146,10 @@ def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]
     data = read_verified(objects, ref)
     try:
         reader = pa.ipc.open_file(pa.BufferReader(data))
-        check_described(spec, ref, reader.schema.metadata or {})
+        written = check_described(spec, ref, reader.schema.metadata or {})
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-        return [_layer(spec, pa.Table.from_batches([batch])) for batch in batches if batch.num_rows]
+        tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
+        return [_layer(spec, through(written, spec, rows)) for rows in tables]
     except (pa.ArrowInvalid, OSError, KeyError) as error:
         raise damaged(ref, str(error)) from error
 
@@ -184,8 +173,11 @@ def _whole(data: pa.Buffer, ref: FileRef) -> bool:
     return bool(data.size == ref.bytes and checksum(data) == ref.checksum)
 
 
-def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, bytes]) -> None:
-    """Raise `IncompatibleError` for another format, `CorruptionError` for a file of somewhere else."""
+def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, bytes]) -> TableSpec:
+    """The table as it was when the file was written, which may be an older form of ``spec``.
+
+    Raises `IncompatibleError` for another format, `CorruptionError` for a file of somewhere else.
+    """
     says = {key.decode(): value.decode() for key, value in metadata.items() if key != b"ARROW:schema"}
     if says.get("tidemark.format") != FORMAT:
         raise IncompatibleError(
@@ -198,7 +190,7 @@ def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, byte
     expected = {name: str(getattr(ref, name)) for name in ("kind", "segment", "previous", "first", "last")}
     found = {name: says.get(name, "") for name in expected}
     table = msgspec.json.decode(says.get("table", "null"), type=TableSpec | None)
-    if found != expected or table != spec:
+    if found != expected or table is None or not readable(table, spec):
         raise CorruptionError(
             "a state file is not the one that the manifest means: restore it or an older checkpoint",
             code="file-foreign",
@@ -206,6 +198,7 @@ def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, byte
             expected=expected if found != expected else spec.name,
             found=found if found != expected else table and table.name,
         )
+    return table
 
 
 def missing(objects: Objects, ref: FileRef) -> CorruptionError:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from statestore.changes import DELETE, MERGE, PUT, Layer
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, NotFoundError
+from statestore.evolved import through
 from statestore.files import footers
 from statestore.files.footers import Footer
 from statestore.files.segments import (
@@ -228,10 +229,12 @@ class SortedFile:
 
     def _read_blocks(self, blocks: Sequence[int]) -> list[pa.Table]:
         op = [] if self._ref.kind == "snapshot" else [OP]
-        schema, metadata = pa.schema([*op, *self._spec.schema]), self._found.metadata
+        written, metadata = self._found.written, self._found.metadata
+        schema = pa.schema([*op, *written.schema])
         with self._input() as source:
             file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
-            return [file.read_row_group(block, use_threads=False).cast(schema) for block in blocks]
+            read = [file.read_row_group(block, use_threads=False).cast(schema) for block in blocks]
+            return [through(written, self._spec, rows) for rows in read]
 
     def _once_more(self, read: Callable[[], T]) -> T:
         """What a first reading finds damaged may be this host's copy: without it, once more."""
@@ -270,11 +273,11 @@ class SortedFile:
             if checksum(tail) != expected:
                 raise damaged(self._ref, "its footer does not match the manifest")
             metadata = pq.read_metadata(pa.BufferReader(tail))
-            check_described(self._spec, self._ref, metadata.metadata or {})
-            index = _unpack(metadata.metadata[INDEX.encode()])
+            written = check_described(self._spec, self._ref, metadata.metadata or {})
+            index = _unpack(metadata.metadata[INDEX.encode()]).rename_columns(self._spec.key_names)
         columns = [[plain(value) for value in column] for column in index.columns]
         sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-        return Footer(metadata, index, list(zip(*columns, strict=True)), sizes)
+        return Footer(written, metadata, index, list(zip(*columns, strict=True)), sizes)
 
     @contextmanager
     def _input(self) -> Iterator[pa.NativeFile]:

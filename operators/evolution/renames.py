@@ -1,0 +1,55 @@
+"""What is called otherwise now than in the checkpoint that a description continues. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statestore.errors import UsageError
+
+Pairs = tuple[tuple[str, str], ...]
+"""Old names with new ones."""
+
+_NAMING = ("event_time", "key", "origin", "column", "by", "columns", "ledger_columns", "on", "gap_column", "flag")
+"""Settings that name columns of the input, wherever they stand in a configuration."""
+
+
+@dataclass(frozen=True)
+class Renames:
+    """Aggregates and input columns with other names than before. A start that finds them done passes them over: they
+    are about the past, and no part of the configuration.
+    """
+
+    aggregates: Pairs = ()
+    columns: Pairs = ()
+
+
+SAME_NAMES = Renames()
+
+
+def given_renames(aggregates: Mapping[str, str] | None, columns: Mapping[str, str] | None) -> Renames:
+    """As a user gives them. Raises `UsageError` where it is not said what becomes of what."""
+    for pairs in (aggregates or {}, columns or {}):
+        twice = sorted(set(pairs) & set(pairs.values()))
+        if twice or len(set(pairs.values())) != len(pairs):
+            raise UsageError(
+                "each name becomes one other, which is nobody's old name: rename step by step",
+                code="renamed",
+                found=dict(pairs),
+            )
+    return Renames(tuple((aggregates or {}).items()), tuple((columns or {}).items()))
+
+
+def in_force(pairs: Pairs, stored: Collection[str], wanted: Collection[str]) -> dict[str, str]:
+    """Those that are still to be done: the checkpoint knows the old name and not the new one, which is wanted."""
+    return {old: new for old, new in pairs if old in stored and new not in stored and new in wanted}
+
+
+def told_anew(told: Any, columns: Mapping[str, str], *, naming: bool = False) -> Any:
+    """A part of a configuration with the new names of columns."""
+    if isinstance(told, dict):
+        return {name: told_anew(value, columns, naming=name in _NAMING) for name, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [told_anew(value, columns, naming=naming) for value in told]
+    return columns.get(told, told) if naming and isinstance(told, str) else told

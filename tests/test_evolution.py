@@ -1,0 +1,324 @@
+"""A job that is changed between two runs: its panes against brute force over what the documents promise."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from operators import count, every_element, max_, mean, min_, session, set_, sliding, sum_, tumbling, windowed
+from operators.description import Windowed
+from recovery.checkpoint import Checkpoint
+from statestore.errors import IncompatibleError
+from statestore.store import Memory, Parquet, RocksDB, StoreConfig
+from tests.conftest import forget
+
+BATCHES, CHANGED = 8, 4
+Row = dict[str, Any]
+Shown = dict[tuple[Any, ...], Row]
+FUNCTIONS: dict[str, Callable[[list[int]], Any]] = {
+    "count": len,
+    "sum": sum,
+    "min": min,
+    "max": max,
+    "mean": lambda values: sum(values) / len(values),
+    "set": lambda values: sorted(set(values)),
+}
+EMPTY = {"count": 0, "set": []}
+KINDS = {
+    "tumbling": tumbling("20 seconds"),
+    "sliding": sliding("30 seconds", "10 seconds"),
+    "session": session("4 seconds"),
+}
+
+
+def events(seed: int) -> list[list[Row]]:
+    """Ten seconds a batch, up to forty late; nothing is later than the lateness allows."""
+    chance = random.Random(seed)
+    return [
+        [
+            {"t": max(0, 10 * number + chance.randrange(10) - chance.choice((0, 0, 0, 15, 40))), "k": k, "v": v}
+            for k, v in ((chance.choice("ab"), chance.randrange(-9, 9)) for _ in range(15))
+        ]
+        for number in range(1, BATCHES + 1)
+    ]
+
+
+def tables(rows: list[list[Row]], value: str = "v", kind: pa.DataType | None = None) -> list[pa.Table]:
+    fields = [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), (value, kind or pa.int32())]
+    schema = pa.schema(fields)
+    return [
+        pa.table(
+            [[datetime.fromtimestamp(one["t"], UTC) for one in part], *([one[n] for one in part] for n in "kv")],
+            schema=schema,
+        )
+        for part in rows
+    ]
+
+
+def first(kind: str, mode: Any = "accumulating") -> Windowed:
+    began = windowed(event_time="t", key="k").window(KINDS[kind]).late("100 seconds").accumulation(mode)
+    return began.aggregate(n=count(), total=sum_("v"), low=min_("v"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is described after the change, and how that is computed: by column its function, from which batch on, and
+    what it was called.
+    """
+
+    change: Callable[[Windowed], Windowed]
+    columns: dict[str, tuple[str, int, str | None]]
+    value: str = "v"
+    kind: pa.DataType = field(default_factory=pa.int32)
+
+
+OLD: dict[str, tuple[str, int, str | None]] = {
+    "n": ("count", 0, "n"),
+    "total": ("sum", 0, "total"),
+    "low": ("min", 0, "low"),
+}
+
+
+def without(described: Windowed, *names: str) -> Windowed:
+    return replace(described, aggregates=tuple(one for one in described.aggregates if one[0] not in names))
+
+
+CASES = {
+    "added": Case(
+        lambda d: d.aggregate(high=max_("v"), average=mean("v"), seen=set_("v"), m=count("v")),
+        OLD
+        | {
+            "high": ("max", CHANGED, None),
+            "average": ("mean", CHANGED, None),
+            "seen": ("set", CHANGED, None),
+            "m": ("count", CHANGED, None),
+        },
+    ),
+    "removed": Case(lambda d: without(d, "total"), {name: one for name, one in OLD.items() if name != "total"}),
+    "renamed": Case(
+        lambda d: without(d, "total").aggregate(s=sum_("v")).renamed(aggregates={"total": "s"}),
+        {"n": OLD["n"], "low": OLD["low"], "s": ("sum", 0, "total")},
+    ),
+    "swapped": Case(
+        lambda d: (
+            without(d, "total", "low").aggregate(s=sum_("v"), total=max_("v")).renamed(aggregates={"total": "s"})
+        ),
+        {"n": OLD["n"], "s": ("sum", 0, "total"), "total": ("max", CHANGED, None)},
+    ),
+    "column": Case(
+        lambda d: without(d, "total", "low").aggregate(total=sum_("w"), low=min_("w")).renamed(columns={"v": "w"}),
+        OLD,
+        "w",
+    ),
+    "widened": Case(lambda d: d, OLD, kind=pa.int64()),
+    "all": Case(
+        lambda d: (
+            without(d, "n", "low").aggregate(least=min_("v"), seen=set_("v")).renamed(aggregates={"low": "least"})
+        ),
+        {"total": OLD["total"], "least": ("min", 0, "low"), "seen": ("set", CHANGED, None)},
+        kind=pa.int64(),
+    ),
+    "early": Case(lambda d: d.trigger(early=every_element()), OLD),
+    "early and added": Case(
+        lambda d: d.trigger(early=every_element()).aggregate(high=max_("v")),
+        OLD | {"high": ("max", CHANGED, None)},
+    ),
+    "lateness": Case(lambda d: d.late("2 minutes").retain("4 minutes"), OLD),
+}
+
+
+def windows_of(kind: str, rows: Sequence[Row]) -> list[tuple[int, int, str, list[int]]]:
+    """Start, end and key of each window, and the places of its events."""
+    found: dict[tuple[int, int, str], list[int]] = {}
+    if kind == "session":
+        for key in "ab":
+            own = sorted((one["t"], place) for place, one in enumerate(rows) if one["k"] == key)
+            parts: list[list[tuple[int, int]]] = []
+            for time, place in own:
+                if parts and time < parts[-1][-1][0] + 4:
+                    parts[-1].append((time, place))
+                else:
+                    parts.append([(time, place)])
+            for part in parts:
+                found[part[0][0], part[-1][0] + 4, key] = [place for _, place in part]
+    else:
+        size, slide = (20, 20) if kind == "tumbling" else (30, 10)
+        for place, one in enumerate(rows):
+            for start in range(one["t"] // slide * slide - size + slide, one["t"] + 1, slide):
+                found.setdefault((start, start + size, one["k"]), []).append(place)
+    return [(*window, sorted(places)) for window, places in found.items()]
+
+
+def expected(kind: str, rows: list[list[Row]], columns: dict[str, tuple[str, int, str | None]]) -> Shown:
+    """The last value of each window and column."""
+    flat = [one | {"batch": number} for number, part in enumerate(rows) for one in part]
+    result: Shown = {}
+    for start, end, key, places in windows_of(kind, flat):
+        values = {}
+        for name, (function, since, _) in columns.items():
+            own = [flat[place]["v"] for place in places if flat[place]["batch"] >= since]
+            values[name] = FUNCTIONS[function](own) if own else EMPTY.get(function)
+        result[start, end, key] = values
+    return result
+
+
+def standing(parts: Sequence[pa.Table], mode: str, names: dict[str, str | None]) -> tuple[Shown, set[Any]]:
+    """What stands at the end, and which windows showed something after the change. What is taken back must stand as
+    it is taken back: with its own values, and nulls in columns that were not there.
+    """
+    stands: Shown = {}
+    touched = set()
+    for number, part in enumerate(parts):
+        for row in part.to_pylist():
+            key = (_second(row["window_start"]), _second(row["window_end"]), row["k"])
+            if number:
+                touched.add(key)
+                values = {name: row[name] for name in names}
+            else:
+                values = {name: row[old] if old else None for name, old in names.items()}
+            if row["kind"] == "retract":
+                assert stands.pop(key) == values
+            else:
+                assert mode != "retracting" or key not in stands
+                stands[key] = values
+    return stands, touched
+
+
+def _second(moment: datetime) -> int:
+    return int(moment.timestamp())
+
+
+def check(tmp_path: Path, kind: str, mode: str, case: Case, store: StoreConfig, seed: int = 0) -> None:
+    rows, before = events(seed), first(kind, mode)
+    after = case.change(before)
+    old = before.standalone(checkpoint=tmp_path / "cp", store=store, partitions=2).run(tables(rows)[:CHANGED])
+    forget()
+    job = after.standalone(checkpoint=tmp_path / "cp", store=store, partitions=2)
+    new = job.run(tables(rows, case.value, case.kind), drain=True)
+    assert not set(case.columns) - set(new.column_names)
+    names = {name: was for name, (_, _, was) in case.columns.items()}
+    stands, touched = standing([old, new], mode, names)
+    wanted = expected(kind, rows, case.columns)
+    assert stands.keys() >= wanted.keys()
+    if (kind, mode) != ("session", "accumulating"):  # there nothing takes back what became part of another session
+        assert stands.keys() == wanted.keys()
+    for key, values in wanted.items():
+        for name, (_, since, _) in case.columns.items():
+            if key in touched or not since:
+                assert stands[key][name] == values[name], (key, name)
+
+
+LONG = os.environ.get("TIDEMARK_LONG")
+MODES = ["accumulating", "retracting"]
+PAIRS = [(kind, mode) for kind in KINDS for mode in MODES]
+COMBINED = PAIRS if LONG else [PAIRS[0], PAIRS[3], PAIRS[5]]
+
+
+@pytest.mark.parametrize(("kind", "mode"), COMBINED)
+@pytest.mark.parametrize("case", CASES)
+def test_a_changed_job_shows_what_is_promised(tmp_path: Path, case: str, kind: str, mode: str) -> None:
+    check(tmp_path, kind, mode, CASES[case], Parquet(max_levels=2))
+
+
+@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+@pytest.mark.parametrize("case", CASES if LONG else ["all", "early and added"])
+@pytest.mark.parametrize("kind", ["sliding", "session"] if LONG else ["sliding"])
+def test_in_every_store(tmp_path: Path, case: str, kind: str, store: str) -> None:
+    config = Memory(max_levels=2) if store == "memory" else RocksDB(cache_dir=str(tmp_path / "db"), max_levels=2)
+    check(tmp_path, kind, "retracting", CASES[case], config, seed=1)
+
+
+def test_the_manifest_says_since_when(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows, before = tables(events(0)), first("tumbling")
+    before.standalone(checkpoint=tmp_path).run(rows[:2])
+    after = before.aggregate(high=max_("v"))
+    after.standalone(checkpoint=tmp_path).run(rows[:3])
+    after.standalone(checkpoint=tmp_path).run(rows[:4])
+    head = Checkpoint.open(tmp_path).head()
+    assert head is not None
+    operator = head.manifest.operators["windows"]
+    assert (operator.since, operator.types["v"]) == (4, "int32")
+    assert [(c.name, c.identity) for c in operator.tables[0].values] == [
+        ("n", ""),
+        ("total", ""),
+        ("low", ""),
+        ("high", "__4.high"),
+    ]
+    assert [line for line in caplog.messages if "aggregate high" in line] == [
+        "checkpoint 4: operator windows: aggregate high: None -> {'function': 'max', 'column': 'v'} "
+        "(windows that have begun compute it over what comes from now on)"
+    ]
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def die(moment: str, _checkpoint_id: int) -> None:
+    if moment == "before-manifest":
+        raise Killed
+
+
+def test_a_crash_behind_the_fence_of_a_change_and_the_way_back(tmp_path: Path) -> None:
+    rows, before = events(2), first("tumbling", "retracting")
+    after = CASES["added"].change(before)
+    parts = [before.standalone(checkpoint=tmp_path).run(tables(rows)[:CHANGED])]
+    for _ in range(2):
+        crashing = after.standalone(checkpoint=tmp_path)
+        crashing._hook = die
+        with pytest.raises(Killed):
+            crashing.run(tables(rows))
+    parts.append(after.standalone(checkpoint=tmp_path).run(tables(rows)[: CHANGED + 2]))
+    # The old description is a change too: what was added is removed.
+    parts.append(before.standalone(checkpoint=tmp_path).run(tables(rows), drain=True))
+    stands, _ = standing(
+        [pa.concat_tables([part.select(parts[0].column_names) for part in parts])],
+        "retracting",
+        {name: name for name in OLD},
+    )
+    assert stands == expected("tumbling", rows, OLD)
+
+
+def test_an_aggregate_that_comes_back_begins_anew(tmp_path: Path) -> None:
+    rows, before = events(3), first("tumbling")
+    for stop, described in ((2, before), (4, without(before, "total")), (6, before)):
+        before_last = described.standalone(checkpoint=tmp_path, store=Parquet(max_levels=2)).run(tables(rows)[:stop])
+    last = before.standalone(checkpoint=tmp_path, store=Parquet(max_levels=2)).run(tables(rows), drain=True)
+    stands, touched = standing(
+        [pa.table(before_last).slice(0, 0), last], "accumulating", {"total": "total", "n": "n"}
+    )
+    wanted = expected("tumbling", rows, {"total": ("sum", 4, "total"), "n": ("count", 0, "n")})
+    assert touched
+    assert stands == {key: values for key, values in wanted.items() if key in touched}
+
+
+REFUSED: dict[str, tuple[Callable[[Windowed], Windowed], list[str]]] = {
+    "size": (lambda d: d.window(tumbling("10 seconds")), ["window"]),
+    "kind": (lambda d: d.window(session("10 seconds")), ["table ends", "table fired", "table groups"]),
+    "key": (lambda d: replace(d, key=()), ["key"]),
+    "event time": (lambda d: replace(d, event_time="u"), ["event_time"]),
+    "function": (lambda d: without(d, "total").aggregate(total=max_("v")), ["aggregate total"]),
+    "composite": (lambda d: replace(d, triggers=replace(d.triggers, when=every_element())), ["triggers"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_state_cannot_follow_is_shown_and_nothing_happens(tmp_path: Path, name: str) -> None:
+    rows = [part.append_column("u", part["t"]) for part in tables(events(0))]
+    described, (change, shown) = first("tumbling"), REFUSED[name]
+    described.standalone(checkpoint=tmp_path).run(rows[:3])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(IncompatibleError) as caught:
+        change(described).standalone(checkpoint=tmp_path).run(rows)
+    assert caught.value.code == "configuration-changed"
+    assert set(shown) & set(caught.value.context["changed"])
+    assert caught.value.context["changed"].keys() == caught.value.context["why"].keys()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
