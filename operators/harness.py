@@ -54,7 +54,7 @@ class Harness:
         *,
         store: StoreConfig | None = None,
         folder: str | os.PathLike[str] | None = None,
-        partitions: int = 1,
+        partitions: int | None = None,
         generate: bool = True,
     ) -> None:
         self._description, self._schema, self._partitions = description, schema, partitions

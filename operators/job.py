@@ -34,6 +34,7 @@ from recovery.manifest import (
 )
 from recovery.policy import Policy
 from recovery.repair import opened
+from recovery.rescale import check_partitions
 from statestore.errors import UsageError, invariant
 from statestore.store import StoreConfig
 from statestore.tables import TableSpec
@@ -76,7 +77,8 @@ class Job:
         checkpoint: Checkpoint,
         store: StoreConfig,
         *,
-        partitions: int,
+        partitions: int | None,
+        otherwise: int = 1,
         check: Callable[[Manifest | None], None] = lambda _head: None,
         hook: Hook = no_hook,
         policy: Policy = Policy(),  # noqa: B008  immutable
@@ -87,6 +89,7 @@ class Job:
 
         Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) where the
         ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
+        ``partitions`` are those of a new checkpoint, ``otherwise`` where none are asked for.
         """
         newest = opened(checkpoint, policy, partial(check_followed, graph, evolves=evolves))
         head = newest.manifest if newest else None
@@ -97,11 +100,13 @@ class Job:
         if policy.second == "refuse":
             check_idle(checkpoint, instead='Policy(second="takeover")')
         if head is None or taken is None:
-            _check_partitions(partitions)
+            partitions = otherwise if partitions is None else partitions
+            check_partitions(partitions)
             manifest = _first(graph, checkpoint, partitions)
         else:
             graph = taken.graph
             invariant(newest is not None, "a head has a checksum")
+            _warn_of_other(partitions, head, checkpoint)
             manifest = msgspec.structs.replace(
                 head,
                 id=head.id + 1,
@@ -312,9 +317,16 @@ def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
     )
 
 
-def _check_partitions(partitions: int) -> None:
-    if not 1 <= partitions <= 1 << 15:
-        raise UsageError("state has between 1 and 32768 partitions", code="partitions", found=partitions)
+def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:
+    if partitions not in (None, head.partitions):
+        log.warning(
+            "partitions=%d is for a new checkpoint, this one has %d: stop the job and run tidemark rescale %s "
+            "--partitions %d --confirm to divide its state anew",
+            partitions,
+            head.partitions,
+            checkpoint.objects.root,
+            partitions,
+        )
 
 
 def _latest(a: int | None, b: int | None) -> int | None:

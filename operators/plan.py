@@ -99,6 +99,11 @@ class Plan(ABC):
         return [field.name for field in self.key_fields]
 
     @property
+    def spread(self) -> tuple[str, ...]:
+        """The columns of state tables by which rows go to state partitions, as `prepare` sends them."""
+        return tuple(self.key_names)
+
+    @property
     def never_null(self) -> list[str]:
         """The columns that reject a row by a null, beside its time and place."""
         return self.key_names

@@ -165,6 +165,7 @@ def _store(spec: TableSpec, layout: str, session: list[str], equal: list[str]) -
         time=columns[MESSAGE_TIME].type,
         origin=columns[ORIGIN].type,
         name=spec.name,
+        spread=spec.spread,
     )
     invariant(found.messages == spec, "messages lie in the table they were told to", table=spec.name)
     return found

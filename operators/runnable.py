@@ -95,10 +95,11 @@ class Runnable(ABC):
 
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
         DataFrame of panes and their checkpoint id, in ascending id, at least once each; without one, panes
-        are in the checkpoint's pane files, exactly once. ``partitions`` of state are fixed by the first start
-        (default: Spark's default parallelism). Every ``tick`` (default: 1 second) time goes on without a batch too,
-        where it makes a difference: idle sources, watermarks and triggers by processing time. ``policy`` says what
-        the start does when another driver runs this checkpoint, or the newest one is damaged.
+        are in the checkpoint's pane files, exactly once. ``partitions`` of state are those of the first start
+        (default: Spark's default parallelism), until ``tidemark rescale``. Every ``tick`` (default: 1 second) time
+        goes on without a batch too, where it makes a difference: idle sources, watermarks and triggers by processing
+        time. ``policy`` says what the start does when another driver runs this checkpoint, or the newest one is
+        damaged.
         """
         from operators.spark.query import SparkJob
 
@@ -119,10 +120,12 @@ class Runnable(ABC):
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
         sink: ArrowSink | None = None,
-        partitions: int = 1,
+        partitions: int | None = None,
         policy: Policy | None = None,
     ) -> Standalone:
-        """The same computation in this process, over batches of Arrow data, with the same checkpoint format."""
+        """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
+        default with one partition of state.
+        """
         from operators.standalone import Standalone
 
         return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions, policy=policy or Policy())

@@ -43,7 +43,7 @@ class Standalone:
         checkpoint: str,
         store: StoreConfig,
         sink: ArrowSink | None,
-        partitions: int,
+        partitions: int | None,
         hook: Hook = no_hook,
         policy: Policy | None = None,
     ) -> None:

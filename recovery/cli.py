@@ -10,6 +10,8 @@ from recovery.commands import checking as checking
 from recovery.commands import history as history
 from recovery.commands import looking as looking
 from recovery.commands import reading as reading
+from recovery.commands import reporting as reporting
+from recovery.commands import rescaling as rescaling
 from recovery.commands import resetting as resetting
 from recovery.commands.app import app as app
 from statestore.errors import DataError, NotFoundError, TidemarkError

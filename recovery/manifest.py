@@ -19,7 +19,7 @@ FORMAT = 1
 END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
-Kind = Literal["fence", "batch", "tick", "feed", "reset"]
+Kind = Literal["fence", "batch", "tick", "feed", "reset", "rescale"]
 Ids = tuple[int, int]
 """Checkpoint ids from the first to the last, both inclusive."""
 
@@ -122,6 +122,11 @@ class Manifest(msgspec.Struct, frozen=True):
     def abandons(self, checkpoint_id: int) -> bool:
         """Whether a checkpoint does not count any more, as this one sees it."""
         return any(first <= checkpoint_id <= last for first, last in self.abandoned)
+
+    @property
+    def partitions(self) -> int:
+        """How many state partitions each operator has."""
+        return len(next(iter(self.operators.values())).partitions)
 
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""

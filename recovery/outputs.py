@@ -9,7 +9,10 @@ from statestore.files.segments import FileRef
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one checkpoint: pane files, ledger files, when it was made; of a Spark batch, what it read."""
+    """Of one checkpoint: pane files, ledger files, when it was made; of a Spark batch, what it read.
+
+    ``spark`` also where Spark's log was written anew: then it has the list of all files read until then.
+    """
 
     id: int
     created_us: int
@@ -24,5 +27,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def output_of(manifest: Manifest) -> Output:
     """What this checkpoint put out."""
-    spark = manifest.spark if manifest.kind == "batch" else None
+    spark = manifest.spark
+    if spark is not None and manifest.kind != "batch" and spark.read_ref is None:  # it is another one's
+        spark = None
     return Output(manifest.id, manifest.created_us, manifest.panes, manifest.late, spark)

@@ -15,6 +15,7 @@ import msgspec
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.forging import Entries, Hook, check_stateless, files_read, finish, no_hook, store_read
 from recovery.manifest import Ids, Manifest
+from recovery.verify import file_finding, files_of
 from statestore.errors import CorruptionError, NotFoundError
 
 
@@ -55,12 +56,13 @@ def reset(checkpoint: Checkpoint, to: int, *, hook: Hook = no_hook) -> Reset:
 def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     """What `reset` would publish now; nothing is changed.
 
-    Raises `NotFoundError` or `CorruptionError` where ``to`` cannot be read, `IncompatibleError` where Spark's own
-    checkpoint cannot go back with it.
+    Raises `NotFoundError` or `CorruptionError` where ``to`` or a file of it is not there or cut, and
+    `IncompatibleError` where Spark's own checkpoint cannot go back with it.
     """
     check_stateless(checkpoint.objects)
     ids = checkpoint.ids()
     chosen = _chosen(checkpoint, to, ids)
+    _check_there(checkpoint, chosen.manifest)
     newest = ids[-1]
     readable = dict(_readable(checkpoint, [one for one in ids if one >= to]))
     # A damaged manifest may have been a fence or a reset: its epoch is taken.
@@ -114,6 +116,19 @@ def _chosen(checkpoint: Checkpoint, to: int, ids: list[int]) -> Head:
             "this checkpoint was collected: choose one that is still there", code="collected", id=to, oldest=ids[0]
         )
     return checkpoint.read(to)
+
+
+def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
+    """That its files are there, whole by their sizes."""
+    for ref in files_of(chosen):
+        if (wrong := file_finding(checkpoint, ref, chosen.id, read=False)) is not None:
+            raise CorruptionError(
+                f"a file of this checkpoint cannot be used ({wrong.why}): choose another one, "
+                "or the newest that is whole (tidemark repair ROOT --to newest-good)",
+                code="reset-damaged",
+                id=chosen.id,
+                path=wrong.path,
+            )
 
 
 def _readable(checkpoint: Checkpoint, ids: list[int]) -> Iterator[tuple[int, Manifest]]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState
+from statestore.files.segments import FileRef
 
 Row = dict[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,7 +39,7 @@ def size_text(count: int) -> str:
 
 def brief(manifest: Manifest) -> Row:
     """One checkpoint in a line."""
-    files = [ref for op in manifest.operators.values() for part in op.partitions for ref in part.files]
+    files = state_files(manifest)
     return {
         "id": manifest.id,
         "kind": "drained" if manifest.drained else manifest.kind,
@@ -51,6 +52,17 @@ def brief(manifest: Manifest) -> Row:
         "state_files": len(files),
         "state_bytes": sum(ref.bytes for ref in files),
     }
+
+
+def state_files(manifest: Manifest) -> list[FileRef]:
+    """The files that hold the state, each once: partitions share some after a rescale."""
+    refs = (ref for op in manifest.operators.values() for part in op.partitions for ref in part.files)
+    return list({(ref.root, ref.path): ref for ref in refs}.values())
+
+
+def shared_files(operator: OperatorState) -> int:
+    """How many files an operator's partitions have taken over, and not folded yet."""
+    return len({(ref.root, ref.path) for part in operator.partitions for ref in part.files if ref.share})
 
 
 def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
@@ -100,6 +112,7 @@ def partitions(operator: OperatorState) -> list[Row]:
             "files": len(state.files),
             "rows": sum(ref.rows for ref in state.files),
             "bytes": sum(ref.bytes for ref in state.files),
+            "taken_over": sum(ref.share > 0 for ref in state.files),
             "sequence": state.sequence,
             "lineage": state.lineage[:8] or None,
         }

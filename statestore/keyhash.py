@@ -37,6 +37,11 @@ def partition_of(keys: pa.Table, partitions: int) -> npt.NDArray[np.int64]:
     return ((hashes * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)
 
 
+def hash_range(partition: int, partitions: int) -> tuple[int, int]:
+    """The hashes of one state partition of so many, half-open."""
+    return -(-(partition << 32) // partitions), -(-((partition + 1) << 32) // partitions)
+
+
 def key_hash(keys: pa.Table) -> npt.NDArray[np.uint32]:
     """crc32 of each row's canonical key text. Shape ``(rows,)``, uint32. Keys must hold no null."""
     hashes = np.full(keys.num_rows, 0xFFFFFFFF, np.uint32)

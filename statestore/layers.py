@@ -84,14 +84,18 @@ def alive(spec: TableSpec, rows: pa.Table, expired: int | None) -> pa.Table:
     """Folded rows, without those that have expired. A row with a null in its expiry column never does."""
     if expired is None or spec.expiry is None or not rows.num_rows:
         return rows
-    column = rows[spec.expiry]
-    if column.null_count:
-        known = positions(pc.drop_null(column)) > expired
-        keep = np.ones(rows.num_rows, bool)
-        keep[np.asarray(column.is_valid())] = known
-    else:
-        keep = positions(column) > expired
+    keep = living(rows[spec.expiry], expired)
     return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def living(expiry: pa.ChunkedArray, expired: int) -> npt.NDArray[np.bool_]:
+    """Which rows have not expired; one with a null never does."""
+    keep = np.ones(len(expiry), bool)
+    if expiry.null_count:
+        keep[np.asarray(expiry.is_valid())] = positions(pc.drop_null(expiry)) > expired
+    else:
+        keep = positions(expiry) > expired
+    return keep
 
 
 def folded(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> pa.Table:

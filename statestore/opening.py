@@ -162,7 +162,10 @@ def _catch_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], b
         if have.sequence < base.floor:
             return False
         newer = [ref for ref in base.files if ref.last > have.sequence]
-        known = any(ref.segment == have.lineage and ref.last == have.sequence for ref in base.files)
+        # Where a partition begins with files of others, nothing but what follows names its own beginning.
+        known = any(ref.segment == have.lineage and ref.last == have.sequence for ref in base.files) or (
+            have.lineage != "" and any(ref.previous == have.lineage for ref in newer)
+        )
         if not known or any(ref.first <= have.sequence for ref in newer):
             return False
         by_last = sorted(newer, key=lambda ref: ref.last)

@@ -63,6 +63,10 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     The expiry column holds integers, times or dates. It is a key column, leading or not, or a value column; with
     a value column the table takes puts only, because a row that has expired may not be merged into.
+
+    ``spread`` are the key columns by whose hash rows go to state partitions; with none all rows are in the first
+    partition, and without it (None) the table cannot be divided anew. Rows of a ``shared`` table do not say whose
+    they are: when partitions are divided anew each has those of all it is made of, as merges where columns combine.
     """
 
     name: str
@@ -70,6 +74,8 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     values: tuple[Column, ...]
     expiry: str | None = None
     groups: tuple[Group, ...] = ()
+    spread: tuple[str, ...] | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
         names = [column.name for column in (*self.key, *self.values)]
@@ -90,6 +96,10 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
                 raise UsageError(
                     "a key column cannot have this type", code="key-type", column=column.name, type=column.type
                 )
+        if self.spread and not self.shared and not set(self.spread) <= set(self.key_names):
+            raise UsageError(
+                "rows are spread by columns of their key", code="table-columns", table=self.name, spread=self.spread
+            )
         self._check_expiry()
         self._check_combiners()
 
@@ -134,6 +144,11 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     def grouped(self) -> frozenset[str]:
         """Value columns that combine in a group."""
         return frozenset(name for group in self.groups for name in group.columns)
+
+    @property
+    def combines(self) -> bool:
+        """Whether a merge does anything but replace."""
+        return bool(self.groups) or any(column.combiner != "replace" for column in self.values)
 
     @property
     def expires_by_key(self) -> bool:

@@ -5,17 +5,26 @@ way. It reads on: every event is there once, and with the same cut of the input 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from operators import Policy
-from recovery.checkpoint import Checkpoint
+from recovery.checkpoint import Checkpoint, manifest_path
+from recovery.forging import finish
 from recovery.manifest import Manifest
 from recovery.reset import reset
+from recovery.spark_log import SparkLog, check_agreement, load_files
 from recovery.verify import verify
+from statestore.errors import CorruptionError, IncompatibleError
 from tests.spark_inputs import job, sample, write
 from tests.test_cli import tidemark
 from tests.test_spark_job import output, stream
@@ -94,3 +103,103 @@ def test_rewound_over_a_drain(spark: SparkSession, made: Path, tmp_path: Path) -
     shutil.copytree(made / "whole", tmp_path / "root")
     reset(Checkpoint.open(tmp_path / "root"), of_batch(tmp_path / "root", 6))
     goes_on(spark, made, tmp_path / "root")
+
+
+def flipped(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(bytes(data))
+
+
+def state_file(root: Path) -> Path:
+    """The newest state file that the newest checkpoint names."""
+    head = Checkpoint.open(root).head()
+    assert head is not None
+    refs = [ref for part in head.manifest.operators["job"].partitions for ref in part.files]
+    return root / max(refs, key=lambda ref: ref.last).path
+
+
+def manifest_flipped(root: Path) -> None:
+    flipped(root / manifest_path(BEFORE + 1), 300)
+
+
+def state_cut(root: Path) -> None:
+    os.truncate(state_file(root), 40)
+
+
+@pytest.mark.parametrize("damage", [manifest_flipped, state_cut])
+def test_repaired(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
+    damage(root)
+    damaged = {path: path.read_bytes() for path in (root / "manifests").iterdir()}
+    dry = tidemark("repair", root, "--to", "newest-good", "--json")
+    assert dry.returncode == 0, dry.stderr
+    plan = json.loads(dry.stdout)
+    assert [one["kind"] for one in plan["findings"]] == ["manifest" if damage is manifest_flipped else "file"]
+    assert {path: path.read_bytes() for path in (root / "manifests").iterdir()} == damaged
+    assert tidemark("repair", root, "--to", "newest-good", "--confirm").returncode == 0
+    assert damaged.items() <= {path: path.read_bytes() for path in (root / "manifests").iterdir()}.items()
+    again = tidemark("repair", root, "--to", "newest-good")
+    assert (again.returncode, again.stdout) == (0, "nothing to repair\n")
+    goes_on(spark, made, root)
+
+
+def test_a_start_stops_at_a_damaged_manifest_and_names_the_repair(
+    spark: SparkSession, made: Path, root: Path
+) -> None:
+    manifest_flipped(root)
+    with pytest.raises(CorruptionError, match=f"tidemark repair {root} --to newest-good"):
+        run(spark, made / "input", root, drain=True)
+
+
+def test_a_start_falls_back_when_told_to(
+    spark: SparkSession, made: Path, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flipped(state_file(root), 200)
+    with caplog.at_level(logging.WARNING, "tidemark"):
+        goes_on(spark, made, root, Policy(damaged="reset"))
+    said = "\n".join(caplog.messages)
+    assert f"back to checkpoint {BEFORE}, the newest that is whole; abandoned: {BEFORE + 1}" in said
+
+
+def gone(root: Path) -> None:
+    shutil.rmtree(root / "spark")
+
+
+def older(root: Path) -> None:
+    for path in ("offsets", "commits", "sources/0"):
+        for number in (BEFORE - 1, BEFORE - 2):
+            (root / "spark" / path / str(number)).unlink()
+
+
+def newer(root: Path) -> None:
+    for number in (BEFORE, BEFORE + 1):
+        (root / manifest_path(number)).unlink()
+
+
+@pytest.mark.parametrize("damage", [gone, older, newer])
+def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
+    damage(root)
+    with pytest.raises(IncompatibleError, match="--resync-spark"):
+        run(spark, made / "input", root, drain=True)
+    had = {path.name for path in (root / "spark").rglob("*")}
+    assert tidemark("repair", root, "--resync-spark").returncode == 0
+    assert {path.name for path in (root / "spark").rglob("*")} == had
+    assert tidemark("repair", root, "--resync-spark", "--confirm").returncode == 0
+    assert {path.name for path in (root / "spark-replaced").rglob("*")} >= had
+    again = tidemark("repair", root, "--resync-spark")
+    assert (again.returncode, again.stdout) == (0, "nothing to repair\n")
+    goes_on(spark, made, root)
+
+
+@pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-forged"])
+def test_killed_on_the_way_back(spark: SparkSession, made: Path, root: Path, moment: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.reset_child", str(root), str(of_batch(root, 1)), moment])
+    assert done.returncode == -signal.SIGKILL
+    if moment == "spark-half-forged":
+        goes_on(spark, made, root)
+        return
+    checkpoint = Checkpoint.open(root)
+    head = checkpoint.head()
+    assert head is not None
+    assert finish(checkpoint, head.manifest)
+    check_agreement(load_files(checkpoint.objects, head.manifest.spark), SparkLog(checkpoint.objects))

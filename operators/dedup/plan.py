@@ -27,7 +27,7 @@ class DedupPlan(Plan):
     @cached_property
     def seen(self) -> TableSpec:
         """Ids, and until which watermark each is remembered (int64 microseconds)."""
-        return TableSpec("seen", self.key_specs, (Column(UNTIL, "int64"),), UNTIL)
+        return TableSpec("seen", self.key_specs, (Column(UNTIL, "int64"),), UNTIL, spread=self.spread)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:

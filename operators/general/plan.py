@@ -136,8 +136,9 @@ class GeneralPlan(Plan):
         start, end = self._bounds
         if self.sessions or self.by_number:
             expiry = END if self.sessions else None
-            return TableSpec(GROUPS, (*self.key_columns, start), (end, *values), expiry, self.state_groups)
-        return TableSpec(GROUPS, (end, start, *self.key_columns), values, END, self.state_groups)
+            key = (*self.key_columns, start)
+            return TableSpec(GROUPS, key, (end, *values), expiry, self.state_groups, self.spread)
+        return TableSpec(GROUPS, (end, start, *self.key_columns), values, END, self.state_groups, self.spread)
 
     @cached_property
     def arriving(self) -> TableSpec:
@@ -168,22 +169,26 @@ class GeneralPlan(Plan):
     @cached_property
     def ends(self) -> TableSpec:
         """Sessions by their end."""
-        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END)
+        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END, spread=self.spread)
 
     @cached_property
     def counted(self) -> TableSpec:
         """Messages so far, per key."""
-        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count"),))
+        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count"),), spread=self.spread)
 
     @cached_property
     def clock(self) -> TableSpec:
         """Groups by the processing time at which they are due."""
-        return TableSpec(CLOCK, (Column("due", "int64"), *self.key_columns, *self._bounds), (), "due")
+        return TableSpec(CLOCK, self._due_key, (), "due", spread=self.spread)
 
     @cached_property
     def marks(self) -> TableSpec:
         """Groups by the watermark at which they are due before their end."""
-        return TableSpec(MARKS, (Column("due", "int64"), *self.key_columns, *self._bounds), (), "due")
+        return TableSpec(MARKS, self._due_key, (), "due", spread=self.spread)
+
+    @property
+    def _due_key(self) -> tuple[Column, ...]:
+        return (Column("due", "int64"), *self.key_columns, *self._bounds)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:

@@ -99,6 +99,11 @@ class JoinPlan(Plan):
         """Their names."""
         return [column.name for column in self.equal]
 
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """The key, as the sides' tables have it."""
+        return tuple(self.equal_names)
+
     @cached_property
     def stores(self) -> dict[str, MessageTables]:
         """The messages of each side."""
@@ -127,7 +132,7 @@ class JoinPlan(Plan):
         """Rows without a partner, of sides that are shown alone."""
         due = Column(DUE, "int64")
         return {
-            side: TableSpec(waiting(side), (due, *self.identity[side]), ())
+            side: TableSpec(waiting(side), (due, *self.identity[side]), (), spread=self.spread)
             for side in SIDES
             if self.joined.keeps(side)
         }
@@ -136,7 +141,9 @@ class JoinPlan(Plan):
     def alone(self) -> dict[str, TableSpec]:
         """Rows that were shown alone and may be taken back."""
         return {
-            side: TableSpec(alone(side), spec.key, (), DUE) for side, spec in self.waiting.items() if self.takes_back
+            side: TableSpec(alone(side), spec.key, (), DUE, spread=self.spread)
+            for side, spec in self.waiting.items()
+            if self.takes_back
         }
 
     @property
@@ -148,13 +155,16 @@ class JoinPlan(Plan):
     def held(self) -> TableSpec:
         """Pairs that wait for their update period."""
         order = (Column(name, "int64") for name in (DUE, PHASE, FIRST, SECOND, NUMBER))
-        values = (Column(field.name, str(field.type)) for field in self.pane_schema if field.name != "kind")
-        return TableSpec(HELD, tuple(order), tuple(values), DUE)
+        others = [field for field in self.pane_schema if field.name not in ("kind", *self.key_names)]
+        values = tuple(Column(field.name, str(field.type)) for field in others)
+        # The numbers are those of a state partition: without the key pairs of two might look alike in a third.
+        return TableSpec(HELD, (*order, *self.key_specs), values, DUE, spread=tuple(self.key_names))
 
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows there were."""
-        return TableSpec(NUMBERED, (Column("what", "string"),), (Column("count", "int64"),))
+        key, count = (Column("what", "string"),), (Column("count", "int64", combiner="max"),)
+        return TableSpec(NUMBERED, key, count, spread=self.spread, shared=bool(self.spread))
 
     @property
     def identified(self) -> tuple[str, ...]:
@@ -224,4 +234,5 @@ class JoinPlan(Plan):
             equal=self.equal,
             origin=str(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
+            spread=self.spread,
         )

@@ -39,7 +39,7 @@ def join_step(plan: JoinPlan, view: StateView, arriving: pa.Table, at: Moments) 
         shown, changes[HELD], due_us = hold(plan, view, met, first, at)
         pairs = [shown]
     if taken.numbers:
-        changes[NUMBERED] = TableChanges(put=_numbers(plan, taken))
+        changes[NUMBERED] = TableChanges(merge=_numbers(plan, taken))
     panes = pa.concat_tables([found.back, *pairs, found.shown])
     rejected = pa.concat_tables(taken.rejected) if taken.rejected else None
     return Transition(changes, panes, taken.counters, rejected, due_us)

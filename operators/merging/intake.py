@@ -68,7 +68,7 @@ def _number(plan: SessionJoinPlan, view: StateView, taken: Taken) -> None:
         counts.append(first + rows.num_rows)
         rows = rows.append_column(OFFSET, pa.array(np.arange(first, first + rows.num_rows)))
         taken.rows[side] = rows.append_column(ORIGIN, pa.array(np.zeros(rows.num_rows, np.int8)))
-    taken.changes[NUMBERED] = TableChanges(put=pa.table({SIDE: sides, "count": pa.array(counts, pa.int64())}))
+    taken.changes[NUMBERED] = TableChanges(merge=pa.table({SIDE: sides, "count": pa.array(counts, pa.int64())}))
 
 
 def _sound(plan: SessionJoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:

@@ -54,6 +54,11 @@ class SessionJoinPlan(Plan):
         """Their names."""
         return [column.name for column in self.key_columns]
 
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """The key, as tables have it."""
+        return tuple(self.group_keys) if self.key_fields else ()
+
     @cached_property
     def equal(self) -> tuple[Column, ...]:
         """Columns by which rows pair up, as tables call them."""
@@ -111,17 +116,23 @@ class SessionJoinPlan(Plan):
         """Who has been here, of sides that name offsets."""
         stores = {side: self.stores[side] for side in self.identified}
         until = (Column(UNTIL, "int64"),)
-        return {side: TableSpec(store.seen.name, store.seen.key, until, UNTIL) for side, store in stores.items()}
+        spread, shared = self.spread, bool(self.spread)
+        return {
+            side: TableSpec(store.seen.name, store.seen.key, until, UNTIL, spread=spread, shared=shared)
+            for side, store in stores.items()
+        }
 
     @cached_property
     def sessions(self) -> TableSpec:
         """Sessions by their start."""
-        return TableSpec(SESSIONS, (*self.key_columns, self._bounds[0]), (self._bounds[1],), END)
+        key = (*self.key_columns, self._bounds[0])
+        return TableSpec(SESSIONS, key, (self._bounds[1],), END, spread=self.spread)
 
     @cached_property
     def ends(self) -> TableSpec:
         """Sessions by their end."""
-        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END)
+        key = (self._bounds[1], *self.key_columns, self._bounds[0])
+        return TableSpec(ENDS, key, (), END, spread=self.spread)
 
     @property
     def _bounds(self) -> tuple[Column, Column]:
@@ -130,7 +141,8 @@ class SessionJoinPlan(Plan):
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows there were."""
-        return TableSpec(NUMBERED, (Column(SIDE, "string"),), (Column("count", "int64"),))
+        key, count = (Column(SIDE, "string"),), (Column("count", "int64", combiner="max"),)
+        return TableSpec(NUMBERED, key, count, spread=self.spread, shared=bool(self.spread))
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -192,6 +204,7 @@ class SessionJoinPlan(Plan):
             session=self.key_columns,
             origin=str(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
+            spread=self.spread,
         )
 
 

@@ -37,14 +37,15 @@ class SlicePlan(Plan):
         role = "window_end" if self.windows.tumbles else "slice_end"
         state = tuple(column for aggregate in self.aggregates for column in aggregate.state)
         key = (_time("slice_end", role), *self.key_specs)
-        return TableSpec(SLICES, key, state, "slice_end", self.state_groups)
+        return TableSpec(SLICES, key, state, "slice_end", self.state_groups, self.spread)
 
     @cached_property
     def fired(self) -> TableSpec:
         """The last pane of each window and key that may still fire again: its number and values."""
         results = tuple(Column(a.name, str(a.result_type), "result") for a in self.aggregates)
         last = Column("pane", "int64", "pane_index")
-        return TableSpec(FIRED, (_time("window_end", "window_end"), *self.key_specs), (last, *results), "window_end")
+        key = (_time("window_end", "window_end"), *self.key_specs)
+        return TableSpec(FIRED, key, (last, *results), "window_end", spread=self.spread)
 
     @property
     def exchanged(self) -> TableSpec:

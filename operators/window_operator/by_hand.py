@@ -25,8 +25,9 @@ from operators.watermarks import Progress, at_least, mark_of
 from operators.window_operator.overlay import Overlay
 from operators.window_operator.step import Stepped
 from recovery.checkpoint import Checkpoint
-from recovery.manifest import END_OF_TIME_US, Kind
+from recovery.manifest import END_OF_TIME_US, Kind, Manifest
 from recovery.presence import Presence
+from statestore.errors import IncompatibleError
 from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
@@ -77,7 +78,13 @@ class ByHand(ABC, Generic[P]):
         self._plan = plan
         self._store = store or Parquet()
         self._job = Job.begin(
-            alone(plan), Checkpoint.open_or_create(checkpoint), self._store, partitions=1, hook=hook, evolves=False
+            alone(plan),
+            Checkpoint.open_or_create(checkpoint),
+            self._store,
+            partitions=1,
+            check=_check_whole,
+            hook=hook,
+            evolves=False,
         )
         head = self._job.head
         self._presence = Presence(self._job.checkpoint, head.epoch)
@@ -284,3 +291,12 @@ def _file(
     objects: Objects, folder: str, tables: tuple[pa.Table, ...], sequence: int, attempt: str
 ) -> tuple[FileRef, ...]:
     return write_output(objects, folder, pa.concat_tables(tables) if tables else None, sequence, attempt)
+
+
+def _check_whole(head: Manifest | None) -> None:
+    if head is not None and head.partitions != 1:
+        raise IncompatibleError(
+            "an operator that is fed by hand has one state partition: run tidemark rescale with --partitions 1",
+            code="by-hand-partitions",
+            found=head.partitions,
+        )

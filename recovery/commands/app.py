@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from recovery.checkpoint import Checkpoint, Head
 from statestore.errors import NotFoundError
@@ -18,6 +19,9 @@ app = typer.Typer(
 
 Root = Annotated[str, typer.Argument(help="The folder that the job was given as checkpoint=.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Confirm = Annotated[bool, typer.Option("--confirm", help="Do it; without this, only say what would be done.")]
+Force = Annotated[bool, typer.Option("--force", help="Even beside a running driver, which is fenced.")]
+DRY = Text("nothing was changed: --confirm does it", style="dim")
 
 
 @app.callback()

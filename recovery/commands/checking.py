@@ -21,7 +21,7 @@ EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 """By the worst kind of what was found."""
 
 
-class _Verify(TyperCommand):
+class ReadData(TyperCommand):
     """``--read-data`` alone means all files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -41,7 +41,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-@app.command("verify", cls=_Verify, epilog="Example: tidemark verify /data/flights --read-data --spark-checkpoint")
+@app.command("verify", cls=ReadData, epilog="Example: tidemark verify /data/flights --read-data --spark-checkpoint")
 def verify_root(
     root: Root,
     read_data: Annotated[

@@ -15,7 +15,7 @@ from recovery.commands.app import AsJson, Root, app, chosen
 from recovery.fork import fork
 from recovery.manifest import Manifest, OperatorState
 from recovery.printing import emit, pairs, print_json, text
-from recovery.summary import Row, brief, full, partitions, progress, size_text, time_text
+from recovery.summary import Row, brief, full, partitions, progress, shared_files, size_text, time_text
 from statestore.errors import CorruptionError
 
 
@@ -90,6 +90,8 @@ def show(
         parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
     for name, operator in head.manifest.operators.items():
         parts += [f"\n[bold]operator {name}[/bold]", _configuration(operator), _partitions(operator)]
+        if shared := shared_files(operator):
+            parts.append(f"[dim]{shared:,} files shared after a rescale, each with all its rows above[/dim]")
     if head.manifest.totals:
         parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
     emit(*parts)

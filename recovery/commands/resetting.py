@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, app
+from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, app
 from recovery.commands.checking import findings_table
 from recovery.printing import bar, emit, pairs, print_json, text
 from recovery.repair import Repair, plan_repair, plan_resync, repair, resync, text_of
@@ -19,9 +19,6 @@ from recovery.reset import Reset
 from recovery.rewind import Replay, checkpoint_at, plan_replay, plan_rewind, rewind
 from statestore.errors import UsageError
 
-Confirm = Annotated[bool, typer.Option("--confirm", help="Do it; without this, only say what would be done.")]
-Force = Annotated[bool, typer.Option("--force", help="Even beside a running driver, which is fenced.")]
-DRY = Text("nothing was changed: --confirm does it", style="dim")
 LISTED = 20
 """How many checkpoints with panes a table names."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from statestore.files.segments import FileRef, Level
+from statestore.files.segments import FileRef, Level, taken_over
 from statestore.store import StoreConfig
 from statestore.tables import TableSpec
 
@@ -56,7 +56,7 @@ def live_levels(levels: Sequence[Level], spec: TableSpec, expired: int | None) -
     for level in levels:
         if kept and not spec.expires_by_key:
             kept.append(level)
-        elif left := tuple(ref for ref in level if not _gone(ref, expired)):
+        elif left := tuple(ref for ref in level if not (_gone(ref, expired) or _gone(ref, ref.expired))):
             kept.append(left)
     return kept
 
@@ -75,6 +75,8 @@ def plan(levels: Sequence[Level], config: StoreConfig, partition: int) -> list[F
     count, sizes = len(levels), [_bytes(level) for level in levels]
     if not count:
         return []
+    if old := taken_over(levels):
+        return _over_others(levels, old, config, partition)
     if sum(sizes) <= WORK_BYTES and _snapshot_due(levels, config, partition):
         return [Fold(0, count)]
     work = max(WORK_BYTES, sum(sizes) // WORK_SHARE)
@@ -86,6 +88,21 @@ def plan(levels: Sequence[Level], config: StoreConfig, partition: int) -> list[F
     if begun is not None and begun[1] - begun[0] > 1:
         folds.append(Fold(*begun, work + GROWTH * sizes[-1]))
     return folds
+
+
+def _over_others(levels: Sequence[Level], old: int, config: StoreConfig, partition: int) -> list[Fold]:
+    """What to fold while the oldest levels are shares of other partitions' files: these all at once, or not yet.
+
+    That makes a snapshot of our own, and nobody reads more of those files than is ours any more. A share counts with
+    the bytes of the whole file; when it is due is no more than a guess then.
+    """
+    count, sizes = len(levels), [_bytes(level) for level in levels]
+    base, logged = sum(sizes[:old]), sum(sizes[old:])
+    small = base + logged <= WORK_BYTES
+    if (small and count >= config.max_levels) or _grown(base, logged, config, partition):
+        return [Fold(0, count)]
+    own = _young_folds(levels[old:], sizes[old:], 0, max(WORK_BYTES, (base + logged) // WORK_SHARE), config)
+    return [Fold(fold.first + old, fold.last + old) for fold in own]
 
 
 def under_way(levels: Sequence[Level]) -> tuple[int, int] | None:
@@ -113,7 +130,11 @@ def _young_folds(
 
 def _snapshot_due(levels: Sequence[Level], config: StoreConfig, partition: int) -> bool:
     base = _bytes(levels[0]) if levels[0][0].kind == "snapshot" else 0
-    logged = sum(map(_bytes, levels)) - base
+    return _grown(base, sum(map(_bytes, levels)) - base, config, partition)
+
+
+def _grown(base: int, logged: int, config: StoreConfig, partition: int) -> bool:
+    """Whether the log over ``base`` has come to what makes a snapshot due."""
     stagger = 0.75 + (partition * _GOLDEN) % 1 / 2
     slow = (base + logged) > config.recovery_s * RESTORE_BYTES_PER_S and logged > base / 4
     return logged > 0 and (logged >= stagger * max(config.snapshot_bytes, GROWTH * base) or slow)

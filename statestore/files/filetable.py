@@ -15,6 +15,7 @@ import pyarrow as pa
 from statestore import layers as reading
 from statestore.changes import Layer, Lookup, Ranges
 from statestore.files.segments import FileRef, levels_of, read_segment
+from statestore.files.shares import Share
 from statestore.files.sortedfile import BLOCK_BYTES, SortedFile
 from statestore.keyrange import Cut, Key, KeyRange, plain
 from statestore.objects import Objects
@@ -80,7 +81,9 @@ class SegmentFile(Segment):
 
     def _held(self, keys: KeyRange) -> list[Layer]:
         if not self._read and _may_touch(self._spec, self._ref, keys):
-            self._layers, self._read = read_segment(self._objects, self._spec, self._ref), True
+            layers = read_segment(self._objects, self._spec, self._ref)
+            self._layers = Share(self._spec, self._ref).of(layers) if self._ref.share else layers
+            self._read = True
         return self._layers
 
 
@@ -105,8 +108,8 @@ def _may_touch(spec: TableSpec, ref: FileRef, keys: KeyRange) -> bool:
 class SortedFiles:
     """A level of folded files, read like one: each holds later keys than the one before it."""
 
-    def __init__(self, files: Sequence[SortedFile]) -> None:
-        self._files = list(files)
+    def __init__(self, files: Sequence[SortedFile], share: Share | None = None) -> None:
+        self._files, self._share = list(files), share
 
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
         """The last key of each block that ``keys`` touches, and the block's size in bytes."""
@@ -118,7 +121,8 @@ class SortedFiles:
         for file in self._files:
             for layer in file.layers(keys, wanted):
                 rows.setdefault(layer.op, []).append(layer.rows)
-        return [Layer(op, pa.concat_tables(parts), ordered=True) for op, parts in rows.items()]
+        layers = [Layer(op, pa.concat_tables(parts), ordered=True) for op, parts in rows.items()]
+        return self._share.of(layers) if self._share else layers
 
     def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
         """They are sorted."""
@@ -131,7 +135,8 @@ def open_sources(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) ->
         if level[0].kind == "changelog":
             sources += [SegmentFile(objects, spec, ref) for ref in level]
         else:
-            sources.append(SortedFiles([SortedFile(objects, spec, ref) for ref in level]))
+            share = Share(spec, level[0]) if level[0].share else None
+            sources.append(SortedFiles([SortedFile(objects, spec, ref) for ref in level], share))
     return sources
 
 

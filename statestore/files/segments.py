@@ -36,6 +36,11 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     ``root`` says below which root it lies, see `Objects.at`: 0 is the checkpoint's own. ``tail`` is
     ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not want to read the
     whole.
+
+    A file that was written before the state was divided anew stands in each partition that takes some of it:
+    ``share`` numbers, from 1 and oldest first, the lists of files that a partition took over (0: its own). Of such a
+    file only rows with a key hash in ``hashes`` (half-open; None: all) count, and of these only what was above
+    ``expired``, the bound that held where it came from (None: all).
     """
 
     path: str
@@ -52,6 +57,9 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     expiry_max: int | None = None
     tail: str = ""
     root: int = 0
+    share: int = 0
+    hashes: tuple[int, int] | None = None
+    expired: int | None = None
 
 
 Level: TypeAlias = tuple[FileRef, ...]
@@ -72,8 +80,13 @@ class PartitionState(msgspec.Struct, frozen=True):
 
 
 def levels_of(files: Sequence[FileRef]) -> list[Level]:
-    """The files of one table by level: those of one level begin with the same checkpoint."""
-    return [tuple(level) for _, level in groupby(files, key=lambda ref: ref.first)]
+    """The files of one table by level: those of one level begin with the same checkpoint, and came together."""
+    return [tuple(level) for _, level in groupby(files, key=lambda ref: (ref.share, ref.first))]
+
+
+def taken_over(levels: Sequence[Level]) -> int:
+    """How many levels were there before the state was divided anew: the oldest ones."""
+    return sum(level[0].share > 0 for level in levels)
 
 
 class SegmentName(msgspec.Struct, frozen=True):

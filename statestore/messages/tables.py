@@ -74,6 +74,8 @@ class MessageTables:
     time: str = str(TIME)
     origin: str = "string"
     name: str = "messages"
+    spread: tuple[str, ...] | None = None
+    """The columns by which messages go to state partitions, see `TableSpec`; None: they stay in one."""
 
     def __post_init__(self) -> None:
         if self.layout.by_session != bool(self.session) or ("eq" in self.layout.parts and not self.equal):
@@ -122,13 +124,14 @@ class MessageTables:
         """The messages themselves."""
         key = (*(column for part in self.layout.parts for column in self._parts[part]), self._origin)
         rest = [column for part in ("ts", "eq") if part not in self.layout.parts for column in self._parts[part]]
-        return TableSpec(self.name, key, (*rest, *self.payload), self.position)
+        return TableSpec(self.name, key, (*rest, *self.payload), self.position, spread=self.spread)
 
     @cached_property
     def seen(self) -> TableSpec:
         """The identity index: every message ever stored, until its position is forgotten."""
         place = Column("position", str(self.schema.field(self.position).type))
-        return TableSpec(f"{self.name}_seen", (*self._parts["offset"], self._origin), (place,), "position")
+        key, shared = (*self._parts["offset"], self._origin), bool(self.spread)
+        return TableSpec(f"{self.name}_seen", key, (place,), "position", spread=self.spread, shared=shared)
 
     @cached_property
     def marks(self) -> TableSpec:

@@ -1,0 +1,57 @@
+"""The verb that writes one HTML file about a checkpoint root."""
+
+from __future__ import annotations
+
+import webbrowser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import TaskID
+from rich.text import Text
+
+from recovery.commands.app import AsJson, Root, app
+from recovery.commands.checking import ReadData
+from recovery.printing import bar, emit, print_json
+from recovery.summary import size_text
+
+
+@app.command("report", cls=ReadData, epilog="Example: tidemark report /data/flights --output flights.html --last 200")
+def write(
+    root: Root,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    last: Annotated[int, typer.Option("--last", min=1, help="Only the newest so many checkpoints.")] = 500,
+    read_data: Annotated[
+        float,
+        typer.Option(
+            "--read-data", metavar="[PERCENT]", min=0, max=100, help="Read every byte, of all files or of so many."
+        ),
+    ] = 0.0,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One HTML file about a checkpoint root, to read without a network: is it whole, how fast, how late, how large.
+
+    An earlier report is replaced, no other file. What is damaged is a finding in it. Needs the extra `report`.
+    """
+    from recovery.report import write_report
+
+    with bar("reading") as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def seen(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        made = write_report(root, output, last=last, read_percent=read_data, seen=seen)
+    if as_json:
+        print_json(asdict(made))
+    else:
+        count = f"{made.findings:,} findings" if made.findings else "no findings"
+        emit(Text(f"{made.output}: {made.checkpoints:,} checkpoints, {count}, {size_text(made.bytes)}"))
+    if show:
+        webbrowser.open(output.resolve().as_uri())

@@ -1,0 +1,226 @@
+"""Charts as Vega-Lite specifications. Colours are names of the page's style sheet, so light and dark are its matter.
+
+Data goes in as values under fixed field names, never into expressions or field names; times as text, in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+Spec = dict[str, Any]
+
+SERIES = 8
+"""So many colours there are."""
+COLOURS = [f"var(--series-{number})" for number in range(1, SERIES + 1)]
+TIMES: Spec = {
+    "milliseconds": ".%L s",
+    "seconds": ":%S",
+    "minutes": "%H:%M",
+    "hours": "%H:%M",
+    "date": "%b %d",
+    "week": "%b %d",
+    "month": "%b %Y",
+    "quarter": "%b %Y",
+    "year": "%Y",
+}
+"""How an axis of times is labelled, by what has changed at a tick."""
+_TEMPORAL: Spec = {"type": "temporal", "scale": {"type": "utc"}, "axis": {"format": TIMES}}
+_DASHES = ([1, 0], [8, 5], [3, 4], [12, 4, 3, 4])
+"""Lines that lie on each other are all seen."""
+_LEGEND: Spec = {"title": None, "orient": "top", "symbolType": "square", "columns": 3, "labelLimit": 220}
+_SIZED: Spec = {"width": "container"}
+BYTES: Spec = {
+    "axis": {"labelExpr": "replace(format(datum.value, '~s'), regexp('([kMGT]?)$'), ' $1B')"},
+    "title": None,
+}
+COUNT: Spec = {"axis": {"format": "~s", "tickMinStep": 1}, "title": None}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its heading, a sentence on what it shows, and what to say where there is nothing to draw."""
+
+    title: str
+    about: str
+    spec: Spec | None
+    empty: str = "Nothing to show yet."
+
+
+@dataclass(frozen=True)
+class Span:
+    """The checkpoints that a chart is of: all charts of a page have the same axis."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """What the checkpoints ``first`` to ``last`` add to a series of a chart; ``text`` is how a person reads it."""
+
+    first: int
+    last: int
+    created: str
+    series: str
+    value: float
+    text: str
+
+
+def bars(values: Sequence[Value], series: Sequence[str], axis: Spec, span: Span) -> Spec | None:
+    """Stacked bars over checkpoints, in the order of ``series``. None where all is zero."""
+    if not any(value.value for value in values):
+        return None
+    encoding = {
+        "x": {"field": "from", **_checkpoints(span)},
+        "x2": {"field": "to"},
+        "y": {"field": "high", "type": "quantitative", **axis},
+        "y2": {"field": "low"},
+        **_coloured("series", series),
+        "tooltip": _tooltip("checkpoint", "created", "series", "text"),
+    }
+    return _chart(
+        _spans(values),
+        {"type": "rect", "clip": True, "stroke": "var(--card)", "strokeWidth": 0.5 if len(values) < 100 else 0},
+        encoding,
+        170,
+    )
+
+
+def lines(
+    values: Sequence[Value], series: Sequence[str], axis: Spec, span: Span, *, time: bool = False
+) -> Spec | None:
+    """Lines over checkpoints, with a point at each; of times where ``time`` says so, as milliseconds."""
+    if not values:
+        return None
+    kind: Spec = {**_TEMPORAL} if time else {"type": "quantitative"}
+    encoding = {
+        "x": {"field": "middle", **_checkpoints(span)},
+        "y": {"field": "value", **kind, **axis},
+        **_coloured("series", series),
+        **_dashed(series),
+        "tooltip": _tooltip("checkpoint", "created", "series", "text"),
+    }
+    mark = {"type": "line", "interpolate": "linear", "strokeWidth": 2, "point": {"size": 22, "filled": True}}
+    return _chart(_spans(values), mark, encoding, 170)
+
+
+def partition_bars(rows: list[Row], mean: float) -> Spec:
+    """Bytes by partition, with the mean as a line; ``rows`` have partition, bytes and text."""
+    encoding = {
+        "x": {"field": "partition", "type": "ordinal", "axis": {"labelAngle": 0, "labelOverlap": True}},
+        "y": {"field": "bytes", "type": "quantitative", **BYTES},
+        "tooltip": _tooltip("partition", "text"),
+    }
+    rule = {
+        "mark": {"type": "rule", "strokeDash": [4, 3], "color": "var(--ink)", "strokeWidth": 1.5},
+        "data": {"values": [{"mean": mean}]},
+        "encoding": {"y": {"field": "mean", "type": "quantitative"}},
+    }
+    bar = {
+        "data": {"values": rows},
+        "mark": {"type": "bar", "color": COLOURS[0], "cornerRadiusEnd": 2},
+        "encoding": encoding,
+    }
+    return {**_SIZED, "height": 150, "layer": [bar, rule]}
+
+
+def timeline(rows: list[Row], lines_: list[str], standings: dict[str, str], now: float | None, *, time: bool) -> Spec:
+    """Windows as bars on lines; those whose start is unknown are ticks. ``standings`` have their colours; ``now`` is
+    the watermark.
+    """
+    kind: Spec = _TEMPORAL if time else {"type": "quantitative", "scale": {"zero": False, "nice": False}}
+    x = {**kind, "title": "event time (UTC)" if time else "offset"}
+    x["axis"] = {**x.get("axis", {}), "tickCount": {"signal": "ceil(width / 110)"}}
+    y = {
+        "field": "line",
+        "type": "ordinal",
+        "scale": {"domain": lines_},
+        "sort": None,
+        "title": None,
+        "axis": {"labelLimit": 110, "ticks": False},
+    }
+    if lines_ == [""]:
+        y["axis"] = None
+    shared = {
+        "y": y,
+        **_coloured("standing", list(standings), list(standings.values())),
+        "tooltip": _tooltip("key", "window", "standing", "panes", "shown in"),
+    }
+    whole = [row for row in rows if "start" in row]
+    layers: list[Spec] = [
+        {
+            "data": {"values": whole},
+            "mark": {"type": "bar", "stroke": "var(--card)", "strokeWidth": 0.7, "height": {"band": 0.8}},
+            "encoding": {"x": {"field": "start", **x}, "x2": {"field": "end"}, **shared},
+        },
+        {
+            "data": {"values": [row for row in rows if "start" not in row]},
+            "mark": {"type": "tick", "thickness": 2.5, "height": {"band": 0.8}},
+            "encoding": {"x": {"field": "end", **x}, **shared},
+        },
+    ]
+    layers = [layer for layer in layers if layer["data"]["values"]]
+    if now is not None:
+        layers.append(
+            {
+                "data": {"values": [{"now": now, "text": "watermark"}]},
+                "mark": {"type": "rule", "color": "var(--ink)", "strokeWidth": 1.5},
+                "encoding": {"x": {"field": "now", **x}, "tooltip": _tooltip("text")},
+            }
+        )
+    return {**_SIZED, "height": 24 * len(lines_), "layer": layers}
+
+
+def _checkpoints(span: Span) -> Spec:
+    """The axis of checkpoint ids."""
+    return {
+        "type": "quantitative",
+        "title": "checkpoint",
+        "scale": {"domain": [span.first - 0.5, span.last + 0.5], "nice": False, "zero": False},
+        "axis": {"tickMinStep": 1, "format": ",d", "grid": False},
+    }
+
+
+def _coloured(field: str, series: Sequence[str], colours: Sequence[str] = COLOURS) -> Spec:
+    scale = {"domain": list(series), "range": [colours[number] for number in range(len(series))]}
+    return {
+        "color": {"field": field, "type": "nominal", "scale": scale, "legend": _LEGEND if len(series) > 1 else None}
+    }
+
+
+def _dashed(series: Sequence[str]) -> Spec:
+    if len(series) < 2:
+        return {}
+    dashes = [_DASHES[number % len(_DASHES)] for number in range(len(series))]
+    scale = {"domain": list(series), "range": dashes}
+    return {"strokeDash": {"field": "series", "type": "nominal", "scale": scale, "legend": _LEGEND}}
+
+
+def _spans(values: Sequence[Value]) -> list[Row]:
+    """Rows of a chart; those of several series are stacked, in the order they come."""
+    tops: dict[int, float] = {}
+    rows = []
+    for value in values:
+        low = tops.get(value.first, 0)
+        tops[value.first] = low + value.value
+        place = {"from": value.first - 0.5, "to": value.last + 0.5, "middle": (value.first + value.last) / 2}
+        row = {
+            "checkpoint": f"{value.first:,}" + (f" to {value.last:,}" if value.last > value.first else ""),
+            "created": value.created,
+            "series": value.series,
+            "value": value.value,
+            "text": value.text,
+        }
+        rows.append(row | place | {"low": low, "high": low + value.value})
+    return rows
+
+
+def _tooltip(*fields: str) -> list[Spec]:
+    return [{"field": name, "type": "nominal", "title": "" if name == "text" else name} for name in fields]
+
+
+def _chart(rows: list[Row], mark: Spec, encoding: Spec, height: int) -> Spec:
+    return {**_SIZED, "height": height, "data": {"values": rows}, "mark": mark, "encoding": encoding}

@@ -1,0 +1,22 @@
+"""A reset that is killed at a moment: root, checkpoint, moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from recovery.checkpoint import Checkpoint
+from recovery.reset import reset
+
+
+def main(root: str, to: int, moment: str) -> None:
+    def dies(at: str, _checkpoint_id: int) -> None:
+        if at == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    reset(Checkpoint.open(root), to, hook=dies)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

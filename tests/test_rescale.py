@@ -1,0 +1,139 @@
+"""A job whose state is divided anew between batches, again and again, is the job that never was: for every kind of
+operator and every store, with files folded early and late.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from operators import Memory, Parquet, RocksDB
+from operators.harness import Harness
+from recovery.checkpoint import Checkpoint
+from recovery.manifest import Manifest
+from recovery.rescale import rescale
+from statestore.files.segments import PartitionState
+from statestore.keyhash import partition_of
+from statestore.opening import open_store
+from statestore.store import StoreConfig
+from statestore.tables import TableSpec
+from tests.conformance.harness import SCRATCH
+from tests.rescaled_jobs import KINDS, SECOND, Event, Kind, events
+from tests.spark_inputs import rows
+
+LONG = bool(os.environ.get("TIDEMARK_LONG"))
+STORES: dict[str, StoreConfig] = {
+    "memory": Memory(max_levels=2, snapshot_bytes=1),
+    "memory, much later": Memory(),
+    "parquet": Parquet(max_levels=2),
+    "parquet, snapshots": Parquet(max_levels=6, snapshot_bytes=1),
+    "parquet, much later": Parquet(),
+    "rocksdb": RocksDB(max_levels=3, snapshot_bytes=4000),
+}
+NUMBERS = ("offset", "_first", "_second", "_number")
+"""Running numbers of a state partition, where rows bring none."""
+
+pytestmark = pytest.mark.filterwarnings("ignore:sessions grow and merge")
+
+
+def tables(manifest: Manifest) -> Iterator[tuple[str, TableSpec]]:
+    for name, operator in manifest.operators.items():
+        for spec in operator.tables:
+            yield name, spec
+
+
+def contents(checkpoint: Checkpoint, state: PartitionState, manifest: Manifest, name: str, table: str) -> pa.Table:
+    specs = manifest.operators[name].tables
+    spec = next(one for one in specs if one.name == table)
+    with open_store(Parquet(), checkpoint.objects, "", specs, state) as store:
+        return pa.concat_tables([spec.schema.empty_table(), *store.scan(table)])
+
+
+def check_places(folder: str) -> int:
+    """Each row of each table lies in the partition that its key hashes to; how many rows there are."""
+    checkpoint = Checkpoint.open(folder)
+    head = checkpoint.head()
+    assert head is not None
+    manifest, found = head.manifest, 0
+    for name, spec in tables(manifest):
+        assert spec.spread is not None, spec.name
+        for number, state in enumerate(manifest.operators[name].partitions):
+            stored = contents(checkpoint, state, manifest, name, spec.name)
+            found += stored.num_rows
+            if spec.spread and not spec.shared:
+                places = partition_of(stored.select(list(spec.spread)), manifest.partitions)
+                assert np.all(places == number), (name, spec.name, number)
+            elif not spec.spread:
+                assert number == 0 or not stored.num_rows, (name, spec.name, number)
+    return found
+
+
+def stored_rows(job: Harness, folder: str, *, numbered: bool) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
+    """All state, without what is about partitions; as the job's own store has it."""
+    head = Checkpoint.open(folder).head()
+    assert head is not None
+    found = {}
+    for name, spec in tables(head.manifest):
+        if spec.name == "numbered":
+            continue
+        kept = job.state(spec.name, name)
+        kept = kept.drop_columns([one for one in NUMBERS if numbered and one in kept.column_names])
+        listed = rows(kept)
+        found[name, spec.name] = sorted(set(listed), key=repr) if spec.name.endswith("_seen") else listed
+    return found
+
+
+def step(job: Harness, kind: Kind, number: int, batch: list[Event] | int) -> pa.Table:
+    """A batch of events, or so many seconds of processing time."""
+    if isinstance(batch, int):
+        return job.advance_processing_time(number * 1000 * SECOND + batch * SECOND)
+    return job.feed(kind.batch(batch, number))
+
+
+steps = st.lists(
+    st.tuples(st.lists(st.integers(1, 7), max_size=2), st.one_of(st.lists(events, max_size=25), st.integers(0, 20))),
+    min_size=4,
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(
+    max_examples=60 if LONG else 3,
+    deadline=None,
+    derandomize=not LONG,
+    suppress_health_check=list(HealthCheck),
+)
+@given(store=st.sampled_from(sorted(STORES)), partitions=st.integers(1, 5), script=steps)
+def test_as_if_it_had_never_been_divided_anew(
+    name: str, store: str, partitions: int, script: list[tuple[list[int], list[Event] | int]]
+) -> None:
+    kind = KINDS[name]
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder, tempfile.TemporaryDirectory(dir=SCRATCH) as other:
+        job = Harness(kind.make(), kind.schema, store=STORES[store], folder=folder, partitions=partitions)
+        twin = Harness(kind.make(), kind.schema, folder=other)
+        for number, (numbers, batch) in enumerate(script):
+            for wanted in numbers:
+                if wanted != partitions:
+                    rescale(folder, wanted)
+                    partitions = wanted
+                    check_places(folder)
+            if numbers:
+                job.restart()
+            assert rows(step(job, kind, number, batch)) == rows(step(twin, kind, number, batch))
+            check_places(folder)
+            numbered = "offsets" not in name
+            assert stored_rows(job, folder, numbered=numbered) == stored_rows(twin, other, numbered=numbered)
+        assert rows(job.finish()) == rows(twin.finish())
+        assert job.counters() == twin.counters()
+        head = Checkpoint.open(folder).read(1).manifest
+        for operator in head.operators:
+            assert rows(job.ledger(operator)) == rows(twin.ledger(operator))
