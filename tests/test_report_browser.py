@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,17 @@ def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme
         assert marks
     assert shown.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert shown.wrong == []
+    shown.page.close()
+
+
+def test_lines_go_from_checkpoint_to_checkpoint(browser: Any, report: Path) -> None:
+    shown = Shown(browser, report)
+    paths = shown.ask("[...document.querySelectorAll('.mark-line path')].map(path => path.getAttribute('d'))")
+    assert len(paths) == 2
+    for path in paths:
+        places = [float(point.split(",")[0]) for point in re.split("[ML]", path)[1:]]
+        assert len(places) == 6  # the fence has no watermark
+        assert places == sorted(set(places))
     shown.page.close()
 
 

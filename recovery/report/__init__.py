@@ -114,7 +114,7 @@ def _tiles(past: History) -> Sequence[tuple[str, str, str]]:
     if is_time(head.watermark_us) and head.processing_us is not None:
         lag = f"{span_text(head.processing_us - (head.watermark_us or 0))} behind processing time"
     kind = "drained, takes no new input" if head.drained else head.kind
-    age = span_text(now_us() - head.created_us)
+    age = span_text(max(0, now_us() - head.created_us))  # clocks differ
     total = {name: sum(getattr(point, name) for point in past.counting) for name in ("events", "panes", "rejected")}
     shown = f"in {counted(len(past.counting), 'checkpoint')}"
     unread = f"; {past.newest:,} cannot be read" if past.newest != head.id else ""

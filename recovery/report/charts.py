@@ -101,9 +101,10 @@ def lines(
         "y": {"field": "value", **kind, **axis},
         **_coloured("series", series),
         **_dashed(series),
+        "order": {"field": "middle", "type": "quantitative"},
         "tooltip": _tooltip("checkpoint", "created", "series", "text"),
     }
-    mark = {"type": "line", "interpolate": "linear", "strokeWidth": 2, "point": {"size": 22, "filled": True}}
+    mark = {"type": "line", "orient": "vertical", "strokeWidth": 2, "point": {"size": 22, "filled": True}}
     return _chart(_spans(values), mark, encoding, 170)
 
 

@@ -124,7 +124,7 @@ def _panes(
             refs = [r for r in checkpoint.read(number).manifest.panes if r.path.startswith(f"panes/{operator}/")]
             left -= sum(ref.bytes for ref in refs)
             if left < 0 or len(ends) >= WINDOWS:
-                notes.append(f"panes of checkpoint {number} and older ones were not read")
+                notes.append(f"panes of checkpoint {number:,} and older ones were not read")
                 return
             for ref in refs:
                 rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
@@ -133,7 +133,7 @@ def _panes(
                     ends.update(pc.unique(table[END]).to_pylist())
                     yield table
         except (DataError, NotFoundError):
-            notes.append(f"panes of checkpoint {number} cannot be read")
+            notes.append(f"panes of checkpoint {number:,} cannot be read")
 
 
 def _shown(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
