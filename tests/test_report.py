@@ -21,6 +21,7 @@ from recovery.report.points import history
 from recovery.report.series import BUCKETS, buckets
 from recovery.report.windows import WINDOWS, windows_of
 from recovery.report.words import skew_text, span_text
+from recovery.rescale import rescale
 from statestore.errors import NotFoundError, UsageError
 from statestore.store import Parquet
 from tests import evidence
@@ -288,6 +289,20 @@ def test_what_a_reset_abandoned_is_drawn_and_not_counted(copy: Path, tmp_path: P
     assert "4 of them were abandoned by a reset" in said
     assert "abandoned by resets 4 to 7" in said
     assert f"events {sum(point.events for point in past.counting)} in 4 checkpoints" in said
+
+
+def test_files_shared_since_a_rescale_are_counted_once(copy: Path, tmp_path: Path) -> None:
+    before = history(Checkpoint.open(copy), 100)
+    rescale(copy, 5)
+    made = write_report(copy, tmp_path / "report.html", read_percent=100)
+    assert made.findings == 0
+    past = history(Checkpoint.open(copy), 100)
+    assert past.points[-1].sizes == before.points[-1].sizes
+    assert past.points[-1].state_written == 0
+    said = text_of(tmp_path / "report.html")
+    assert "on 5 partitions" in said
+    assert "Files that several share since a rescale count in each." in said
+    assert "cannot be read" not in said
 
 
 def test_a_fork_names_where_it_comes_from(copy: Path, tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ def is_time(time_us: int | None) -> bool:
 
 
 def state_files(operator: OperatorState) -> list[FileRef]:
-    """All its state files."""
-    return [ref for partition in operator.partitions for ref in partition.files]
+    """All its state files, each once: partitions share some after a rescale."""
+    return list({(ref.root, ref.path): ref for partition in operator.partitions for ref in partition.files}.values())
 
 
 def _read(checkpoint: Checkpoint, number: int) -> Manifest | None:

@@ -10,9 +10,9 @@ from recovery.lease import running
 from recovery.manifest import Manifest
 from recovery.report import series
 from recovery.report.charts import Chart, Row, partition_bars, timeline
-from recovery.report.points import History, Point, is_time
+from recovery.report.points import History, Point, is_time, state_files
 from recovery.report.windows import Window, Windows
-from recovery.report.words import skew_text, span_text
+from recovery.report.words import counted, skew_text, span_text
 from recovery.summary import partitions, progress, size_text, time_text
 from recovery.verify import Report
 
@@ -141,6 +141,8 @@ def state(history: History) -> Section:
                 for row in facts
             ]
             about = f"Bytes in the newest checkpoint; the dashed line is the mean. {skew_text(sizes).capitalize()}."
+            if any(row["taken_over"] for row in facts):
+                about += " Files that several share since a rescale count in each."
             charts.append(Chart(f"Partitions of {name}", about, partition_bars(drawn, sum(sizes) / len(sizes))))
         rows += [
             (
@@ -163,10 +165,11 @@ def state(history: History) -> Section:
 def _state_lead(head: Manifest | None) -> str:
     if head is None:
         return "There is no state yet."
-    sizes = {name: [row["bytes"] for row in partitions(one)] for name, one in head.operators.items()}
-    parts = [
-        f"{name}: {size_text(sum(own))} on {len(own):,} partitions ({skew_text(own)})" for name, own in sizes.items()
-    ]
+    parts = []
+    for name, one in head.operators.items():
+        whole = size_text(sum(ref.bytes for ref in state_files(one)))
+        even = skew_text([row["bytes"] for row in partitions(one)])
+        parts.append(f"{name}: {whole} on {counted(len(one.partitions), 'partition')} ({even})")
     return "; ".join(parts) + "."
 
 
