@@ -47,6 +47,7 @@ def reset(checkpoint: Checkpoint, to: int, *, hook: Hook = no_hook) -> Reset:
     if manifest.spark is not None:
         spark = store_read(checkpoint.objects, manifest.spark, planned.read, manifest.id)
         manifest = msgspec.structs.replace(manifest, spark=spark)
+    hook("reset-prepared", manifest.id)
     checkpoint.publish(manifest)
     hook("reset-published", manifest.id)
     finish(checkpoint, manifest, hook)

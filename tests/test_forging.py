@@ -124,11 +124,25 @@ def test_what_died_on_the_way_is_finished(root: str, moment: str) -> None:
     assert ["commits", "metadata", "offsets", "sources"] in replaced
 
 
-def test_died_before_the_first_batch(root: str) -> None:
+def test_died_before_it_was_published(root: str) -> None:
     checkpoint = made(root, 2)
 
     def dies(_moment: str, _number: int) -> None:
         raise DiedError
+
+    with pytest.raises(DiedError):
+        reset(checkpoint, 2, hook=dies)
+    assert checkpoint.ids() == [1, 2, 3]
+    assert not finish(checkpoint, head_of(checkpoint))
+    check_agreement(head_of(checkpoint).spark, SparkLog(checkpoint.objects))
+
+
+def test_died_before_the_first_batch(root: str) -> None:
+    checkpoint = made(root, 2)
+
+    def dies(moment: str, _number: int) -> None:
+        if moment == "reset-published":
+            raise DiedError
 
     with pytest.raises(DiedError):
         reset(checkpoint, 1, hook=dies)
@@ -197,3 +211,28 @@ def test_a_batch_of_several_entries_and_one_of_none(tmp_path: Path) -> None:
     position = head_of(checkpoint).spark
     assert position is not None
     check_agreement(msgspec.structs.replace(position, read_ref=None), SparkLog(checkpoint.objects))
+
+
+def test_a_move_that_died_goes_on(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = made(root, 3)
+    objects = checkpoint.objects
+    deleted: list[str] = []
+
+    def dies(path: str) -> None:
+        if len(deleted) == 3:
+            raise DiedError
+        deleted.append(path)
+        delete(path)
+
+    delete = objects._storage.delete
+    with monkeypatch.context() as patched:
+        patched.setattr(objects._storage, "delete", dies)
+        if objects.atomic_create == "link":
+            objects.move("spark", "spark-replaced/6")  # at once
+        else:
+            with pytest.raises(DiedError):
+                objects.move("spark", "spark-replaced/6")
+    reset(checkpoint, 3)
+    as_spark_has_it(checkpoint, 1)
+    folders = [f"spark-replaced/{one}/offsets" for one in objects.names("spark-replaced")]
+    assert {"0", "1", "2"} <= {name for folder in folders for name in objects.names(folder)}
