@@ -33,6 +33,8 @@ COMPACTED = 10
 Entries: TypeAlias = dict[int, tuple[str, ...]]
 """Files that a source has read, each with its time, by the number of the entry in its log."""
 
+WORK = ("batch", "tick", "feed")
+"""Checkpoints that a running query makes: before its first, Spark's checkpoint had been brought along."""
 Hook: TypeAlias = Callable[[str, int], None]
 """Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
 
@@ -105,14 +107,14 @@ def forge(objects: Objects, manifest: Manifest, hook: Hook = no_hook) -> None:
 
 
 def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook) -> bool:
-    """Bring Spark's checkpoint to where a reset has gone, if nothing but fences came after it up to ``head``; whether
+    """Bring Spark's checkpoint to where a reset has gone, if no query has been at work since, up to ``head``; whether
     that was due.
 
     What is there is moved to ``spark-replaced/<id of the reset>``. It may be run as often as one likes: whatever a
     crash has left half done is moved aside too.
     """
     reset = head
-    while reset.kind == "fence" and reset.id > 1 and reset.parent:
+    while reset.kind not in ("reset", *WORK) and reset.id > 1 and reset.parent:
         try:
             reset = checkpoint.read(reset.follows).manifest
         except (CorruptionError, NotFoundError):

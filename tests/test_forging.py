@@ -113,8 +113,9 @@ def test_what_died_on_the_way_is_finished(root: str, moment: str) -> None:
 
     with pytest.raises(DiedError):
         reset(checkpoint, 4, hook=dies)
-    fence = following(checkpoint, checkpoint.head(), kind="fence", spark=head_of(checkpoint).spark)
-    checkpoint.publish(fence)
+    for kind in ("rescale", "fence"):
+        fence = following(checkpoint, checkpoint.head(), kind=kind, spark=head_of(checkpoint).spark)
+        checkpoint.publish(fence)
     assert finish(checkpoint, fence)
     as_spark_has_it(checkpoint, 2)
     assert not finish(checkpoint, fence)
