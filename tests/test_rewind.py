@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from operators import Policy
+from operators import Policy, count, tumbling, windowed
 from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.lease import FOLDER, Lease, this_process
 from recovery.manifest import SparkPosition
@@ -170,8 +170,9 @@ def test_a_start_falls_back_and_says_which_panes_come_again(root: Path, caplog: 
 def test_another_jobs_start_resets_nothing(root: Path) -> None:
     (root / manifest_path(8)).write_bytes(b"rubbish")
     before = files_below(root)
-    with pytest.raises(IncompatibleError, match="configuration-changed"):
-        example("discarding").standalone(checkpoint=root, policy=Policy(damaged="reset")).run(STREAM)
+    other = windowed(event_time="t", key="k", name="other").window(tumbling("1 minute")).aggregate(n=count())
+    with pytest.raises(IncompatibleError, match="other-job"):
+        other.standalone(checkpoint=root, policy=Policy(damaged="reset")).run(STREAM)
     assert files_below(root) == before
 
 
