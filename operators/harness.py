@@ -186,8 +186,10 @@ def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[
     if isinstance(plan, SlicePlan):
         bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
         return [whole_windows(plan, store, bound)]
-    view = Succession(plan, store) if isinstance(plan, SucceedingPlan) else store
-    return list(view.scan(GROUPS))
+    if isinstance(plan, SucceedingPlan):
+        bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
+        return list(Succession(plan, store, bound).scan(GROUPS))
+    return list(store.scan(GROUPS))
 
 
 def _table(rows: Rows, schemas: Mapping[str, pa.Schema]) -> pa.Table:

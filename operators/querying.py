@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from operators.chains.binding import bind_graph
 from operators.description import Windowed
+from operators.evolution.taking_over import fitted, settled
 from operators.general.names import ALONE, GROUPS
 from operators.general.panes import results_of
 from operators.general.plan import GeneralPlan
@@ -23,6 +24,7 @@ from operators.restored import metadata_from, plan_from, side_windows, stores_fr
 from operators.runnable import Runnable
 from operators.slices.plan import SlicePlan
 from operators.slices.step import whole_windows
+from operators.slices.succession import SucceedingPlan, Succession
 from operators.transition import BEGINNING_US
 from operators.window_metadata import END, START
 from operators.window_operator.plan import OperatorPlan, bind_operator
@@ -31,6 +33,7 @@ from operators.window_operator.step import read_windows
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import OperatorState
 from statestore.errors import NotFoundError, UsageError
+from statestore.evolved import declared
 from statestore.messages.keys import Layout
 from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from statestore.opening import open_store
@@ -58,8 +61,9 @@ class Query:
         """Which checkpoint and operator is asked."""
         self._folder, self._state, self._plan, self._store = folder, state, plan, store
         self._drained = drained
-        self._stores = stores_from(state.configuration, state.tables)
-        self._metadata = metadata_from(state.configuration, state.tables)
+        self._tables = tuple(declared(spec) for spec in state.tables)
+        self._stores = stores_from(state.configuration, self._tables)
+        self._metadata = metadata_from(state.configuration, self._tables)
 
     @property
     def watermark_us(self) -> int | None:
@@ -89,7 +93,7 @@ class Query:
 
         Raises `UsageError` where there are none, or where `query` needs the description for their values.
         """
-        plan = self._plan or plan_from(self.operator, self._state.configuration, self._state.tables)
+        plan = self._plan or settled(plan_from(self.operator, self._state.configuration, self._tables), self._state)
         if not isinstance(plan, GeneralPlan | SlicePlan):
             raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
         names = [START, END, *plan.key_names, *(a.name for a in plan.aggregates)]
@@ -216,13 +220,14 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: S
     elif said is None:
         plans = bind_graph(description, schema).plans
     found = plans.get(name)
+    found = fitted(found, state) if found is not None and said is None else found
     if found is None or _told(found.configuration) != _told(state.configuration):
         raise UsageError(
             "the description and schema are not those of this operator", code="query-description", operator=name
         )
-    if not set(found.tables) <= set(state.tables):
+    if not set(found.tables) <= {declared(spec) for spec in state.tables}:
         raise UsageError("the schema is not that of this operator", code="query-description", operator=name)
-    return found
+    return settled(found, state)
 
 
 def _told(configuration: Mapping[str, Any]) -> Any:
@@ -235,6 +240,8 @@ def _values(plan: GeneralPlan | SlicePlan, view: StateView, watermark_us: int | 
     if isinstance(plan, SlicePlan):
         bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
         return [results_of(plan, whole_windows(plan, view, bound))]
+    if isinstance(plan, SucceedingPlan):
+        view = Succession(plan, view, BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us))
     bare = plan
     if isinstance(bare, OperatorPlan):
         plan = bare.reading(lambda windows: read_windows(bare, view, windows))

@@ -22,6 +22,7 @@ from operators.joins.names import kept_as
 from operators.plan import Plan
 from operators.sides import LEFT, RIGHT
 from operators.slices.plan import FIRED, SLICES, SlicePlan
+from operators.slices.succession import SucceedingPlan
 from operators.triggers import DEFAULT
 from operators.watermarks import default_watermarks
 from operators.window_metadata import START, WindowTables
@@ -117,7 +118,7 @@ def plan_from(name: str, configuration: Configuration, tables: tuple[TableSpec, 
     Raises `UsageError` where there are no windows, or aggregates that only the description knows.
     """
     specs = {spec.name: spec for spec in tables}
-    simple = SLICES in specs
+    simple = SLICES in specs and GROUPS not in specs
     if not simple and GROUPS not in specs:
         raise UsageError("this operator has no windows with values", code="query-windows", operator=name)
     stored = specs[SLICES if simple else GROUPS]
@@ -126,7 +127,7 @@ def plan_from(name: str, configuration: Configuration, tables: tuple[TableSpec, 
     retained = configuration.get("retained") or {}
     span = retained.get("span")
     keys = [pa.field(key, stored.schema.field(key).type) for key in configuration["key"]]
-    plan = SlicePlan if simple else GeneralPlan
+    plan = SlicePlan if simple else SucceedingPlan if SLICES in specs else GeneralPlan
     return plan(
         name=name,
         kind=windows_from(configuration["window"]),

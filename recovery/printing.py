@@ -115,6 +115,7 @@ def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
 
 def _write(parts: Iterator[pa.Table], form: Format, sink: Any) -> None:
     writer: Any = None
+    written = pa.schema([])
     for part in parts:
         rows = _plain(part) if form in (Format.csv, Format.json) else part
         if form is Format.json:
@@ -127,6 +128,14 @@ def _write(parts: Iterator[pa.Table], form: Format, sink: Any) -> None:
                 Format.parquet: pq.ParquetWriter,
                 Format.arrow: pa.ipc.new_stream,
             }[form](sink, rows.schema)
+            written = rows.schema
+        if rows.schema != written:
+            raise UsageError(
+                "the job changed its columns on the way: print the checkpoints before and after apart, or as json",
+                code="read-columns",
+                before=written.names,
+                after=rows.schema.names,
+            )
         writer.write_table(rows)
     if writer is not None:
         writer.close()
@@ -153,7 +162,8 @@ def _nested(value: Any) -> str | None:
 
 def _print_table(parts: Iterator[pa.Table], limit: int | None) -> None:
     tables = list(parts)
-    rows = pa.concat_tables(tables) if tables else pa.table({})
+    # A job that has changed showed other columns before.
+    rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
     more = limit is not None and rows.num_rows > limit
     rows = rows.slice(0, limit)
     table = Table(box=None, pad_edge=False, header_style="bold")

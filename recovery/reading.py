@@ -21,6 +21,7 @@ from recovery.manifest import Manifest, OperatorState
 from recovery.outputs import Output
 from statestore.alike import alike
 from statestore.errors import NotFoundError, UsageError
+from statestore.evolved import through
 from statestore.files.segments import FileRef, read_verified
 from statestore.lists import whole
 from statestore.opening import open_store
@@ -105,6 +106,20 @@ def output_rows(
             rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
             ids = pa.array([output.id], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
             yield wanted.of(rows.add_column(0, AT, ids))
+
+
+def state_difference(
+    checkpoint: Checkpoint, between: tuple[int, int], operator: str | None, table: str | None, wanted: Wanted
+) -> pa.Table:
+    """`difference` of a state table between two checkpoints, in the columns that the newer of them has."""
+    found = {}
+    for number in between:
+        _, state = operator_of(checkpoint.read(number).manifest, operator)
+        spec = table_of(state, table)
+        found[number] = spec, pa.concat_tables(state_rows(checkpoint, state, spec, wanted))
+    newest, _ = found[max(between)]
+    before, after = (through(spec, newest, rows) for spec, rows in (found[number] for number in between))
+    return difference(before, after, newest.key_names)
 
 
 def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:

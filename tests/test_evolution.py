@@ -13,14 +13,31 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import count, every_element, max_, mean, min_, session, set_, sliding, sum_, tumbling, windowed
+from operators import (
+    after_count,
+    count,
+    every_element,
+    max_,
+    mean,
+    min_,
+    session,
+    set_,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
 from operators.description import Windowed
+from operators.querying import query
 from recovery.checkpoint import Checkpoint
-from statestore.errors import IncompatibleError
+from recovery.printing import Format, print_rows
+from recovery.reading import Wanted, output_rows, state_difference
+from statestore.errors import IncompatibleError, UsageError
 from statestore.store import Memory, Parquet, RocksDB, StoreConfig
 from tests.conftest import forget
 
 BATCHES, CHANGED = 8, 4
+WINDOW = [("window_end", "ascending"), ("window_start", "ascending"), ("k", "ascending")]
 Row = dict[str, Any]
 Shown = dict[tuple[Any, ...], Row]
 FUNCTIONS: dict[str, Callable[[list[int]], Any]] = {
@@ -322,3 +339,50 @@ def test_what_the_state_cannot_follow_is_shown_and_nothing_happens(tmp_path: Pat
     assert set(shown) & set(caught.value.context["changed"])
     assert caught.value.context["changed"].keys() == caught.value.context["why"].keys()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_state_panes_and_queries_across_a_change(tmp_path: Path) -> None:
+    rows, before = tables(events(4)), first("sliding")
+    before.standalone(checkpoint=tmp_path).run(rows[:CHANGED])
+    was = query(tmp_path).windows().sort_by(WINDOW)
+    after = CASES["early and added"].change(without(before, "low"))
+    after.standalone(checkpoint=tmp_path).run(rows[: CHANGED + 1])
+    fence = CHANGED + 2
+    now = query(tmp_path, checkpoint=fence).windows().sort_by(WINDOW)
+    assert now.drop_columns(["high"]) == was.drop_columns(["low"])
+    assert now["high"].null_count == now.num_rows > 0
+    described = query(tmp_path, description=after, schema=rows[0].schema).windows().sort_by(WINDOW)
+    assert described == query(tmp_path).windows().sort_by(WINDOW)
+    assert described["high"].null_count < described.num_rows
+    checkpoint = Checkpoint.open(tmp_path)
+    changed = state_difference(checkpoint, (fence - 1, fence), None, "slices", Wanted())
+    assert changed.num_rows == 0
+    assert changed.column_names == ["change", "slice_end", "k", "n", "total", "high"]
+    both = list(output_rows(checkpoint, checkpoint.outputs(0), "panes", "windows", Wanted()))
+    assert {"low", "high"} <= {name for part in both for name in part.column_names}
+    print_rows(both, Format.json, tmp_path / "panes.json", None)
+    with pytest.raises(UsageError, match="read-columns"):
+        print_rows(both, Format.csv, tmp_path / "panes.csv", None)
+    print_rows(both, Format.table, None, 5)
+
+
+def test_less_lateness_closes_what_waits_and_more_brings_nothing_back_half(tmp_path: Path) -> None:
+    def described(late: str) -> Windowed:
+        began = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+        return began.trigger(late=after_count(5), closing="if_new").late(late)
+
+    parts = [[(1, "a")], [(25, "b")], [(5, "a"), (6, "a")], [(26, "b")], [(3, "a"), (12, "a"), (27, "b")]]
+    rows = tables([[{"t": t, "k": k, "v": 0} for t, k in part] for part in parts])
+    described("1 minute").standalone(checkpoint=tmp_path).run(rows[:3])
+    # The two events that wait for a fifth are shown as their window closes, once, whatever crashes.
+    crashing = described("2 seconds").standalone(checkpoint=tmp_path)
+    crashing._hook = die
+    with pytest.raises(Killed):
+        crashing.run(rows[:4])
+    less = described("2 seconds").standalone(checkpoint=tmp_path).run(rows[:4])
+    assert [(_second(one["window_end"]), one["n"], one["timing"]) for one in less.to_pylist()] == [(10, 3, "late")]
+    more = described("1 hour").standalone(checkpoint=tmp_path).run(rows, drain=True)
+    assert [(_second(one["window_end"]), one["n"]) for one in more.to_pylist()] == [(30, 3)]
+    head = Checkpoint.open(tmp_path).head()
+    assert head is not None
+    assert head.manifest.totals["very_late"] == 2

@@ -14,7 +14,9 @@ from operators import (
     Memory,
     Punctuation,
     Windowed,
+    after_processing_time,
     count,
+    count_window,
     deduplicated,
     fixed,
     list_,
@@ -24,8 +26,10 @@ from operators import (
 )
 from operators import standalone as runner
 from operators.harness import Harness
+from operators.progress.generators import Generator
 from operators.watermarks import not_asked_until
-from statestore.errors import IncompatibleError
+from recovery.checkpoint import Checkpoint
+from statestore.errors import IncompatibleError, UsageError
 from tests import evidence
 
 SECOND = 1_000_000
@@ -311,3 +315,74 @@ def test_sources_that_are_told_apart_otherwise_are_refused(tmp_path: Path, clock
     assert caught.value.context["why"] == {
         "watermark": "sources were told apart by another column: how far each has come is not known"
     }
+
+
+def test_sources_fall_idle_between_batches(tmp_path: Path, clock: list[int]) -> None:
+    alone = job(idle_timeout="5 seconds").standalone(checkpoint=tmp_path / "root")
+
+    def timed() -> Iterator[pa.Table]:
+        for now, batch in ((0, STREAM[0]), (4, rows("orders", 40)), (7, rows("orders", 41))):
+            clock[0] = now * SECOND
+            yield batch
+
+    alone.run(timed())
+    assert marks(tmp_path / "root") == [3, 3, 41]
+
+
+def test_a_clock_that_jumps_back_stands_still(tmp_path: Path, clock: list[int]) -> None:
+    alone = job(idle_timeout="5 seconds", generator=fixed("0 seconds")).standalone(checkpoint=tmp_path / "root")
+
+    def timed() -> Iterator[pa.Table]:
+        for now in (10, 4, 11):
+            clock[0] = now * SECOND
+            yield rows("orders", 40)
+
+    alone.run(timed())
+    assert marks(tmp_path / "root") == [10, 10, 11]
+    assert Checkpoint.open(tmp_path / "root").head() is not None
+
+
+# What is refused
+
+
+def refused(described: Windowed, code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Harness(described, SCHEMA)
+    assert caught.value.code == code
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    described = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())
+    for wrong in ("yesterday", None, 5):
+        with pytest.raises(UsageError) as caught:
+            described.watermark(wrong)  # type: ignore[arg-type]
+        assert caught.value.code == "watermark"
+    with pytest.raises(UsageError) as caught:
+        described.watermark(max_event_time("t"), sources=["orders"])
+    assert caught.value.code == "watermark"
+    refused(described.watermark(max_event_time("t"), by="nowhere"), "column-missing")
+    refused(described.watermark(Punctuation("t", "nowhere")), "column-missing")
+    for tick in ("0 seconds", "-1 seconds"):
+        with pytest.raises(UsageError) as caught:
+            described.on_spark(None, checkpoint="nowhere", tick=tick)  # type: ignore[arg-type]
+        assert caught.value.code == "tick"
+
+
+@pytest.mark.parametrize("generator", [max_event_time("t"), fixed("1 second")])
+def test_windows_that_have_a_watermark_of_their_own_take_no_other(generator: Generator) -> None:
+    by_clock = windowed(processing_time=True).window(tumbling("10 seconds")).aggregate(n=count())
+    refused(by_clock.watermark(generator), "processing-time")
+    numbered = windowed(offset="v").window(count_window(5, by="offset")).aggregate(n=count())
+    refused(numbered.watermark(generator), "offset")
+
+
+def test_a_trigger_by_the_clock_waits_for_it(tmp_path: Path) -> None:
+    described = job().trigger(early=after_processing_time("5 seconds"))
+    tested = Harness(described, SCHEMA, folder=tmp_path / "root")
+    tested.feed(rows("orders", 15))
+    due = evidence.operator(evidence.manifests(tmp_path / "root")[-1])["due_us"]
+    assert due == 5 * SECOND
+    assert tested.advance_processing_time(due - 1).num_rows == 0
+    panes = tested.advance_processing_time(due)
+    assert [str(timing) for timing in panes["timing"]] == ["early"]
+    assert evidence.operator(evidence.manifests(tmp_path / "root")[-1]).get("due_us") is None

@@ -57,7 +57,7 @@ class SucceedingPlan(GeneralPlan):
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """As the general operator, over windows of both."""
-        moved = general_step(self, Succession(self, view), arriving, at)
+        moved = general_step(self, Succession(self, view, self.forgotten(at.before)), arriving, at)
         slices = self.slices
         _, window_bound, slice_bound = bounds(slices, max(at.before, at.after))
         expired = {
@@ -68,10 +68,12 @@ class SucceedingPlan(GeneralPlan):
 
 
 class Succession:
-    """A view of the general operator's state in which windows of the fast path are groups too."""
+    """A view of the general operator's state in which windows of the fast path are groups too, but for those that end
+    at or before ``forgotten``.
+    """
 
-    def __init__(self, plan: SucceedingPlan, view: StateView) -> None:
-        self._plan, self._view, self._slices = plan, view, plan.slices
+    def __init__(self, plan: SucceedingPlan, view: StateView, forgotten: int = BEGINNING_US) -> None:
+        self._plan, self._view, self._slices, self._forgotten = plan, view, plan.slices, forgotten
 
     def lookup(self, table: str, keys: pa.Table) -> Lookup:
         """Groups as they are, else as slices and what was shown make them."""
@@ -99,7 +101,7 @@ class Succession:
         yield from stored
         if table != GROUPS or prefix:
             return
-        low = BEGINNING_US if lower is None else int(lower[0]) - 1
+        low = max(self._forgotten, BEGINNING_US if lower is None else int(lower[0]) - 1)
         high = END_US if upper is None else int(upper[0]) - 1
         made = self._as_groups(self._between(low, high))
         if not made.num_rows:

@@ -12,7 +12,7 @@ import typer
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, app, chosen
 from recovery.printing import Format, print_rows
-from recovery.reading import Wanted, difference, operator_of, output_rows, state_rows, table_of
+from recovery.reading import Wanted, operator_of, output_rows, state_difference, state_rows, table_of
 from statestore.errors import UsageError
 
 At = Annotated[int | None, typer.Option("--at", metavar="ID", help="Which checkpoint; the newest by default.")]
@@ -108,12 +108,7 @@ def print_difference(
 ) -> None:
     """What is different in a state table between two checkpoints, by its key."""
     checkpoint, wanted = Checkpoint.open(root), _wanted(key, window, since, until)
-    found = []
-    for number in (before, after):
-        _, state = operator_of(checkpoint.read(number).manifest, operator)
-        spec = table_of(state, table)
-        found.append(pa.concat_tables(state_rows(checkpoint, state, spec, wanted)))
-    _print([difference(found[0], found[1], spec.key_names)], form, output, limit, as_json)
+    _print([state_difference(checkpoint, (before, after), operator, table, wanted)], form, output, limit, as_json)
 
 
 def _print_output(

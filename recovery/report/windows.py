@@ -87,7 +87,7 @@ def windows_of(checkpoint: Checkpoint, head: Manifest, ids: list[int], operator:
     read = [*_panes(checkpoint, ids, operator, keys, found.notes), *_state(checkpoint, state, keys, found.notes)]
     if not read:
         return found
-    rows = pa.concat_tables(read)
+    rows = pa.concat_tables(read, promote_options="permissive")
     distinct = pc.unique(rows["key"])
     found.keyed = bool(keys) and len(distinct) <= KEYS
     if not found.keyed:
