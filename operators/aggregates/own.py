@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from operators.aggregates.base import Aggregate, BoundAggregate, Values, counted, kept_type, singles
@@ -42,7 +43,8 @@ def accumulate(
     ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event. ``merge`` gets two
     tables of state, the rows side by side: the older of a window and the newer; it returns a row for each pair. It
     must be associative; it need not be commutative. ``result`` gets a table of state, a row for each window, and
-    returns an array of ``result_type``. Nulls are yours to treat.
+    returns an array of ``result_type``. Nulls are yours to treat; but a row of nulls alone stands for nothing, and no
+    function is asked about it.
 
     ``name`` and ``version`` stand for the functions: change the version when they compute something else. With a name
     like ``module:attribute``, where the aggregate can be imported from, every process finds ``merge`` by itself.
@@ -177,6 +179,9 @@ class BoundAccumulation(BoundAggregate):
         if not partials.num_rows:
             return pa.array([], self.result_type)
         states = partials.select([column.name for column in self.state])
+        there = _something(states)
+        if not there.all():
+            return _spread(self, partials, there)
         found = self.own.result(states.rename_columns([name for name, _ in self.own.keeps]))
         return _answer(self.own.name, found, partials.num_rows, self.result_type)
 
@@ -186,6 +191,10 @@ def _pairwise(own: Accumulation, rows: pa.Table, starts: Starts) -> pa.Table:
     names = rows.column_names
     rows = rows.rename_columns([name for name, _ in own.keeps])
     owners = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, rows.num_rows)))
+    there = _something(rows)
+    if not there.all():
+        there[starts[np.add.reduceat(there.astype(np.int64), starts) == 0]] = True
+        rows, owners = rows.filter(pa.array(there)), owners[there]
     while len(owners) > len(starts):
         even = (np.arange(len(owners)) - np.searchsorted(owners, owners)) % 2 == 0
         older = np.flatnonzero(even[:-1] & (owners[1:] == owners[:-1]))
@@ -195,6 +204,18 @@ def _pairwise(own: Accumulation, rows: pa.Table, starts: Starts) -> pa.Table:
         both = pa.concat_tables([rows, _checked(own, "merge", merged, len(older)).cast(rows.schema)])
         rows, owners = both.take(pa.array(places[even])), owners[even]
     return rows.rename_columns(names)
+
+
+def _something(states: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows of state that are not all null: a window that had begun before its job computed this has such a one."""
+    there: npt.NDArray[np.bool_] = np.logical_or.reduce([np.asarray(one.is_valid()) for one in states.columns])
+    return there
+
+
+def _spread(bound: BoundAggregate, partials: pa.Table, there: npt.NDArray[np.bool_]) -> Values:
+    """The results of the rows that have something, null for the others."""
+    found = bound.finish(partials.filter(pa.array(there)))
+    return found.take(pa.array(np.cumsum(there) - 1, mask=~there))
 
 
 def _checked(own: Accumulation, step: str, found: Any, rows: int) -> pa.Table:
@@ -297,6 +318,9 @@ class BoundRows(BoundAggregate):
         if not partials.num_rows:
             return pa.array([], self.result_type)
         owners = flat(partials[self.state[0].name])[1]
+        there = counted(owners, partials.num_rows) > 0
+        if not there.all():
+            return _spread(self, partials, there)
         columns = [flat(partials[column.name])[0] for column in self.state]
         rows = pa.table(columns, names=list(self.own.reads))
         if not self.own.per_group:
