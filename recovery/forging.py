@@ -113,18 +113,24 @@ def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook) -> bool
     What is there is moved to ``spark-replaced/<id of the reset>``. It may be run as often as one likes: whatever a
     crash has left half done is moved aside too.
     """
-    reset = head
-    while reset.kind not in ("reset", *WORK) and reset.id > 1 and reset.parent:
-        try:
-            reset = checkpoint.read(reset.follows).manifest
-        except (CorruptionError, NotFoundError):
-            return False  # Spark's checkpoint must agree as it is
-    if reset.kind != "reset" or not _differs(checkpoint.objects, reset.spark):
+    reset = unfinished(checkpoint, head)
+    if reset is None:
         return False
     _set_aside(checkpoint.objects, reset.id)
     hook("spark-set-aside", reset.id)
     forge(checkpoint.objects, reset, hook)
     return True
+
+
+def unfinished(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
+    """The reset that `finish` would bring Spark's checkpoint to; None where nothing is to be done."""
+    reset = head
+    while reset.kind not in ("reset", *WORK) and reset.id > 1 and reset.parent:
+        try:
+            reset = checkpoint.read(reset.follows).manifest
+        except (CorruptionError, NotFoundError):
+            return None  # Spark's checkpoint must agree as it is
+    return reset if reset.kind == "reset" and _differs(checkpoint.objects, reset.spark) else None
 
 
 def _differs(objects: Objects, position: SparkPosition | None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from recovery.checkpoint import Checkpoint, Head, manifest_path
-from recovery.forging import finish
+from recovery.forging import finish, unfinished
 from recovery.lease import check_idle
 from recovery.manifest import Manifest
 from recovery.policy import Policy
@@ -118,9 +118,14 @@ def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], N
             code=error.code,
             **error.context,
         ) from None
-    if head is not None:
+    if head is not None and unfinished(checkpoint, head.manifest) is not None:
+        _check_alone(checkpoint, policy)
         finish(checkpoint, head.manifest)
     return head
+
+
+def _check_alone(checkpoint: Checkpoint, policy: Policy) -> None:
+    check_idle(checkpoint, policy.second == "takeover", instead='Policy(second="takeover")')
 
 
 def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> None:
@@ -128,7 +133,7 @@ def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest
     if planned.reset is None:
         return
     check(planned.reset.manifest)
-    check_idle(checkpoint, policy.second == "takeover", instead='Policy(second="takeover")')
+    _check_alone(checkpoint, policy)
     for one in planned.findings:
         log.warning("checkpoint %s: %s: %s", one.checkpoint, one.path, one.why)
     done = reset(checkpoint, planned.reset.to)

@@ -15,7 +15,7 @@ from operators import Policy, count, tumbling, windowed
 from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.lease import FOLDER, Lease, this_process
 from recovery.manifest import SparkPosition
-from recovery.repair import plan_repair, repair
+from recovery.repair import opened, plan_repair, repair
 from recovery.rewind import checkpoint_at, plan_rewind, rewind
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 from tests import evidence
@@ -120,6 +120,15 @@ def test_beside_a_running_driver(root: Path) -> None:
         repair(Checkpoint.open(root))
     assert files_below(root) == before
     assert tidemark("rewind", root, "--to", 4, "--confirm", "--force").returncode == 0
+    # A driver that is refused leaves alone what another one may be about to make.
+    rewind(Checkpoint.open(root), 1, force=True)
+    (root / "spark").mkdir()
+    (root / "spark" / "metadata").write_text("of a query before its first batch")
+    with pytest.raises(UsageError, match="running"):
+        opened(Checkpoint.open(root), Policy(second="refuse"), lambda _manifest: None)
+    assert (root / "spark" / "metadata").exists()
+    opened(Checkpoint.open(root), Policy(), lambda _manifest: None)
+    assert not (root / "spark").exists()
 
 
 def test_kafka_begins_there(tmp_path: Path) -> None:
