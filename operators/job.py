@@ -22,6 +22,7 @@ from operators.progress.buffered import BufferState
 from operators.progress.tracker import Tracker
 from operators.transition import total
 from operators.watermarks import Progress, mark_of, restarted
+from recovery.budget import budgeted, restore_of, sentence
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.lease import check_idle
 from recovery.manifest import (
@@ -64,7 +65,10 @@ class Job:
     def __init__(self, graph: Graph, checkpoint: Checkpoint, store: StoreConfig, head: Head, hook: Hook) -> None:
         self.graph = graph
         self.checkpoint = checkpoint
-        self._store = store
+        self._store = budgeted(store, head.manifest)
+        self._begun = False
+        self.parallel: int | None = None
+        """How many state partitions are at work at once, where the runner knows."""
         self._head = head
         self._hook = hook
         kept = {name: progress_of(operator) for name, operator in self.head.operators.items()}
@@ -211,6 +215,7 @@ class Job:
         self._hook("before-manifest", head.id + 1)
         operators = {name: _moved(head.operators[name], own) for name, own in answers.items()}
         ordered = [one for own in answers.values() for one in own]
+        restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)
         counters = total([self._named(one) for one in ordered])
         max_events = [one.max_event_us for one in ordered if one.max_event_us is not None]
         if head.max_event_us is not None:
@@ -238,11 +243,15 @@ class Job:
             counters=counters,
             totals=total([head.totals, counters]),
             fed=head.id if fed else head.fed,
+            restored=head.restored if self._begun else restored,
             abandoned=head.abandoned,
         )
         self._head = self.checkpoint.publish(manifest)
         self.graph = stepped(self.graph)
         self._progress = {name: own[0].progress for name, own in answers.items()}
+        if not self._begun:
+            self._begun = True
+            log.info(sentence(restored))
         self._hook("after-manifest", manifest.id)
         return manifest
 

@@ -6,6 +6,7 @@ that nobody refers to until a manifest does. It is safe to run it twice, or in a
 
 from __future__ import annotations
 
+import logging
 import uuid
 from dataclasses import dataclass
 
@@ -23,8 +24,14 @@ from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
 from statestore.opening import forget_cache, open_store
+from statestore.restoring import Restored, Restoring, Told, progress_text
 from statestore.store import StoreConfig
 from statestore.tables import TableSpec
+
+logger = logging.getLogger("tidemark")
+
+WORTH_TELLING_S = 1.0
+"""A restore that takes longer is logged."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class PartitionResult(msgspec.Struct, frozen=True):
     late: tuple[FileRef, ...] = ()
     counters: dict[str, int] = {}
     origins: tuple[str, ...] = ()
+    restored: Restored = Restored()
 
 
 def run_partition(
@@ -105,7 +113,8 @@ def _attempt(
     round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects, identity: str
 ) -> tuple[PartitionResult, pa.Table]:
     base, attempt = round_.base[partition], uuid.uuid4().hex
-    with open_store(round_.store, objects, identity, round_.tables, base) as store:
+    watch = Restoring(_told(f"operator {round_.plan.name}, partition {partition}"))
+    with open_store(round_.store, objects, identity, round_.tables, base, watch) as store:
         moved = round_.plan.step(store, arrivals.partials, _moments(round_, after))
         log = PartitionLog(
             objects, round_.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
@@ -129,8 +138,19 @@ def _attempt(
         late=late,
         counters=arrivals.counters | moved.counters,
         origins=arrivals.origins,
+        restored=watch.restored,
     )
     return result, moved.panes
+
+
+def _told(who: str) -> Told:
+    """Where a restore lasts, how far it is."""
+
+    def tell(done: Restored, whole: Restored) -> None:
+        if done.seconds >= WORTH_TELLING_S:
+            logger.info("%s: restored %s", who, progress_text(done, whole))
+
+    return tell
 
 
 def _moments(round_: Round, after: Progress) -> Moments:

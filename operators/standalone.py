@@ -158,6 +158,7 @@ class Standalone:
                 hook=self._hook,
                 policy=self._policy,
             )
+            self._job.parallel = 1
             self._delivery = Delivery(checkpoint, self._send if self._sink else None, self._job.head.delivered)
             self._presence = Presence(checkpoint, self._job.head.epoch)
         if self._presence is not None and not self._job.head.drained:

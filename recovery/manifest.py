@@ -78,6 +78,27 @@ class OperatorState(msgspec.Struct, frozen=True):
     closed_us: int | None = None
 
 
+class Restore(msgspec.Struct, frozen=True):
+    """What the last start read to have the state of ``checkpoint`` in its ``store``, all operators and partitions.
+
+    ``seconds``: until the last of them was there, with ``parallel`` of them at once where that is known; ``total_s``:
+    all of them, one after the other. ``predicted_s`` and ``budget_s`` are what was expected. ``rate``: bytes a second
+    of one partition, by the last start that read enough to tell.
+    """
+
+    checkpoint: int
+    store: str
+    files: int
+    bytes: int
+    rows: int
+    seconds: float
+    total_s: float
+    predicted_s: float
+    budget_s: int
+    parallel: int | None = None
+    rate: int | None = None
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """A checkpoint. Times are microseconds since 1970 UTC.
 
@@ -113,6 +134,7 @@ class Manifest(msgspec.Struct, frozen=True):
     fed: int = 0
     parent_id: int = 0
     abandoned: tuple[Ids, ...] = ()
+    restored: Restore | None = None
 
     @property
     def follows(self) -> int:

@@ -27,6 +27,27 @@ def time_text(time_us: int | None) -> str | None:
     return text.removesuffix("+00:00")
 
 
+_SPANS = ((86_400, "day", "d"), (3_600, "hour", "h"), (60, "minute", "m"), (1, "second", "s"))
+
+
+def age_text(created_us: int, now_us: int) -> str:
+    """How long ago, for people: ``12 minutes ago``."""
+    count, unit, _ = _age(created_us, now_us)
+    return f"{count:,} {unit}{'' if count == 1 else 's'} ago"
+
+
+def short_age(created_us: int, now_us: int) -> str:
+    """The same for a column: ``12m``."""
+    count, _, letter = _age(created_us, now_us)
+    return f"{count}{letter}"
+
+
+def _age(created_us: int, now_us: int) -> tuple[int, str, str]:
+    seconds = max(0, now_us - created_us) // 1_000_000
+    size, unit, letter = next((one for one in _SPANS if seconds >= one[0]), _SPANS[-1])
+    return seconds // size, unit, letter
+
+
 def size_text(count: int) -> str:
     """Bytes for people: ``1.4 MB``."""
     size = float(count)

@@ -27,6 +27,7 @@ from statestore.keyrange import EVERYTHING
 from statestore.memory import MemoryStore
 from statestore.objects import Objects
 from statestore.parquet import ParquetStore
+from statestore.restoring import Restoring
 from statestore.store import StateStore, StoreConfig
 from statestore.tables import TableSpec
 
@@ -40,9 +41,15 @@ def forget_cache(config: StoreConfig, identity: str) -> None:
 
 @contextmanager
 def open_store(
-    config: StoreConfig, objects: Objects, identity: str, specs: Sequence[TableSpec], base: PartitionState
+    config: StoreConfig,
+    objects: Objects,
+    identity: str,
+    specs: Sequence[TableSpec],
+    base: PartitionState,
+    watch: Restoring | None = None,
 ) -> Iterator[StateStore]:
-    """The store holding exactly what ``base`` says. ``identity`` names job, operator and partition.
+    """The store holding exactly what ``base`` says. ``identity`` names job, operator and partition. ``watch`` sees
+    what is read for that.
 
     Raises `CorruptionError` when a file that ``base`` names is damaged or gone; the parquet store finds out when it
     reads. Cost: parquet nothing; memory and rocksdb apply the segments written since they last held this
@@ -52,9 +59,9 @@ def open_store(
         with contextlib.closing(_files(config, objects, specs, base)) as store:
             yield store
     elif config.name == "memory":
-        yield _open_memory(config, objects, identity, specs, base)
+        yield _open_memory(config, objects, identity, specs, base, watch or Restoring())
     else:
-        with _open_rocks(config, objects, identity, specs, base) as rocks:
+        with _open_rocks(config, objects, identity, specs, base, watch or Restoring()) as rocks:
             yield rocks
 
 
@@ -66,20 +73,31 @@ _memory: dict[str, MemoryStore] = {}
 
 
 def _open_memory(
-    config: StoreConfig, objects: Objects, identity: str, specs: Sequence[TableSpec], base: PartitionState
+    config: StoreConfig,
+    objects: Objects,
+    identity: str,
+    specs: Sequence[TableSpec],
+    base: PartitionState,
+    watch: Restoring,
 ) -> MemoryStore:
     # Out of the cache while it moves: what fails on the way is not found there again.
     store = _memory.pop(identity, None)
-    if store is None or not store.serves(specs) or not _catch_up(store, objects, specs, base):
-        store = MemoryStore(specs)
-        _rebuild(store, config, objects, specs, base)
+    with watch.at_work():
+        if store is None or not store.serves(specs) or not _catch_up(store, objects, specs, base, watch):
+            store = MemoryStore(specs)
+            _rebuild(store, config, objects, specs, base, watch)
     _memory[identity] = store
     return store
 
 
 @contextmanager
 def _open_rocks(
-    config: StoreConfig, objects: Objects, identity: str, specs: Sequence[TableSpec], base: PartitionState
+    config: StoreConfig,
+    objects: Objects,
+    identity: str,
+    specs: Sequence[TableSpec],
+    base: PartitionState,
+    watch: Restoring,
 ) -> Iterator[StateStore]:
     from statestore.rocksdb import RocksStore  # rocksdict is an extra
 
@@ -98,14 +116,15 @@ def _open_rocks(
         # A zombie holds the lock: leave the folder to it and serve this task from one of its own.
         folder, private = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}"), True
     try:
-        if store is None or not _caught_up(store, objects, specs, base):
-            if store is not None:
-                # Out of the way while the lock is held: whoever comes now finds no folder, and makes a new one.
-                aside = _set_aside(folder, keep=True)
-                store.close()
-                shutil.rmtree(aside, ignore_errors=True)
-            store = RocksStore(specs, folder)
-            _rebuild(store, config, objects, specs, base)
+        with watch.at_work():
+            if store is None or not _caught_up(store, objects, specs, base, watch):
+                if store is not None:
+                    # Out of the way while the lock is held: whoever comes now finds no folder, and makes a new one.
+                    aside = _set_aside(folder, keep=True)
+                    store.close()
+                    shutil.rmtree(aside, ignore_errors=True)
+                store = RocksStore(specs, folder)
+                _rebuild(store, config, objects, specs, base, watch)
         yield store
     finally:
         if store is not None:
@@ -114,10 +133,12 @@ def _open_rocks(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _caught_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> bool:
+def _caught_up(
+    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: Restoring
+) -> bool:
     """Whatever is damaged, cache or files: a rebuild mends the one and names the other."""
     try:
-        return _catch_up(store, objects, specs, base)
+        return _catch_up(store, objects, specs, base, watch)
     except CorruptionError:
         return False
 
@@ -145,15 +166,27 @@ def rocks_folder(config: StoreConfig, identity: str) -> Path:
 
 
 def _rebuild(
-    store: StateStore, config: StoreConfig, objects: Objects, specs: Sequence[TableSpec], base: PartitionState
+    store: StateStore,
+    config: StoreConfig,
+    objects: Objects,
+    specs: Sequence[TableSpec],
+    base: PartitionState,
+    watch: Restoring,
 ) -> None:
     """Fill an empty store from the files, band by band."""
+    watch.expect(base.files)
     if base.sequence:
         with contextlib.closing(_files(config, objects, specs, base)) as files:
-            store.load(files.snapshot(), Applied(base.sequence, base.lineage), base.expired)
+            rows = {
+                table: watch.reading([ref for ref in base.files if ref.table == table], batches)
+                for table, batches in files.snapshot().items()
+            }
+            store.load(rows, Applied(base.sequence, base.lineage), base.expired)
 
 
-def _catch_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> bool:
+def _catch_up(
+    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: Restoring
+) -> bool:
     """Apply the committed segments the store lacks; False when it is not a prefix of ``base``."""
     have = store.applied
     if any(bound > base.expired.get(table, bound - 1) for table, bound in store.expired.items()):
@@ -169,9 +202,11 @@ def _catch_up(store: StateStore, objects: Objects, specs: Sequence[TableSpec], b
         if not known or any(ref.first <= have.sequence for ref in newer):
             return False
         by_last = sorted(newer, key=lambda ref: ref.last)
+        watch.expect(by_last)
         for last, refs in groupby(by_last, key=lambda ref: ref.last):
             group = list(refs)
             store.apply(_changes(objects, specs, group), Applied(last, group[0].segment))
+            watch.took(group)
         if store.applied.lineage != base.lineage:
             return False
     for table, bound in base.expired.items():

@@ -98,8 +98,15 @@ class StateStore(StateView, Protocol):
         ...
 
 
+RESTORE_BYTES_PER_S = 50 << 20
+"""How fast a partition is taken to be restored before that is measured: cautious, see docs/BENCHMARKS.md."""
+
+
 class StoreConfig(msgspec.Struct, frozen=True):
-    """Which store, and its settings. Choose it anew at any start: the durable files are the same for all three."""
+    """Which store, and its settings. Choose it anew at any start: the durable files are the same for all three.
+
+    ``restore_bytes_per_s`` is how fast a partition is restored; a job sets it from what its last starts measured.
+    """
 
     name: StoreName
     cache_dir: str = ""
@@ -107,6 +114,7 @@ class StoreConfig(msgspec.Struct, frozen=True):
     max_levels: int = 12
     snapshot_bytes: int = 64 << 20
     recovery_s: int = 30
+    restore_bytes_per_s: int = RESTORE_BYTES_PER_S
 
     def __post_init__(self) -> None:
         if self.max_levels < 2:

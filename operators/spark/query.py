@@ -103,6 +103,7 @@ class SparkJob:
             hook=self.hook,
             policy=self.policy,
         )
+        job.parallel = session.sparkContext.defaultParallelism
         query = DurableQuery(session, job, spark_log, self.sink, self.tick / 1e6 if graph.clocked else None)
         # Only what the job reads: nothing projected later reaches the source.
         columns = [sf.col(f"`{name}`") for name in graph.columns]

@@ -32,6 +32,7 @@ from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
 from statestore.opening import open_store
+from statestore.restoring import Restoring
 from statestore.store import Parquet, StoreConfig
 
 MAX_UNFLUSHED = 1_000_000
@@ -86,6 +87,7 @@ class ByHand(ABC, Generic[P]):
             hook=hook,
             evolves=False,
         )
+        self._job.parallel = 1
         head = self._job.head
         self._presence = Presence(self._job.checkpoint, head.epoch)
         if not head.drained:
@@ -96,7 +98,7 @@ class ByHand(ABC, Generic[P]):
         self._since = Since()
         self._acknowledged, self._taken = head.delivered, head.delivered
         self._ready = self._outstanding()
-        self._open = ExitStack()
+        self._open, self._watch = ExitStack(), Restoring()
         self._state: Overlay | None = None
 
     @abstractmethod
@@ -173,6 +175,9 @@ class ByHand(ABC, Generic[P]):
     def close(self) -> None:
         """Let go of the store. What is not flushed is gone."""
         self._presence.end()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._state = None
         self._open.close()
 
@@ -216,11 +221,15 @@ class ByHand(ABC, Generic[P]):
     def _current(self) -> Overlay:
         """The state as it is now, over an opened store."""
         if self._state is None:
+            if not self.drained:
+                self._presence.begin()
+            self._watch = Restoring()
             head, plan = self._job.head, self._plan
             objects = self._job.checkpoint.objects
             identity = f"{objects.root}/{head.job_id}/{plan.name}/0/1"
             tables = self._job.tables(plan.name)
-            store = self._open.enter_context(open_store(self._store, objects, identity, tables, self._base))
+            opening = open_store(self._store, objects, identity, tables, self._base, self._watch)
+            store = self._open.enter_context(opening)
             self._state = Overlay(store, tables)
         return self._state
 
@@ -249,7 +258,7 @@ class ByHand(ABC, Generic[P]):
         self._since = Since()
         if result.panes:
             self._ready.append(self._job.head.id)
-        self.close()
+        self._let_go()
 
     def _written(self, since: Since, base: PartitionState) -> PartitionResult:
         plan, objects, attempt = self._plan, self._job.checkpoint.objects, uuid.uuid4().hex
@@ -268,6 +277,7 @@ class ByHand(ABC, Generic[P]):
             late=_file(objects, f"late/{plan.name}", since.rejected, sequence, attempt),
             counters=since.counters,
             origins=since.origins,
+            restored=self._watch.restored,
         )
 
     def _outstanding(self) -> list[int]:

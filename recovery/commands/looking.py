@@ -10,12 +10,25 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from recovery.checkpoint import Checkpoint
+from recovery.budget import outlook, outlook_text, sentence
+from recovery.checkpoint import Checkpoint, now_us
 from recovery.commands.app import AsJson, Root, app, chosen
 from recovery.fork import fork
+from recovery.lease import Lease, running
 from recovery.manifest import Manifest, OperatorState
 from recovery.printing import emit, pairs, print_json, text
-from recovery.summary import Row, brief, full, partitions, progress, shared_files, size_text, time_text
+from recovery.summary import (
+    Row,
+    age_text,
+    brief,
+    full,
+    partitions,
+    progress,
+    shared_files,
+    short_age,
+    size_text,
+    time_text,
+)
 from statestore.errors import CorruptionError
 
 
@@ -30,13 +43,13 @@ def list_checkpoints(
     ids = checkpoint.ids()
     rows = _rows(checkpoint, ids, last)
     if as_json:
-        print_json(rows)
+        print_json([{name: value for name, value in row.items() if name != "age"} for row in rows])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("id", "kind", "batch"):
         table.add_column(heading, justify="left" if heading == "kind" else "right")
     table.add_column("watermark (UTC)")
-    for heading in ("events", "panes", "rejected", "state"):
+    for heading in ("events", "panes", "rejected", "state", "age"):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
@@ -48,6 +61,7 @@ def list_checkpoints(
             f"{row['panes']:,}",
             f"{row['rejected']:,}",
             size_text(row["state_bytes"]),
+            row["age"],
         )
     older = len(ids) - len(rows)
     emit(table, *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []))
@@ -61,12 +75,19 @@ def _rows(checkpoint: Checkpoint, ids: list[int], last: int) -> list[Row]:
     rows = []
     for number in ids[-last:]:
         try:
-            row = brief(checkpoint.read(number).manifest)
+            manifest = checkpoint.read(number).manifest
         except CorruptionError:
             if not head.abandons(number):
                 raise
             continue
-        rows.append({**row, "abandoned": head.abandons(number)})
+        rows.append(
+            {
+                **brief(manifest),
+                "abandoned": head.abandons(number),
+                "recovery": outlook(manifest),
+                "age": short_age(manifest.created_us, now_us()),
+            }
+        )
     return rows
 
 
@@ -83,9 +104,10 @@ def show(
     checkpoint = Checkpoint.open(root)
     head = chosen(checkpoint, checkpoint_id)
     if as_json:
-        print_json(full(head.manifest))
+        print_json({**full(head.manifest), "recovery": outlook(head.manifest)})
         return
-    parts: list[RenderableType] = [_facts(head.manifest)]
+    driver = running(checkpoint) if checkpoint_id is None else None
+    parts: list[RenderableType] = [_facts(head.manifest, driver)]
     if progress(head.manifest):
         parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
     for name, operator in head.manifest.operators.items():
@@ -116,11 +138,13 @@ def fork_checkpoint(
     emit(table)
 
 
-def _facts(manifest: Manifest) -> Table:
+def _facts(manifest: Manifest, driver: Lease | None) -> Table:
     table = pairs()
     kind = "drained (takes no new input)" if manifest.drained else manifest.kind
     table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
-    table.add_row("created", f"{time_text(manifest.created_us)} UTC")
+    table.add_row("created", f"{time_text(manifest.created_us)} UTC  ({age_text(manifest.created_us, now_us())})")
+    if driver is not None:
+        table.add_row("running", f"{driver.who()}, begun {age_text(driver.since_us, now_us())}")
     before, after = time_text(manifest.watermark_before_us), time_text(manifest.watermark_us)
     table.add_row("watermark", f"{text(after)}  (before: {text(before)})")
     table.add_row("processing time", text(time_text(manifest.processing_us)))
@@ -131,6 +155,9 @@ def _facts(manifest: Manifest) -> Table:
     if manifest.input:
         table.add_row("input", f"{manifest.input.batches} batches")
     table.add_row("delivered up to", f"checkpoint {manifest.delivered}")
+    table.add_row("restore", outlook_text(manifest))
+    if manifest.restored is not None:
+        table.add_row("last start", sentence(manifest.restored))
     table.add_row("job", manifest.job_id)
     for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):
         for ref in refs:

@@ -33,9 +33,6 @@ GROWTH = 4
 SMALL_BYTES = 1 << 20
 """Files that are together smaller than this are folded into one without further thought."""
 
-RESTORE_BYTES_PER_S = 50 << 20
-"""How fast a partition is taken to be restored: a cautious figure, see docs/BENCHMARKS.md."""
-
 _GOLDEN = 0.6180339887498949
 
 
@@ -136,7 +133,7 @@ def _snapshot_due(levels: Sequence[Level], config: StoreConfig, partition: int) 
 def _grown(base: int, logged: int, config: StoreConfig, partition: int) -> bool:
     """Whether the log over ``base`` has come to what makes a snapshot due."""
     stagger = 0.75 + (partition * _GOLDEN) % 1 / 2
-    slow = (base + logged) > config.recovery_s * RESTORE_BYTES_PER_S and logged > base / 4
+    slow = (base + logged) > config.recovery_s * config.restore_bytes_per_s and logged > base / 4
     return logged > 0 and (logged >= stagger * max(config.snapshot_bytes, GROWTH * base) or slow)
 
 
