@@ -115,5 +115,6 @@ def sentence(one: Restore) -> str:
     """For a log and for people."""
     if one.store == "parquet":
         return "restored nothing in 0.0 s: the parquet store reads on demand"
-    what = f"{one.files:,} files, {size_text(one.bytes)}, {one.rows:,} rows" if one.files else "nothing"
+    files = "1 file" if one.files == 1 else f"{one.files:,} files"
+    what = f"{files}, {size_text(one.bytes)}, {one.rows:,} rows" if one.files else "nothing"
     return f"restored {what} in {one.seconds:.1f} s; predicted {one.predicted_s:.1f} s, budget {one.budget_s} s"

@@ -13,6 +13,7 @@ from recovery.commands import reading as reading
 from recovery.commands import reporting as reporting
 from recovery.commands import rescaling as rescaling
 from recovery.commands import resetting as resetting
+from recovery.commands import restoring as restoring
 from recovery.commands.app import app as app
 from statestore.errors import DataError, NotFoundError, TidemarkError
 

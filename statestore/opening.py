@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, TableChanges
-from statestore.errors import CorruptionError, UnavailableError
+from statestore.errors import CorruptionError, UnavailableError, UsageError
 from statestore.files.filetable import open_sources
 from statestore.files.segments import FileRef, PartitionState
 from statestore.keyrange import EVERYTHING
@@ -34,6 +34,7 @@ from statestore.tables import TableSpec
 
 def forget_cache(config: StoreConfig, identity: str) -> None:
     """Throw away the local cache of a partition; the next opening rebuilds it from the durable files."""
+    _memory.pop(identity, None)
     if config.name == "rocksdb":
         with contextlib.suppress(OSError):
             _set_aside(rocks_folder(config, identity))
@@ -99,8 +100,12 @@ def _open_rocks(
     base: PartitionState,
     watch: Restoring,
 ) -> Iterator[StateStore]:
-    from statestore.rocksdb import RocksStore  # rocksdict is an extra
-
+    try:
+        from statestore.rocksdb import RocksStore  # rocksdict is an extra
+    except ImportError as error:
+        raise UsageError(
+            "the rocksdb store needs a package: pip install 'tidemark[rocksdb]'", code="store-package"
+        ) from error
     folder = rocks_folder(config, identity)
     inode, private = _inode(folder), False
     store: RocksStore | None = None
