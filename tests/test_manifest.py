@@ -208,4 +208,4 @@ def test_a_manifest_in_a_line_and_in_full() -> None:
     assert full(manifest)["created"] == "2023-11-14 22:13:20"
     assert json.loads(json.dumps(full(manifest)))["operators"]["windows"]["fingerprint"] == "f"
     (row,) = partitions(manifest.operators["windows"])
-    assert row == {"partition": 0, "files": 1, "rows": 3, "bytes": 10, "sequence": 6, "lineage": "s"}
+    assert row == {"partition": 0, "files": 1, "rows": 3, "bytes": 10, "sequence": 6, "lineage": "s", "taken_over": 0}
