@@ -12,6 +12,7 @@ from typing import Any
 from operators.dedup.plan import DedupPlan
 from operators.general.plan import GeneralPlan
 from operators.plan import Plan
+from operators.sides import SIDE
 from operators.slices.plan import SlicePlan
 
 PLAIN = ("max_event_time", "fixed", "punctuation")
@@ -43,7 +44,9 @@ def _always(_was: Any, _now: Any, _plan: Plan) -> str:
 
 def _watermark(was: Any, now: Any, plan: Plan) -> str:
     """The default is the largest event time of the one source, or of one for each side."""
-    both = [one or {"generator": {"kind": "max_event_time"}, "by": plan.watermarks.by} for one in (was, now)]
+    sided = bool(plan.configuration.keys() & {"sides", "event_times"})
+    usual = {"generator": {"kind": "max_event_time"}, "by": SIDE if sided else None}
+    both: list[dict[str, Any]] = [one or usual for one in (was, now)]
     kinds = [one["generator"].get("kind") for one in both]
     if any(kind not in PLAIN for kind in kinds):
         return "what buffers, CTIs and the clock have said cannot be taken for anything else"

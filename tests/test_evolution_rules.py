@@ -1,0 +1,170 @@
+"""Which changes a state can follow: the decision by itself, rule by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from operators import (
+    accumulate,
+    after_count,
+    count,
+    count_distinct_approx,
+    deduplicated,
+    fixed,
+    join,
+    repeatedly,
+    session,
+    sum_,
+    tumbling,
+    windowed,
+)
+from operators.binding import bind_plan
+from operators.chains.graph import alone
+from operators.evolution.renames import given_renames
+from operators.evolution.settings import Change
+from operators.evolution.taking_over import begun, evolve
+from operators.runnable import Runnable
+from statestore.errors import IncompatibleError, UsageError
+
+SCHEMA = pa.schema(
+    [
+        ("t", pa.timestamp("us", "UTC")),
+        ("k", pa.string()),
+        ("v", pa.int32()),
+        ("kind", pa.string()),
+        ("j", pa.int32()),
+    ]
+)
+Rule = tuple[Callable[[], Runnable], Callable[[Any], Runnable], str]
+
+
+def plain() -> Any:
+    return windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), s=sum_("v"))
+
+
+def sessions() -> Any:
+    return windowed(event_time="t", key="k").window(session("10 seconds")).aggregate(n=count())
+
+
+def distinct() -> Any:
+    return deduplicated(event_time="t", on="k", within="10 seconds")
+
+
+def sketch() -> Any:
+    return windowed(event_time="t").window(tumbling("10 seconds")).aggregate(d=count_distinct_approx("v"))
+
+
+def decided(
+    before: Runnable, after: Runnable, schema: pa.Schema = SCHEMA, *, signed: bool = False
+) -> tuple[list[Change], dict[str, str]]:
+    """The changes, or why they are refused."""
+    stored = begun(alone(bind_plan(before, SCHEMA, signed=signed)).nodes[0], 1, 1)
+    try:
+        return evolve(stored, bind_plan(after, schema, signed=signed), 7)[2], {}
+    except IncompatibleError as error:
+        return [], error.context["why"]
+
+
+ALLOWED: dict[str, Rule] = {
+    "delay": (plain, lambda d: replace(d, watermark_delay_us=5), "watermark_delay"),
+    "generator": (plain, lambda d: d.watermark(fixed("1 second")), "watermark"),
+    "lateness": (plain, lambda d: d.late("1 second"), "allowed_lateness"),
+    "rule": (plain, lambda d: d.late(rule="window"), "late_rule"),
+    "ledger": (plain, lambda d: d.late(keep="j"), "ledger_columns"),
+    "retained": (plain, lambda d: d.retain("5 minutes"), "retained"),
+    "early": (plain, lambda d: d.trigger(early=after_count(3)), "triggers"),
+    "late": (sessions, lambda d: d.trigger(late=None), "triggers"),
+    "retracting": (plain, lambda d: d.accumulation("retracting"), "accumulation"),
+    "discarding": (plain, lambda d: d.accumulation("discarding"), "accumulation"),
+    "everything again": (lambda: plain().accumulation("discarding"), lambda d: plain(), "accumulation"),
+    "sessions retracting": (sessions, lambda d: d.accumulation("retracting"), "accumulation"),
+    "within": (distinct, lambda d: replace(d, within_us=5), "within"),
+    "added": (plain, lambda d: d.aggregate(m=count("v")), "aggregate m"),
+}
+REFUSED: dict[str, Rule] = {
+    "window": (plain, lambda d: d.window(tumbling("5 seconds")), "window"),
+    "gap": (sessions, lambda d: d.window(session("5 seconds")), "window"),
+    "key": (plain, lambda d: replace(d, key=("k", "j")), "key"),
+    "composite": (sessions, lambda d: d.trigger(when=repeatedly(after_count(2))), "triggers"),
+    "sums of what was shown": (
+        lambda: plain().accumulation("discarding"),
+        lambda d: d.accumulation("retracting"),
+        "accumulation",
+    ),
+    "sessions discarding": (sessions, lambda d: d.accumulation("discarding"), "accumulation"),
+    "sessions accumulating": (lambda: sessions().accumulation("discarding"), lambda d: sessions(), "accumulation"),
+    "order": (plain, lambda d: replace(d, offset="j"), "order"),
+    "sources": (plain, lambda d: d.watermark(fixed("1 second"), by="k"), "watermark"),
+    "function": (plain, lambda d: replace(d, aggregates=(("n", sum_("v")), ("s", sum_("v")))), "aggregate n"),
+    "ids": (distinct, lambda d: replace(d, on=("k", "j")), "on"),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_change_that_the_state_can_follow(name: str) -> None:
+    before, change, setting = ALLOWED[name]
+    changes, why = decided(before(), change(before()))
+    assert not why
+    assert [one.setting for one in changes] == [setting]
+    assert changes[0].note
+    assert decided(before(), before()) == ([], {})
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_change_that_it_cannot_follow(name: str) -> None:
+    before, change, setting = REFUSED[name]
+    assert decided(before(), change(before()))[1][setting]
+
+
+def test_what_rows_were_taken_from_cannot_be_computed_later() -> None:
+    why = decided(plain(), plain().aggregate(m=count()), signed=True)[1]
+    assert why == {"aggregate m": "rows that are taken back would be taken from it too, and it has not seen them"}
+
+
+@pytest.mark.parametrize(("kind", "goes"), [(pa.int64(), True), (pa.decimal128(10, 0), False)], ids=str)
+def test_a_sketch_of_wider_values(kind: pa.DataType, goes: bool) -> None:
+    schema = SCHEMA.set(2, pa.field("v", kind))
+    assert bool(decided(sketch(), sketch(), schema)[1]) is not goes
+
+
+def test_columns_of_joined_rows_come_and_go() -> None:
+    described = join(event_time="t", on="k", within=("-5 seconds", "5 seconds"))
+    sides = [pa.schema([SCHEMA.field(n) for n in names]) for names in (("t", "k", "v"), ("t", "k", "v", "j"))]
+    stored = begun(alone(bind_plan(described, described.schema(sides[0], sides[0]))).nodes[0], 1, 1)
+    _, operator, _ = evolve(stored, bind_plan(described, described.schema(sides[0], sides[1])), 7)
+    identities = {c.name: c.identity for spec in operator.tables for c in spec.values if c.name.startswith("right_")}
+    assert identities["right_j"] == "__7.right_j"
+    assert identities["right_v"] == ""
+    late = replace(described, allowed_us=9)
+    with pytest.raises(IncompatibleError, match="allowed_lateness"):
+        evolve(stored, bind_plan(late, late.schema(sides[0], sides[0])), 7)
+
+
+def test_a_name_becomes_one_other() -> None:
+    for pairs in ({"a": "b", "b": "c"}, {"a": "c", "b": "c"}):
+        with pytest.raises(UsageError, match="renamed"):
+            given_renames(pairs, None)
+
+
+def test_functions_of_yours_pass_over_windows_from_before() -> None:
+    def merge(older: pa.Table, newer: pa.Table) -> pa.Table:
+        assert not older["x"].null_count + newer["x"].null_count
+        return newer
+
+    own = accumulate(
+        name="newest-of-rules",
+        columns=["v"],
+        state={"x": pa.int64()},
+        lift=lambda rows: pa.table({"x": rows["v"].cast(pa.int64())}),
+        merge=merge,
+        result=lambda state: state["x"],
+        result_type=pa.int64(),
+    )
+    bound = own.bind("o", SCHEMA, "t")
+    found = bound.finish(pa.table({"o_x": pa.array([None, 3], pa.int64())}))
+    assert found.to_pylist() == [None, 3]
