@@ -19,6 +19,7 @@ from recovery.lease import FOLDER, check_idle, leases, running
 from recovery.presence import Presence
 from statestore.errors import UsageError
 from tests import evidence
+from tests.s3_server import s3_endpoint, s3_root  # noqa: F401
 from tests.spark_inputs import job, sample, write
 from tests.test_spark_job import stream
 from tests.test_standalone import STREAM, example
@@ -58,19 +59,23 @@ def driver(root: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_lease_is_renewed_under_fresh_names_and_given_back(checkpoint: Checkpoint) -> None:
-    presence = Presence(checkpoint, 3, every_s=0.01)
-    presence.begin()
-    presence.begin()
+    once = Presence(checkpoint, 3)
+    once.begin()
+    once.begin()
     assert names(checkpoint) == ["3-1.json"]
     first = running(checkpoint)
-    eventually(lambda: names(checkpoint) not in ([], ["3-1.json"]))
     assert first is not None
+    once.end()
+    assert names(checkpoint) == []
+    presence = Presence(checkpoint, 4, every_s=0.01)
+    presence.begin()
+    eventually(lambda: names(checkpoint) not in ([], ["4-1.json"]))
     eventually(lambda: (now := running(checkpoint)) is not None and now.written_us > first.written_us)
     presence.end()
     presence.end()
     eventually(lambda: not names(checkpoint))  # one that was being written meanwhile goes, too
     presence.begin()
-    assert len(names(checkpoint)) == 1
+    assert names(checkpoint)
     presence.end()
 
 
@@ -183,3 +188,15 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
     third = refusing.schedule(availableNow=True).start()
     assert third.await_termination(60)
     assert not names(checkpoint)
+
+
+def test_who_is_running_on_s3(s3_root: str) -> None:  # noqa: F811
+    refusing = example("retracting").standalone(checkpoint=s3_root, policy=Policy(second="refuse"))
+    first = example("retracting").standalone(checkpoint=s3_root)
+    panes = first.stream(STREAM)
+    next(panes)
+    with pytest.raises(UsageError, match=r"\[running\]"):
+        refusing.run(STREAM)
+    panes.close()  # type: ignore[attr-defined]
+    assert refusing.run(STREAM, drain=True).num_rows
+    assert not leases(Checkpoint.open(s3_root))
