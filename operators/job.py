@@ -36,7 +36,7 @@ from recovery.manifest import (
 from recovery.policy import Policy
 from recovery.repair import opened
 from recovery.rescale import check_partitions
-from statestore.errors import UsageError, invariant
+from statestore.errors import CorruptionError, UsageError, invariant
 from statestore.store import StoreConfig
 from statestore.tables import TableSpec
 
@@ -97,6 +97,9 @@ class Job:
         """
         newest = opened(checkpoint, policy, partial(check_followed, graph, evolves=evolves))
         head = newest.manifest if newest else None
+        if head is not None:
+            for operator in head.operators.values():
+                progress_of(operator)  # what cannot be read is found before anything is published
         taken = take_over(graph, head, evolves=evolves) if head is not None else None
         check(head)
         if newest is not None and newest.manifest.drained:
@@ -304,12 +307,19 @@ def _furthest_behind(operators: dict[str, OperatorState]) -> int | None:
 
 
 def progress_of(operator: OperatorState) -> Progress | None:
-    """How far its sources had come; None before the first batch."""
+    """How far its sources had come; None before the first batch. Raises `CorruptionError` for what is not ours."""
     if operator.progress is None:
         return None
-    buffers = msgspec.convert(operator.buffers, BufferState) if operator.buffers is not None else None
-    advances = msgspec.convert(operator.advances, dict[str, Advance])
-    return Progress(msgspec.convert(operator.progress, Tracker), advances, buffers)
+    try:
+        buffers = msgspec.convert(operator.buffers, BufferState) if operator.buffers is not None else None
+        advances = msgspec.convert(operator.advances, dict[str, Advance])
+        return Progress(msgspec.convert(operator.progress, Tracker), advances, buffers)
+    except msgspec.ValidationError as error:
+        raise CorruptionError(
+            f"the manifest is damaged ({error}): nothing was changed; put back a good copy",
+            code="manifest-damaged",
+            part="progress",
+        ) from None
 
 
 def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:

@@ -101,13 +101,16 @@ class Regular:
         window = configuration.get("window")
         if not isinstance(window, dict):
             return None
-        if window.get("kind") in ("tumbling", "sliding"):
-            made = cls(*(_span_us(str(window.get(name))) for name in ("size", "slide", "offset")))
-        elif window.get("kind") == "offsets":
-            made = cls(*(int(window.get(name) or 0) for name in ("count", "step", "start")))
-        else:
-            return None
-        return made if min(made.size, made.slide) > 0 else None
+        try:
+            if window.get("kind") in ("tumbling", "sliding"):
+                made = cls(*(_span_us(window[name]) for name in ("size", "slide", "offset")))
+            elif window.get("kind") == "offsets":
+                made = cls(window["count"], window["step"], window.get("start", 0))
+            else:
+                return None
+            return made if min(made.size, made.slide) > 0 else None
+        except (KeyError, TypeError, ValueError):
+            return None  # not written by us
 
     def meant(self, place: int) -> list[Bounds]:
         """Windows that a place may stand for, the likeliest first: one that begins there, one that ends there, else

@@ -17,6 +17,7 @@ import msgspec
 
 from recovery.manifest import FORMAT, Manifest, Version, decode, encode
 from recovery.outputs import Output, output_of
+from recovery.soundness import MANIFEST_BYTES, Unsound, check_root
 from statestore.errors import (
     ConflictError,
     CorruptionError,
@@ -29,6 +30,8 @@ from statestore.objects import Objects
 
 MARKER = "tidemark.json"
 MANIFESTS = "manifests"
+ID_DIGITS = 20
+MARKER_BYTES = 1 << 20
 
 
 class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,7 +57,7 @@ class Head:
 
 def manifest_path(checkpoint_id: int) -> str:
     """Where the manifest of this id lies."""
-    return f"{MANIFESTS}/{checkpoint_id:020d}.json"
+    return f"{MANIFESTS}/{checkpoint_id:0{ID_DIGITS}d}.json"
 
 
 def now_us() -> int:
@@ -75,7 +78,7 @@ class Checkpoint:
         """Open an existing root. Raises `NotFoundError` when there is none; changes nothing."""
         objects = Objects(root)
         try:
-            data = objects.read(MARKER)
+            data = objects.read(MARKER, MARKER_BYTES)
         except NotFoundError:
             raise NotFoundError(
                 "no checkpoint here: give the folder that was passed as checkpoint=",
@@ -105,13 +108,13 @@ class Checkpoint:
     def ids(self) -> list[int]:
         """All checkpoint ids, ascending."""
         stems = (name.removesuffix(".json") for name in self.objects.names(MANIFESTS) if name.endswith(".json"))
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+        return sorted(int(stem) for stem in stems if len(stem) == ID_DIGITS and stem.isascii() and stem.isdecimal())
 
     def read(self, checkpoint_id: int) -> Head:
         """One manifest. Raises `NotFoundError` or `CorruptionError`."""
         path = manifest_path(checkpoint_id)
         try:
-            manifest, digest = decode(self.objects.read(path), path)
+            manifest, digest = decode(self.objects.read(path, MANIFEST_BYTES), path)
         except NotFoundError:
             raise NotFoundError("no such checkpoint", code="no-such-checkpoint", id=checkpoint_id) from None
         if manifest.id != checkpoint_id or manifest.job_id != self.marker.job_id:
@@ -201,8 +204,10 @@ def _read_marker(data: bytes) -> Marker:
                 expected=FORMAT,
                 found=version,
             )
-        return msgspec.json.decode(data, type=Marker)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        marker = msgspec.json.decode(data, type=Marker)
+        check_root(marker.job_id, marker.created_us, marker.bases)
+        return marker
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:
         raise CorruptionError(
             f"the marker file is damaged ({error}): put back a good copy", code="marker-damaged", path=MARKER
         ) from None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-
 from recovery.commands import checking as checking
 from recovery.commands import history as history
 from recovery.commands import looking as looking
@@ -15,6 +13,7 @@ from recovery.commands import rescaling as rescaling
 from recovery.commands import resetting as resetting
 from recovery.commands import restoring as restoring
 from recovery.commands.app import app as app
+from recovery.printing import complain
 from statestore.errors import DataError, NotFoundError, TidemarkError
 
 EXIT_DATA, EXIT_NOT_FOUND, EXIT_OTHER = 3, 4, 5
@@ -25,7 +24,7 @@ def main() -> None:
     try:
         app()
     except TidemarkError as error:
-        Console(stderr=True, soft_wrap=True).print(f"tidemark: {error}", markup=False, highlight=False)
+        complain(error)
         sys.exit(_exit_code(error))
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from recovery.soundness import MANIFEST_BYTES, Unsound, check
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError
 from statestore.files.segments import FileRef, PartitionState
@@ -185,9 +186,11 @@ class Version(msgspec.Struct):
 
 def decode(data: bytes, path: str) -> tuple[Manifest, str]:
     """The manifest and its checksum. Raises `CorruptionError` or, for a newer format, `IncompatibleError`."""
+    if len(data) > MANIFEST_BYTES:
+        raise _damaged(path, f"more than {MANIFEST_BYTES} bytes")
     try:
         file = msgspec.json.decode(data, type=_File)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
     if checksum(bytes(file.manifest)) != file.checksum:
         raise _damaged(path, "checksum does not match")
@@ -201,8 +204,10 @@ def decode(data: bytes, path: str) -> tuple[Manifest, str]:
                 expected=FORMAT,
                 found=version,
             )
-        return msgspec.json.decode(file.manifest, type=Manifest), file.checksum
-    except msgspec.DecodeError as error:
+        manifest = msgspec.json.decode(file.manifest, type=Manifest)
+        check(manifest)
+        return manifest, file.checksum
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:
         raise _damaged(path, str(error)) from None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -24,6 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -67,14 +68,34 @@ def print_document(document: str, output: Path | None) -> None:
 
 
 def emit(*parts: RenderableType) -> None:
-    """To standard output."""
-    console = _Console(highlight=False)
+    """To standard output. What is text of ours may have markup; what stands in tables says just what it says."""
+    console = _Console()
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, Text))
+        console.print(Text.from_markup(part) if isinstance(part, str) else part, soft_wrap=isinstance(part, Text))
+
+
+def complain(error: object) -> None:
+    """One line to standard error."""
+    _Console(stderr=True, soft_wrap=True).print(Text(f"tidemark: {error}".replace("\n", " ")))
+
+
+_CONTROL = dict.fromkeys([*(code for code in range(32) if chr(code) != "\n"), *range(127, 160)], "?")
+"""Characters by which text from data could command a terminal."""
 
 
 class _Console(Console):
-    """A console whose reader may go away, as `head` does: no error."""
+    """A console for text that comes from data: nothing in it is markup, or a command to the terminal.
+
+    That its reader goes away, as `head` does, is no error.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """As it is drawn, without control characters but those of styles."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else text.translate(_CONTROL), style, control)
 
     def on_broken_pipe(self) -> None:
         gone()

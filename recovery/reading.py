@@ -69,7 +69,7 @@ class Wanted:
 def operator_of(manifest: Manifest, name: str | None) -> tuple[str, OperatorState]:
     """One operator of a checkpoint; by default the last, whose panes are the job's."""
     if name is None:
-        name = list(manifest.operators)[-1]
+        name = next(reversed(manifest.operators), "")
     if name not in manifest.operators:
         raise NotFoundError("no such operator", code="no-such-operator", found=name, there=list(manifest.operators))
     return name, manifest.operators[name]
@@ -126,6 +126,13 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
     """Rows that are in one table and not so in the other, by key. ``change`` is added or removed, or of two rows of a
     key was and is.
     """
+    if before.schema != after.schema:
+        raise UsageError(
+            "the table has other columns in one of the two checkpoints: compare within the time before or after that",
+            code="read-column",
+            before=before.column_names,
+            after=after.column_names,
+        )
     (old, new), count = shared_ranks([before.select(key), after.select(key)])
     place = np.full(count, -1)
     place[old] = np.arange(len(old))

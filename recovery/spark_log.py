@@ -15,10 +15,12 @@ import msgspec
 from recovery.manifest import SparkPosition
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
-from statestore.files.segments import FileRef, read_verified
+from statestore.files.segments import FileRef, damaged, read_verified
 from statestore.objects import Objects
 
 FOLDER = "spark"
+_UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
+"""What reading JSON raises that says something else than it should."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class SparkLog:
             return None
         try:
             return str(json.loads(data)["id"])
-        except (ValueError, KeyError):
+        except _UNREADABLE:
             raise _damaged(f"{FOLDER}/metadata") from None
 
     def newest(self, log: str) -> int | None:
         """The highest batch id in ``offsets`` or ``commits``."""
-        numbers = [int(name) for name in self.objects.names(f"{FOLDER}/{log}") if name.isdigit()]
+        numbers = [int(name) for name in self.objects.names(f"{FOLDER}/{log}") if _is_number(name)]
         return max(numbers, default=None)
 
     def planned(self, query_id: str, batch_id: int) -> Planned:
@@ -76,9 +78,15 @@ class SparkLog:
         except (NotFoundError, CorruptionError, UnicodeDecodeError):
             return None
 
+    def _lines(self, path: str) -> list[str]:
+        try:
+            return self.objects.read(path).decode().splitlines()
+        except UnicodeDecodeError:
+            raise _damaged(path) from None
+
     def _offsets(self, batch_id: int) -> tuple[int, tuple[str, ...]]:
         path = f"{FOLDER}/offsets/{batch_id}"
-        lines = self.objects.read(path).decode().splitlines()
+        lines = self._lines(path)
         if not lines or lines[0] != "v1" or len(lines) < 3:
             raise IncompatibleError(
                 "this version of spark's offset log is not known: set spark.sql.streaming.offsetLog.formatVersion=1",
@@ -88,7 +96,7 @@ class SparkLog:
             )
         try:
             return int(json.loads(lines[1])["batchTimestampMs"]), tuple(lines[2:])
-        except (ValueError, KeyError):
+        except _UNREADABLE:
             raise _damaged(path) from None
 
     def _files(self, source: int, after: int, last: int) -> tuple[str, ...]:
@@ -111,11 +119,11 @@ class SparkLog:
         return tuple(sorted(entries))
 
     def _entries(self, path: str, number: int) -> list[str]:
-        lines = self.objects.read(path).decode().splitlines()[1:]
+        lines = self._lines(path)[1:]
         try:
             records = [json.loads(line) for line in lines if line.strip()]
             return [f"{r['path']} {r['timestamp']}" for r in records if r["batchId"] == number]
-        except (ValueError, KeyError):
+        except _UNREADABLE:
             raise _damaged(path) from None
 
 
@@ -139,7 +147,10 @@ def load_files(objects: Objects, position: SparkPosition | None) -> SparkPositio
     if position is None or position.files_ref is None:
         return position
     data = read_verified(objects, position.files_ref).to_pybytes()
-    files = msgspec.json.decode(data, type=dict[str, tuple[str, ...]])
+    try:
+        files = msgspec.json.decode(data, type=dict[str, tuple[str, ...]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(position.files_ref, str(error)) from None
     return msgspec.structs.replace(position, files=files, files_ref=None)
 
 
@@ -238,13 +249,18 @@ def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
         )
 
 
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
 def log_offset(text: str) -> int | None:
     """The offset of a file source, None for any other source."""
     try:
         offset = json.loads(text)
-    except ValueError:
+    except _UNREADABLE:
         return None
-    return int(offset["logOffset"]) if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
+    found = offset["logOffset"] if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
+    return found if isinstance(found, int) else None
 
 
 def _disagree(message: str, code: str, **context: object) -> IncompatibleError:

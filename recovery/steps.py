@@ -7,12 +7,13 @@ later one still names it. What was folded before the oldest manifest is one valu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, OperatorState, SparkPosition
+from recovery.outputs import Output, output_of
 from recovery.reading import operator_of
 from recovery.spark_log import load_files
 from recovery.summary import time_text
@@ -26,12 +27,13 @@ Seen = Callable[[int, int], None]
 
 @dataclass
 class Step:
-    """One checkpoint as far as one operator goes. ``manifest`` is None for one that was collected: what it wrote may
-    still be there. ``segments`` are the changelog segments it wrote, with the tables they are of.
+    """One checkpoint as far as one operator goes. ``manifest`` is None for one that was collected: what it put out
+    (``output``) and wrote may still be there. ``segments`` are its changelog segments, with the tables they are of.
     """
 
     id: int
     manifest: Manifest | None = None
+    output: Output | None = None
     state: OperatorState | None = None
     segments: list[tuple[TableSpec, FileRef]] = field(default_factory=list)
     panes: tuple[FileRef, ...] = ()
@@ -41,7 +43,8 @@ class Step:
     @property
     def created(self) -> str | None:
         """When it was made, in UTC, for people."""
-        return time_text(self.manifest.created_us // 1_000_000 * 1_000_000) if self.manifest else None
+        source = self.manifest or self.output
+        return time_text(source.created_us // 1_000_000 * 1_000_000) if source else None
 
     def expired(self, table: str) -> int | None:
         """Up to which expiry rows of a table are forgotten, in all state partitions."""
@@ -74,7 +77,6 @@ def read_steps(checkpoint: Checkpoint, operator: str | None, seen: Seen) -> Step
     head = checkpoint.read(ids[-1]).manifest
     name, newest = operator_of(head, operator)
     steps: dict[int, Step] = {}
-    known: set[str] = set()
     base: tuple[int, OperatorState] | None = None
     for done, number in enumerate(ids):
         seen(done + 1, 2 * len(ids))
@@ -84,14 +86,15 @@ def read_steps(checkpoint: Checkpoint, operator: str | None, seen: Seen) -> Step
             continue
         state = manifest.operators.get(name)
         step.manifest, step.state = manifest, state
-        step.panes = tuple(ref for ref in manifest.panes if ref.path.startswith(f"panes/{name}/"))
-        step.late = manifest.late_of(name)
+        _put_out(step, name, output_of(manifest))
         if state is not None:
-            base = base or (number, state)
-            for spec, ref in _segments(state):
-                if ref.path not in known:
-                    known.add(ref.path)
+            for spec, ref in _segments(state).values():
+                # The oldest manifest names what is older, too; of the others each brings its own.
+                if base is None or ref.first == number:
                     steps.setdefault(ref.first, Step(ref.first)).segments.append((spec, ref))
+            base = base or (number, state)
+    for output in checkpoint.outputs(0, ids[0] - 1):
+        _put_out(steps.setdefault(output.id, Step(output.id)), name, output)
     base_id, first = base or (ids[-1], newest)
     shows = name == list(head.operators)[-1]
     return Steps(name, first, newest, base_id, shows, [steps[number] for number in sorted(steps)])
@@ -107,23 +110,31 @@ def _manifest(checkpoint: Checkpoint, step: Step) -> Manifest | None:
         return None
 
 
-def _segments(state: OperatorState) -> Iterator[tuple[TableSpec, FileRef]]:
+def _put_out(step: Step, operator: str, output: Output) -> None:
+    step.output = output
+    step.panes = tuple(ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/"))
+    step.late = output.late_of(operator)
+
+
+def _segments(state: OperatorState) -> dict[tuple[int, str], tuple[TableSpec, FileRef]]:
+    """By root and path: state partitions may share a file after a rescale, each with a part of its rows."""
     specs = {spec.name: spec for spec in state.tables}
-    for partition in state.partitions:
-        for ref in partition.files:
-            if ref.kind == "changelog" and ref.table in specs:
-                yield specs[ref.table], ref
+    refs = (ref for partition in state.partitions for ref in partition.files)
+    return {
+        (ref.root, ref.path): (specs[ref.table], ref)
+        for ref in refs
+        if ref.kind == "changelog" and ref.table in specs
+    }
 
 
 def input_of(checkpoint: Checkpoint, step: Step) -> dict[str, Any] | None:
     """What a checkpoint took in, as plain values: offsets from and to per source, files, or the number of a batch."""
-    manifest = step.manifest
-    if manifest is None or manifest.kind != "batch":
-        return None
-    if manifest.spark is not None:
-        position = load_files(checkpoint.objects, manifest.spark)
+    if step.output is not None and step.output.spark is not None:
+        position = load_files(checkpoint.objects, step.output.spark)
         return _spark(position) if position is not None else None
-    return {"batch": manifest.input.batches} if manifest.input is not None else None
+    batched = step.manifest is not None and step.manifest.kind == "batch"
+    taken = step.manifest.input if step.manifest is not None and batched else None
+    return {"batch": taken.batches} if taken is not None else None
 
 
 def _spark(position: SparkPosition) -> dict[str, Any]:

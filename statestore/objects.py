@@ -102,9 +102,12 @@ class Objects:
         """
         return self._storage.writer(_below(path))
 
-    def read(self, path: str) -> bytes:
-        """All bytes of an object. Raises `NotFoundError` or `UnavailableError`."""
-        return self._storage.read(_below(path))
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        """All bytes of an object. Raises `NotFoundError` or `UnavailableError`.
+
+        Of a local file with more than ``limit`` bytes, one more than that: for who would not take it anyway.
+        """
+        return self._storage.read(_below(path), limit)
 
     def map(self, path: str, size: int | None = None) -> pa.Buffer:
         """The object's bytes, mapped: pages are read when they are touched.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from typing import Any
 
 import msgspec
@@ -28,9 +29,10 @@ from tests.table_model import MAIN, NAMED
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.dictionaries(st.text(max_size=8), st.integers(0, 2**63 - 1), max_size=4)
+NAMES = st.text(string.ascii_letters + "é_-", min_size=1, max_size=20)
 FILES = st.builds(
     FileRef,
-    path=st.text(min_size=1, max_size=20),
+    path=NAMES,
     bytes=st.integers(0, 2**50),
     checksum=st.just("xxh3:0123456789abcdef"),
     rows=st.integers(0, 2**40),
@@ -38,13 +40,13 @@ FILES = st.builds(
     kind=st.sampled_from(["changelog", "run", "snapshot"]),
     segment=st.text(max_size=4),
     first=st.integers(0, 2**40),
-    last=st.integers(0, 2**40),
+    last=st.integers(2**40, 2**41),
     expiry_min=st.none() | INT64,
     expiry_max=st.none() | INT64,
 )
 STATES = st.builds(
     PartitionState,
-    files=st.lists(FILES, max_size=2).map(tuple),
+    files=st.lists(FILES.map(lambda ref: msgspec.structs.replace(ref, table="main")), max_size=2).map(tuple),
     expired=st.dictionaries(st.sampled_from(["main", "named"]), INT64),
     lineage=st.text(max_size=6),
     sequence=st.integers(0, 2**40),
@@ -54,7 +56,7 @@ OPERATORS = st.builds(
     configuration=st.fixed_dictionaries({"name": st.text(max_size=5), "key": st.lists(st.text(max_size=3))}),
     fingerprint=st.text(max_size=6),
     tables=st.just((MAIN, NAMED)),
-    partitions=st.lists(STATES, max_size=2).map(tuple),
+    partitions=st.lists(STATES, min_size=1, max_size=2).map(tuple),
 )
 SPARK = st.builds(
     SparkPosition,
@@ -69,14 +71,14 @@ TIMES = st.none() | INT64
 MANIFESTS = st.builds(
     Manifest,
     format=st.just(FORMAT),
-    id=st.integers(1, 2**60),
+    id=st.integers(2**41, 2**60),
     parent=st.text(max_size=6),
     job_id=st.text(max_size=6),
     epoch=st.integers(1, 2**40),
     writer=st.text(max_size=6),
     kind=st.sampled_from(["fence", "batch", "tick"]),
     created_us=INT64,
-    operators=st.dictionaries(st.text(max_size=6), OPERATORS, max_size=2),
+    operators=st.dictionaries(NAMES, OPERATORS, max_size=2),
     watermark_us=TIMES,
     watermark_before_us=TIMES,
     max_event_us=TIMES,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from recovery.budget import outlook, outlook_text, sentence
 from recovery.checkpoint import Checkpoint, now_us
@@ -111,7 +112,7 @@ def show(
     if progress(head.manifest):
         parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
     for name, operator in head.manifest.operators.items():
-        parts += [f"\n[bold]operator {name}[/bold]", _configuration(operator), _partitions(operator)]
+        parts += [Text(f"\noperator {name}", style="bold"), _configuration(operator), _partitions(operator)]
         if shared := shared_files(operator):
             parts.append(f"[dim]{shared:,} files shared after a rescale, each with all its rows above[/dim]")
     if head.manifest.totals:

@@ -78,11 +78,11 @@ class LocalStorage:
         with storage_errors(path, writing=True):
             _move_new(temporary, target)
 
-    def read(self, path: str) -> bytes:
-        """All bytes."""
-        with storage_errors(path):
-            data = (self._root / path).read_bytes()
-            return data
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        """All bytes; of a file with more than ``limit`` one more than that."""
+        with storage_errors(path), (self._root / path).open("rb") as file:
+            endless = limit is not None and os.fstat(file.fileno()).st_size > limit
+            return file.read(limit + 1) if endless and limit is not None else file.read()
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
         """The file, mapped."""

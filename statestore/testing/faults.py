@@ -102,9 +102,9 @@ class FaultyObjects(Objects):
                 manager.__exit__(type(error), error, error.__traceback__)
             raise
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limit: int | None = None) -> bytes:
         """Counted."""
-        return self._call(f"read {path}", lambda: self._inner.read(path))
+        return self._call(f"read {path}", lambda: self._inner.read(path, limit))
 
     def map(self, path: str, size: int | None = None) -> pa.Buffer:
         """Counted; the pages behind the buffer are not."""
