@@ -27,8 +27,8 @@ from operators import (
 from operators.harness import Harness
 from operators.joins import join
 from recovery.checkpoint import Checkpoint
-from recovery.happenings import Event
 from recovery.history import History, history
+from recovery.history.happenings import Event
 from recovery.reset import reset
 from statestore.errors import NotFoundError, UsageError
 from statestore.store import Parquet

@@ -14,8 +14,8 @@ from rich.text import Text
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, app
 from recovery.commands.reading import Form, Limit, Operator, Output, keys_of
-from recovery.happenings import Event, History
 from recovery.history import history
+from recovery.history.happenings import Event, History
 from recovery.printing import Format, bar, emit, print_document, print_rows, text
 
 TABLE_ROWS = 50

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recovery.bounds import Bounds
 from recovery.checkpoint import Checkpoint
+from recovery.history.bounds import Bounds
 from recovery.manifest import OperatorState
 from recovery.reading import Wanted
 from recovery.summary import time_text

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recovery.bounds import FEW, Bounds, Measure, Regular
 from recovery.checkpoint import Checkpoint
-from recovery.contributions import form_of, forms_of, read_changes, read_folded
-from recovery.happenings import Found, History
+from recovery.history.bounds import FEW, Bounds, Measure, Regular
+from recovery.history.contributions import form_of, forms_of, read_changes, read_folded
+from recovery.history.happenings import Found, History
+from recovery.history.shown import read_panes, read_rejected
+from recovery.history.steps import Seen, Step, Steps, read_steps
+from recovery.history.telling import told
 from recovery.manifest import OperatorState
-from recovery.shown import read_panes, read_rejected
-from recovery.steps import Seen, Step, Steps, read_steps
-from recovery.telling import told
 from statestore.errors import NotFoundError, UsageError
 
 EVERYWHERE = Bounds(-(2**63), 2**63 - 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recovery.bounds import Bounds
-from recovery.contributions import Change
-from recovery.shown import Pane, Rejected
+from recovery.history.bounds import Bounds
+from recovery.history.contributions import Change
+from recovery.history.shown import Pane, Rejected
 
 Kind = Literal["folded", "fork", "reset", "added", "became", "row", "gone", "pane", "rejected", "forgotten"]
 ORDER: tuple[Kind, ...] = (

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recovery.bounds import Bounds, Measure
 from recovery.checkpoint import Checkpoint
-from recovery.contributions import END, START, Change
-from recovery.happenings import ORDER, Event, Found, History, Kind
+from recovery.history.bounds import Bounds, Measure
+from recovery.history.contributions import END, START, Change
+from recovery.history.happenings import ORDER, Event, Found, History, Kind
+from recovery.history.shown import Pane, Rejected
+from recovery.history.steps import Step, Steps, input_of, input_text
 from recovery.manifest import OperatorState
-from recovery.shown import Pane, Rejected
-from recovery.steps import Step, Steps, input_of, input_text
 
 
 def told(

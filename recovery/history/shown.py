@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recovery.bounds import Bounds, Measure
 from recovery.checkpoint import Checkpoint
-from recovery.contributions import END, START, numbers, of_keys, plain
+from recovery.history.bounds import Bounds, Measure
+from recovery.history.contributions import END, START, numbers, of_keys, plain
 from recovery.manifest import OperatorState
 from statestore.errors import NotFoundError
 from statestore.files.segments import FileRef, damaged, missing, read_verified
