@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 
 from operators.aggregates import Aggregate, max_, min_
 from operators.aggregates.stamps import EndOfWindow
-from operators.durations import Span, span_us, text_of
 from operators.evolution.renames import SAME_NAMES, Renames
 from operators.progress.ctis import Ctis, Settings
 from operators.progress.tracker import sources as declared
@@ -16,6 +15,7 @@ from operators.runnable import Runnable, checked_name
 from operators.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
 from operators.watermarks import Watermarks, given_ctis
 from operators.windows import Windows
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 
 Accumulation = Literal["accumulating", "discarding", "retracting"]

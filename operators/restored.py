@@ -15,7 +15,6 @@ from operators.aggregates.collecting import Kept, Quantile
 from operators.aggregates.distinct import Distinct, Top
 from operators.aggregates.sketches import Sketch
 from operators.aggregates.stamps import EndOfWindow
-from operators.durations import span_us
 from operators.general.names import ALONE, GROUPS
 from operators.general.plan import GeneralPlan
 from operators.joins.names import kept_as
@@ -28,6 +27,7 @@ from operators.watermarks import default_watermarks
 from operators.window_metadata import START, WindowTables
 from operators.window_operator.plan import METADATA, metadata_tables
 from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows
+from statestore.durations import span_us
 from statestore.errors import UsageError, invariant
 from statestore.messages.keys import parse_layout
 from statestore.messages.tables import MESSAGE_TIME, ORIGIN, MessageTables

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from operators.durations import Span, span_us
 from operators.evolution.renames import SAME_NAMES, Renames, given_renames
 from operators.progress.buffered import BufferProgress
 from operators.progress.generators import Generator
 from operators.progress.tracker import sources as declared
 from operators.watermarks import Watermarks, given_watermarks
 from recovery.policy import Policy
+from statestore.durations import Span, span_us
 from statestore.errors import UsageError
 from statestore.store import Parquet, StoreConfig
 

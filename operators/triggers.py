@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from operators.durations import Span, span_us, text_of
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 
 Kind = Literal[

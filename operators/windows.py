@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from operators.durations import Span, span_us, text_of
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 
 Times = npt.NDArray[np.int64]

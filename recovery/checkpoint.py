@@ -17,13 +17,16 @@ import msgspec
 
 from recovery.manifest import FORMAT, Manifest, Version, decode, encode
 from recovery.outputs import Output, output_of
+from recovery.records import Boundary, newest_boundary, outputs_below, read_pins
 from recovery.soundness import MANIFEST_BYTES, Unsound, check_root
 from statestore.errors import (
+    CommitUnknownError,
     ConflictError,
     CorruptionError,
     FencedError,
     IncompatibleError,
     NotFoundError,
+    UnavailableError,
     invariant,
 )
 from statestore.objects import Objects
@@ -105,18 +108,51 @@ class Checkpoint:
                 objects.create(MARKER, msgspec.json.encode(marker) + b"\n")
         return cls.open(root)
 
-    def ids(self) -> list[int]:
-        """All checkpoint ids, ascending."""
+    def boundary(self) -> Boundary:
+        """Up to where checkpoints have been collected, as it is now."""
+        return newest_boundary(self.objects)
+
+    def stored_ids(self) -> list[int]:
+        """Ids of all manifests that lie here, whether they count or not, ascending."""
         stems = (name.removesuffix(".json") for name in self.objects.names(MANIFESTS) if name.endswith(".json"))
         return sorted(int(stem) for stem in stems if len(stem) == ID_DIGITS and stem.isascii() and stem.isdecimal())
 
+    def ids(self) -> list[int]:
+        """All checkpoint ids, ascending, but for those that were collected; of pinned ones too."""
+        # In this order: of what is listed and deleted now, the boundary tells.
+        stored = self.stored_ids()
+        bound = self.boundary().id
+        return [number for number in stored if number > bound]
+
     def read(self, checkpoint_id: int) -> Head:
-        """One manifest. Raises `NotFoundError` or `CorruptionError`."""
+        """One manifest. Raises `CorruptionError`, or `NotFoundError` where there is none or it was collected."""
+        bound = self.boundary().id
+        if checkpoint_id > bound or any(pin.checkpoint == checkpoint_id for pin in read_pins(self.objects)):
+            with contextlib.suppress(NotFoundError):
+                return self.load(checkpoint_id)
+            bound = self.boundary().id
+        if checkpoint_id <= bound:
+            raise self.collected(checkpoint_id)
+        raise _no_such(checkpoint_id)
+
+    def collected(self, checkpoint_id: int) -> NotFoundError:
+        """The error for a checkpoint that is at or below the boundary."""
+        left = self.ids()
+        return NotFoundError(
+            "this checkpoint was collected: choose one that is still there",
+            code="collected",
+            id=checkpoint_id,
+            boundary=self.boundary().id,
+            oldest=left[0] if left else None,
+        )
+
+    def load(self, checkpoint_id: int) -> Head:
+        """As `read`, without asking whether the checkpoint counts: for an id that `ids` has just given."""
         path = manifest_path(checkpoint_id)
         try:
             manifest, digest = decode(self.objects.read(path, MANIFEST_BYTES), path)
         except NotFoundError:
-            raise NotFoundError("no such checkpoint", code="no-such-checkpoint", id=checkpoint_id) from None
+            raise _no_such(checkpoint_id) from None
         if manifest.id != checkpoint_id or manifest.job_id != self.marker.job_id:
             raise CorruptionError(
                 "this manifest belongs elsewhere: put back the right copy of this file",
@@ -132,14 +168,14 @@ class Checkpoint:
         ids = self.ids()
         if not ids:
             return None
-        head = self.read(ids[-1])
+        head = self.load(ids[-1])
         if head.manifest.follows in ids:
             self._check_parent(head)
         return head
 
     def _check_parent(self, head: Head) -> None:
         try:
-            parent = self.read(head.manifest.follows)
+            parent = self.load(head.manifest.follows)
         except CorruptionError:
             return  # the head is whole and carries all state; an older file's damage is no reason to stop
         if parent.checksum != head.manifest.parent:
@@ -153,9 +189,9 @@ class Checkpoint:
         """All checkpoints that count, oldest first, from ``first`` to ``last``: not those a reset has abandoned."""
         ids = self.ids()
         if ids:
-            head = self.read(ids[-1]).manifest
+            head = self.load(ids[-1]).manifest
             wanted = [one for one in ids if first <= one and (last is None or one <= last)]
-            yield from (self.read(one).manifest for one in wanted if not head.abandons(one))
+            yield from (self.load(one).manifest for one in wanted if not head.abandons(one))
 
     def pane_paths(self) -> list[str]:
         """Full paths of all committed pane files, oldest first: what to give to a Parquet reader.
@@ -165,17 +201,46 @@ class Checkpoint:
         return [self.objects.locate(ref.path) for output in self.outputs() for ref in output.panes]
 
     def outputs(self, first: int = 0, last: int | None = None) -> Iterator[Output]:
-        """What the checkpoints from ``first`` to ``last`` put out, oldest first: of all that count."""
-        yield from map(output_of, self.history(first, last))
+        """What the checkpoints from ``first`` to ``last`` put out, oldest first: of all that count, and of those that
+        were collected too. Beside a collection, nothing is left out and nothing comes twice.
+        """
+        head = self.head()
+        if head is None:
+            return
+        while True:
+            # In this order: of what is listed and deleted now, the boundary tells.
+            stored, boundary = self.stored_ids(), self.boundary()
+            left = [number for number in stored if number > boundary.id]
+            try:
+                for output in self._outputs(boundary, left, head.manifest, first, last):
+                    yield output
+                    first = output.id + 1
+                return
+            except (NotFoundError, CorruptionError):
+                if self.boundary() == boundary:
+                    raise
+
+    def _outputs(
+        self, boundary: Boundary, left: list[int], head: Manifest, first: int, last: int | None
+    ) -> Iterator[Output]:
+        below = outputs_below(self.objects, boundary, first, last)
+        yield from (output for output in below if not head.abandons(output.id))
+        for number in left:
+            if first <= number and (last is None or number <= last) and not head.abandons(number):
+                yield boundary.left(output_of(self.load(number).manifest))
 
     def publish(self, manifest: Manifest) -> Head:
-        """Commit. Raises `FencedError` or `ConflictError` when the id is taken; nothing of ours is published then."""
+        """Commit. Raises `FencedError` or `ConflictError` when the id is taken; nothing of ours is published then.
+
+        `FencedError` also where checkpoints beyond this id have been collected: newer runs have long gone on.
+        """
         invariant(manifest.job_id == self.marker.job_id, "a manifest is published in its own root")
         data, digest = encode(manifest)
         try:
             self.objects.create(manifest_path(manifest.id), data)
         except ConflictError:
-            winner = self.read(manifest.id)
+            self._check_boundary(manifest)
+            winner = self.load(manifest.id)
             if winner.checksum == digest:  # a lost reply: it is our own
                 return winner
             if winner.manifest.epoch > manifest.epoch:
@@ -191,7 +256,30 @@ class Checkpoint:
                 code="manifest-moved",
                 id=manifest.id,
             ) from None
+        try:
+            self._check_boundary(manifest)
+        except UnavailableError as error:
+            raise CommitUnknownError(
+                f"published, but storage did not say whether it counts ({error.message}): start again",
+                code="commit-unknown",
+                id=manifest.id,
+            ) from error
         return Head(manifest, digest)
+
+    def _check_boundary(self, manifest: Manifest) -> None:
+        """After our own create: the name may have been free because what had it was collected."""
+        bound = self.boundary().id
+        if manifest.id <= bound:
+            raise FencedError(
+                "checkpoints beyond this one have been collected, so a newer run has long taken over: this one stops",
+                code="fenced",
+                id=manifest.id,
+                boundary=bound,
+            )
+
+
+def _no_such(checkpoint_id: int) -> NotFoundError:
+    return NotFoundError("no such checkpoint", code="no-such-checkpoint", id=checkpoint_id)
 
 
 def _read_marker(data: bytes) -> Marker:

@@ -6,6 +6,7 @@ import sys
 
 from recovery.commands import checking as checking
 from recovery.commands import history as history
+from recovery.commands import keeping as keeping
 from recovery.commands import looking as looking
 from recovery.commands import reading as reading
 from recovery.commands import reporting as reporting

@@ -2,7 +2,7 @@
 
 Spark goes on from ``metadata``, the offsets of the last two batches and the word that both are done; a source of
 files needs the list of all files it has read. We hold all that: offsets and files stand in the manifests. Where
-manifests were collected, Spark's own log of the files is read for what they lack.
+manifests are gone, Spark's own log of the files is read for what they lack.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, SparkPosition
+from recovery.records import outputs_below
 from recovery.spark_log import FOLDER, SparkLog, load_files, log_offset
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
@@ -175,14 +176,18 @@ def _positions(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[SparkPosi
         if number > manifest.id or manifest.abandons(number):
             continue
         try:
-            position = checkpoint.read(number).manifest.spark
+            position = checkpoint.load(number).manifest.spark
             if position is None:
                 return
             if position.batch_id != done or position.read_ref is not None:
                 yield load_files(checkpoint.objects, position) or position
                 done = position.batch_id
-        except CorruptionError:
-            continue
+        except (CorruptionError, NotFoundError):
+            continue  # of one that is being collected, the index knows
+    for output in reversed(list(outputs_below(checkpoint.objects, checkpoint.boundary(), 0, manifest.id))):
+        if output.spark is not None and not manifest.abandons(output.id):
+            with suppress(CorruptionError):
+                yield load_files(checkpoint.objects, output.spark) or output.spark
 
 
 def _entries(position: SparkPosition, source: int) -> Entries:
@@ -210,7 +215,7 @@ def _trusted(checkpoint: Checkpoint, manifest: Manifest) -> SparkLog | None:
         return None
     for number in reversed(checkpoint.ids()):
         with suppress(CorruptionError):
-            newest = checkpoint.read(number).manifest
+            newest = checkpoint.load(number).manifest
             same = newest.spark is not None and newest.spark.query_id == query_id
             return log if same and not newest.abandons(manifest.id) else None
     return None

@@ -1,7 +1,7 @@
 """A new job from an older checkpoint: its state, its place in the input, and Spark's log up to there, in a new root.
 
-The files are copied, so the two have nothing in common afterwards. The marker comes last: a root that a crash left
-half made is not a checkpoint.
+No state is copied. The new root names the files where they lie, and a pin keeps them there: it is published first.
+The marker of the new root comes last: one that a crash left half made is not a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,22 +14,27 @@ import msgspec
 
 from recovery.checkpoint import MARKER, Checkpoint, Marker, now_us
 from recovery.forging import check_stateless, files_read, forge, store_read
-from recovery.manifest import FORMAT, Manifest, SparkPosition
+from recovery.manifest import FORMAT, Manifest, OperatorState, SparkPosition, state_files
+from recovery.pins import pin
+from recovery.records import Pin, read_pins
 from recovery.spark_log import load_files, store_files
+from statestore.checksums import checksum
 from statestore.errors import NotFoundError, UsageError
-from statestore.files.segments import read_verified
 from statestore.objects import Objects
 
 
 @dataclass(frozen=True)
 class Forked:
-    """What was made: the root, its job, the checkpoint it begins with, files and bytes copied."""
+    """What was made: the root, its job, the checkpoint it begins with; files and bytes that it reads where they are,
+    and the pin that keeps them.
+    """
 
     root: str
     job_id: str
     checkpoint_id: int
     files: int
     bytes: int
+    pin: str
 
 
 def fork(
@@ -37,24 +42,21 @@ def fork(
 ) -> Forked:
     """Make ``destination`` a job of its own that goes on from a checkpoint of ``root`` (default: the newest).
 
-    The job at ``root`` may be running, and nothing of it changes. Raises `UsageError` where the destination is not
-    empty, `NotFoundError` for a checkpoint that is not there, `IncompatibleError` where it is not known any
-    more what Spark has read, or Spark keeps state of its own.
+    The job at ``root`` may be running; it is not changed, but for a pin. Raises `UsageError` where the destination is
+    not empty, `NotFoundError` for a checkpoint that is not there, `IncompatibleError` where it is not known any more
+    what Spark has read, or Spark keeps state of its own.
     """
     source = Checkpoint.open(root)
     head = source.head() if checkpoint_id is None else source.read(checkpoint_id)
     if head is None:
         raise NotFoundError("this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=root)
-    into = Objects(destination)
+    into, manifest = Objects(destination), head.manifest
     if into.names(""):
         raise UsageError("a fork begins in an empty folder: give another one", code="fork-used", root=into.root)
-    manifest = head.manifest
     check_stateless(source.objects)
-    refs = {ref.path: ref for op in manifest.operators.values() for part in op.partitions for ref in part.files}
-    for ref in refs.values():
-        into.put(ref.path, read_verified(source.objects, ref))
-    marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create)
-    spark = _forged(source, into, manifest)
+    kept = _pin(source, manifest, into.root)
+    bases = (source.objects.root, *source.objects.bases)
+    marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases)
     begun = msgspec.structs.replace(
         manifest,
         job_id=marker.job_id,
@@ -62,16 +64,48 @@ def fork(
         parent_id=0,
         kind="fence",
         created_us=now_us(),
-        spark=spark,
+        operators={name: _from_base(operator) for name, operator in manifest.operators.items()},
+        spark=_forged(source, into, manifest),
         panes=(),
         late=(),
         counters={},
         delivered=manifest.id,
+        abandoned=(),
     )
-    Checkpoint(into, marker).publish(begun)
+    Checkpoint(Objects(destination, bases=bases), marker).publish(begun)
     into.create(MARKER, msgspec.json.encode(marker) + b"\n")
-    copied = sum(ref.bytes for ref in refs.values())
-    return Forked(into.root, marker.job_id, manifest.id, len(refs), copied)
+    sizes = {(ref.root, ref.path): ref.bytes for ref in state_files(begun)}
+    return Forked(into.root, marker.job_id, manifest.id, len(sizes), sum(sizes.values()), kept.name)
+
+
+def _from_base(operator: OperatorState) -> OperatorState:
+    """The state of an operator, its files named from one root further away."""
+    partitions = tuple(
+        msgspec.structs.replace(
+            part, files=tuple(msgspec.structs.replace(ref, root=ref.root + 1) for ref in part.files)
+        )
+        for part in operator.partitions
+    )
+    return msgspec.structs.replace(operator, partitions=partitions)
+
+
+def _pin(source: Checkpoint, manifest: Manifest, destination: str) -> Pin:
+    """Keep what the fork at ``destination`` reads: here, and below the roots that this one was forked from itself."""
+    name = f"fork-{checksum(destination.encode()).removeprefix('xxh3:')}"
+    made = pin(source, manifest.id, name, fork=destination)
+    for number in sorted({ref.root for ref in state_files(manifest)} - {0}):
+        base = Checkpoint.open(source.objects.at(number).root)
+        between = {source.objects.at(nearer).root for nearer in range(number)}
+        keeping = [one for one in read_pins(base.objects) if one.fork in between]
+        if not keeping:
+            raise NotFoundError(
+                "this checkpoint needs files of the root that it was forked from, and nothing keeps them there: "
+                "pin that checkpoint again, or fork from that root",
+                code="fork-unpinned",
+                root=base.objects.root,
+            )
+        pin(base, keeping[-1].checkpoint, name, fork=destination)
+    return made
 
 
 def _forged(source: Checkpoint, into: Objects, manifest: Manifest) -> SparkPosition | None:

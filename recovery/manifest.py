@@ -6,6 +6,7 @@ object. A manifest names its parent by the parent's checksum, so a chain of them
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -40,6 +41,11 @@ class SparkPosition(msgspec.Struct, frozen=True):
     files: dict[str, tuple[str, ...]] = {}
     files_ref: FileRef | None = None
     read_ref: FileRef | None = None
+
+    @property
+    def refs(self) -> tuple[FileRef, ...]:
+        """The files with its lists."""
+        return tuple(ref for ref in (self.files_ref, self.read_ref) if ref is not None)
 
 
 class InputPosition(msgspec.Struct, frozen=True):
@@ -164,6 +170,21 @@ class Manifest(msgspec.Struct, frozen=True):
 def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
     """Of ledger files those of one operator."""
     return tuple(ref for ref in late if ref.path.startswith(f"late/{operator}/"))
+
+
+def state_files(manifest: Manifest) -> Iterator[FileRef]:
+    """Every file of the state."""
+    for operator in manifest.operators.values():
+        for partition in operator.partitions:
+            yield from partition.files
+
+
+def files_of(manifest: Manifest) -> Iterator[FileRef]:
+    """Every file that a checkpoint names."""
+    yield from state_files(manifest)
+    yield from manifest.panes
+    yield from manifest.late
+    yield from manifest.spark.refs if manifest.spark is not None else ()
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:

@@ -11,9 +11,10 @@ from recovery.forging import finish, unfinished
 from recovery.lease import check_idle
 from recovery.manifest import Manifest
 from recovery.policy import Policy
+from recovery.records import outputs_below
 from recovery.reset import Reset, plan_reset, reset
 from recovery.spark_log import SparkLog, check_agreement, load_files
-from recovery.verify import Finding, file_finding, files_of
+from recovery.verify import Finding, file_finding
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 from statestore.files.segments import FileRef
 
@@ -43,7 +44,7 @@ def plan_repair(checkpoint: Checkpoint, seen: Seen = lambda _done, _all: None) -
         if newest is not None and newest.abandons(number):
             continue
         try:
-            head = checkpoint.read(number)
+            head = checkpoint.load(number)
         except (CorruptionError, NotFoundError) as error:
             findings.append(Finding("manifest", number, manifest_path(number), error.message))
             continue
@@ -151,7 +152,7 @@ def text_of(ranges: tuple[tuple[int, int], ...]) -> str:
 def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
     number, before = head.manifest.id, head.manifest.follows
     try:
-        if head.manifest.parent and checkpoint.read(before).checksum != head.manifest.parent:
+        if head.manifest.parent and checkpoint.load(before).checksum != head.manifest.parent:
             yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
     except (CorruptionError, NotFoundError):
         return  # this one carries all state
@@ -161,7 +162,7 @@ def _files(
     checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, checked: dict[str, Finding | None], seen: Seen
 ) -> list[Finding]:
     """What is wrong with files that a checkpoint needs, panes that a sink has yet to get among them."""
-    needed = {ref.path: (ref, manifest.id) for ref in files_of(manifest)}
+    needed = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
     try:
         needed |= {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
     except CorruptionError as error:
@@ -176,6 +177,10 @@ def _files(
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:
     """Pane files up to a checkpoint that a sink has not acknowledged; none for a job without one."""
     if newest.delivered:
-        for number in range(newest.delivered + 1, manifest.id):
+        boundary = checkpoint.boundary()
+        for output in outputs_below(checkpoint.objects, boundary, newest.delivered + 1, manifest.id - 1):
+            if not manifest.abandons(output.id):
+                yield from ((output.id, ref) for ref in output.panes)
+        for number in range(max(newest.delivered, boundary.id) + 1, manifest.id):
             if not manifest.abandons(number):
-                yield from ((number, ref) for ref in checkpoint.read(number).manifest.panes)
+                yield from ((number, ref) for ref in checkpoint.load(number).manifest.panes)

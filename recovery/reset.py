@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from recovery.checkpoint import Checkpoint, Head, now_us
+from recovery.checkpoint import Checkpoint, now_us
 from recovery.forging import Entries, Hook, check_stateless, files_read, finish, no_hook, store_read
 from recovery.manifest import Ids, Manifest
-from recovery.verify import file_finding, files_of
-from statestore.errors import CorruptionError, NotFoundError
+from recovery.pins import pinned
+from recovery.verify import file_finding
+from statestore.errors import CorruptionError
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,12 @@ def reset(checkpoint: Checkpoint, to: int, *, hook: Hook = no_hook) -> Reset:
     """
     planned = plan_reset(checkpoint, to)
     manifest = planned.manifest
-    if manifest.spark is not None:
-        spark = store_read(checkpoint.objects, manifest.spark, planned.read, manifest.id)
-        manifest = msgspec.structs.replace(manifest, spark=spark)
-    hook("reset-prepared", manifest.id)
-    checkpoint.publish(manifest)
+    with pinned(checkpoint, to, "reset"):  # until a manifest that counts needs the same
+        if manifest.spark is not None:
+            spark = store_read(checkpoint.objects, manifest.spark, planned.read, manifest.id)
+            manifest = msgspec.structs.replace(manifest, spark=spark)
+        hook("reset-prepared", manifest.id)
+        checkpoint.publish(manifest)
     hook("reset-published", manifest.id)
     finish(checkpoint, manifest, hook)
     return planned
@@ -62,7 +64,7 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     """
     check_stateless(checkpoint.objects)
     ids = checkpoint.ids()
-    chosen = _chosen(checkpoint, to, ids)
+    chosen = checkpoint.read(to)
     _check_there(checkpoint, chosen.manifest)
     newest = ids[-1]
     readable = dict(_readable(checkpoint, [one for one in ids if one >= to]))
@@ -71,7 +73,7 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     epoch = readable[top].epoch + 1 + newest - top
     was = chosen.manifest
     abandoned = joined((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
-    delivered = _line(readable, to)[-1].delivered
+    delivered = _line({**readable, to: was}, to)[-1].delivered
     manifest = msgspec.structs.replace(
         was,
         id=newest + 1,
@@ -111,17 +113,9 @@ def joined(ranges: tuple[Ids, ...]) -> tuple[Ids, ...]:
     return tuple(found)
 
 
-def _chosen(checkpoint: Checkpoint, to: int, ids: list[int]) -> Head:
-    if ids and to < ids[0]:
-        raise NotFoundError(
-            "this checkpoint was collected: choose one that is still there", code="collected", id=to, oldest=ids[0]
-        )
-    return checkpoint.read(to)
-
-
 def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
     """That its files are there, whole by their sizes."""
-    for ref in files_of(chosen):
+    for ref in checkpoint.boundary().needed(chosen):
         if (wrong := file_finding(checkpoint, ref, chosen.id, read=False)) is not None:
             raise CorruptionError(
                 f"a file of this checkpoint cannot be used ({wrong.why}): choose another one, "
@@ -135,7 +129,7 @@ def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
 def _readable(checkpoint: Checkpoint, ids: list[int]) -> Iterator[tuple[int, Manifest]]:
     for number in ids:
         try:
-            yield number, checkpoint.read(number).manifest
+            yield number, checkpoint.load(number).manifest
         except CorruptionError:
             continue
 

@@ -126,7 +126,7 @@ def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int
         if number < first or (newest is not None and newest.abandons(number)):
             continue
         try:
-            manifest = checkpoint.read(number).manifest
+            manifest = checkpoint.load(number).manifest
         except CorruptionError:
             yield number
             continue

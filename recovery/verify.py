@@ -13,8 +13,9 @@ from typing import Literal
 
 from recovery.checkpoint import Checkpoint, Head, manifest_path
 from recovery.manifest import Manifest
+from recovery.records import Boundary, held_pins, read_part, read_pins
 from recovery.spark_log import SparkLog, check_agreement, load_files
-from statestore.errors import DataError, IncompatibleError, NotFoundError, TidemarkError
+from statestore.errors import DataError, NotFoundError, TidemarkError
 from statestore.files.segments import FileRef, read_verified
 
 Where = Literal["manifest", "chain", "file", "bytes", "spark"]
@@ -63,38 +64,50 @@ def verify(
     seen: Callable[[int, int], None] = lambda _done, _all: None,
     seed: int = 0,
 ) -> Report:
-    """Look at every checkpoint of a root, or at the ``last`` so many. ``read_percent`` of the files are read against
-    their checksums; with ``spark`` its log must agree with the newest checkpoint. ``seen`` is told of files done and
-    files in all.
+    """Look at every checkpoint of a root, pinned ones too, and at outputs of those that were collected; or at the
+    ``last`` so many only.
+
+    ``read_percent`` of the files are read against their checksums; with ``spark`` its log must agree with the newest
+    checkpoint. ``seen`` is told of files done and files in all. What is collected meanwhile is no finding.
     """
-    ids = checkpoint.ids()[-last if last else None :]
+    ids, boundary = checkpoint.ids(), checkpoint.boundary()
+    chain = [boundary.id, *ids] if boundary.number else ids
+    if last:
+        ids = chain = ids[-last:]
     findings: list[Finding] = []
     heads = dict(_manifests(checkpoint, ids, findings))
-    findings += _chain(heads, ids)
+    findings += _chain(heads, chain)
     # As the newest that can be read sees it; a damaged one above that may have abandoned more.
     abandoned = {number for number in ids if heads and heads[max(heads)].manifest.abandons(number)}
-    needed: dict[str, tuple[FileRef, int]] = {}
+    pinned = [] if last else _pinned(checkpoint, boundary.id)
+    heads |= dict(_manifests(checkpoint, pinned, findings))
+    needed: dict[tuple[int, str], tuple[FileRef, int]] = {}
+    for number, ref in () if last else _outputs(checkpoint, boundary, findings):
+        needed[ref.root, ref.path] = (ref, number)
     for number in sorted(heads, key=lambda one: (one not in abandoned, one)):
-        for ref in files_of(heads[number].manifest):
-            needed[ref.path] = (ref, number)
+        for ref in boundary.needed(heads[number].manifest):
+            needed[ref.root, ref.path] = (ref, number)
     chance = random.Random(seed)
-    wrong: set[str] = set()
+    wrong: set[tuple[int, str]] = set()
     for done, (ref, number) in enumerate(needed.values()):
         found = file_finding(checkpoint, ref, number, read=chance.uniform(0, 100) < read_percent)
         if found is not None:
             findings.append(found)
-            wrong.add(ref.path)
+            wrong.add((ref.root, ref.path))
         seen(done + 1, len(needed))
     if spark and ids and ids[-1] in heads:
         findings += _spark(checkpoint, heads[ids[-1]].manifest)
     whole = [
         number
         for number, head in heads.items()
-        if number not in abandoned and not any(ref.path in wrong for ref in files_of(head.manifest))
+        if number in ids
+        and number not in abandoned
+        and not any((ref.root, ref.path) in wrong for ref in boundary.needed(head.manifest))
     ]
-    findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings]
+    now = range(boundary.id + 1, checkpoint.boundary().id + 1)
+    findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings if one.checkpoint not in now]
     return Report(
-        len(ids),
+        len({*ids, *heads}),
         len(needed),
         sum(ref.bytes for ref, _ in needed.values()),
         tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), one.checkpoint or 0, one.path))),
@@ -102,22 +115,31 @@ def verify(
     )
 
 
-def files_of(manifest: Manifest) -> Iterator[FileRef]:
-    """Every file that a checkpoint names."""
-    for operator in manifest.operators.values():
-        for partition in operator.partitions:
-            yield from partition.files
-    yield from manifest.panes
-    yield from manifest.late
-    if manifest.spark is not None:
-        yield from (ref for ref in (manifest.spark.files_ref, manifest.spark.read_ref) if ref is not None)
+def _pinned(checkpoint: Checkpoint, bound: int) -> list[int]:
+    """Checkpoints that were collected but for a pin."""
+    held = held_pins(checkpoint.objects)
+    pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in held]
+    return sorted({pin.checkpoint for pin in pins if pin.checkpoint <= bound})
+
+
+def _outputs(checkpoint: Checkpoint, boundary: Boundary, findings: list[Finding]) -> Iterator[tuple[int, FileRef]]:
+    """Files of the output index, and those that it lists."""
+    for part in boundary.outputs:
+        yield part.last, part
+        try:
+            for output in read_part(checkpoint.objects, part):
+                there = boundary.left(output)
+                refs = (*there.panes, *there.late, *(output.spark.refs if output.spark is not None else ()))
+                yield from ((output.id, ref) for ref in refs)
+        except DataError as error:
+            findings.append(Finding("bytes", part.last, part.path, error.message))
 
 
 def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) -> Iterator[tuple[int, Head]]:
     for number in ids:
         try:
-            yield number, checkpoint.read(number)
-        except (DataError, IncompatibleError) as error:
+            yield number, checkpoint.load(number)
+        except (DataError, NotFoundError) as error:
             findings.append(Finding("manifest", number, manifest_path(number), error.message))
 
 

@@ -33,8 +33,8 @@ from operators import (
     windowed,
 )
 from operators.binding import bind_plan
-from operators.durations import span_us, text_of
 from operators.plan import RESERVED
+from statestore.durations import span_us, text_of
 from statestore.errors import UsageError
 
 SCHEMA = pa.schema(

@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from recovery.checkpoint import Checkpoint, manifest_path
+from recovery.collection import collect
 from recovery.manifest import Ids, SparkPosition
 from recovery.reset import joined, plan_reset, reset
+from recovery.retention import Retention
 from recovery.verify import verify
 from statestore.errors import FencedError, NotFoundError
 from statestore.files.segments import FileRef
@@ -101,10 +103,10 @@ def test_an_older_run_is_fenced(checkpoint: Checkpoint) -> None:
         checkpoint.publish(following(checkpoint, old))
 
 
-def test_a_checkpoint_that_is_not_there(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_there(checkpoint: Checkpoint) -> None:
     with pytest.raises(NotFoundError, match="no-such-checkpoint"):
         reset(checkpoint, 9)
-    (tmp_path / manifest_path(1)).unlink()
+    collect(checkpoint, Retention(keep=2, grace_us=0))
     with pytest.raises(NotFoundError, match="collected"):
         reset(checkpoint, 1)
 

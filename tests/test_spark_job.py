@@ -37,8 +37,8 @@ def output(root: Path, kind: str, operator: str | None = None) -> dict[int, list
     """
     checkpoint = Checkpoint.open(root)
     found = []
-    for manifest in checkpoint.history():
-        refs = manifest.late_of(operator) if operator else getattr(manifest, kind)
+    for one in checkpoint.outputs():
+        refs = one.late_of(operator) if operator else getattr(one, kind)
         tables = [pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs]
         if tables:
             found.append(rows(pa.concat_tables(tables)))

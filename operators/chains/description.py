@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from operators.delivery import SparkSink
-    from operators.durations import Span
     from operators.spark.query import SparkJob
     from recovery.policy import Policy
+    from statestore.durations import Span
     from statestore.store import StoreConfig
 
 

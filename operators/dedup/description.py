@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from operators.durations import Span, span_us, text_of
 from operators.evolution.renames import SAME_NAMES, Renames
 from operators.runnable import Runnable, checked_name
 from operators.watermarks import Watermarks
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 
 

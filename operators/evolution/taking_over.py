@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from operators.chains.graph import Graph, Node
-from operators.durations import span_us
 from operators.evolution.columns import aggregates, plain, tables, types
 from operators.evolution.renames import in_force, told_anew
 from operators.evolution.settings import AGGREGATES, Change, settings
@@ -21,6 +20,7 @@ from operators.slices.succession import SucceedingPlan
 from operators.transition import BEGINNING_US
 from operators.windows import Sliding
 from recovery.manifest import InputPosition, Manifest, OperatorState
+from statestore.durations import span_us
 from statestore.errors import IncompatibleError
 from statestore.files.segments import PartitionState
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from operators.durations import Span, span_us, text_of
 from operators.evolution.renames import SAME_NAMES, Renames
 from operators.joins.choices import Kept, Update, every, keep
 from operators.joins.names import SIDES
@@ -15,6 +14,7 @@ from operators.runnable import checked_name
 from operators.sides import LEFT, RIGHT, Sided, Sides
 from operators.watermarks import Watermarks
 from operators.windows import Sliding, Windows
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 from statestore.messages.keys import Layout, choose_layout
 

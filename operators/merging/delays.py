@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from operators.durations import text_of
 from operators.progress.generators import MaxEventTime, Reading
 from operators.progress.instants import moved_one
 from operators.progress.tracker import Sources
 from operators.sides import AT, SIDE, Sides
 from operators.watermarks import Watermarks
+from statestore.durations import text_of
 
 
 def by_side(sides: Sides, delays_us: tuple[int, ...]) -> Watermarks:

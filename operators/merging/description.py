@@ -8,13 +8,13 @@ from typing import Any, Literal, Self
 
 from operators.aggregates import list_
 from operators.description import Windowed
-from operators.durations import Span, span_us, text_of
 from operators.evolution.renames import SAME_NAMES, Renames
 from operators.runnable import checked_name
 from operators.sides import AT, LEFT, RIGHT, SIDE, Sided, Sides
 from operators.watermarks import Watermarks
 from operators.windows import Sessions, Windows, by_offset
 from operators.windows import session as sessions_of
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 from statestore.messages.keys import Layout, choose_layout
 

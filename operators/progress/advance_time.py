@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.durations import Span, span_us, text_of
 from operators.progress.instants import Flags, Times, instants, is_watermark, moved
 from operators.transition import BEGINNING_US, END_US
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 from statestore.tables import TIME
 

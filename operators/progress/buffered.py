@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.durations import Span, span_us
 from operators.progress.buffers import Buffers, Numbers, buffers
 from operators.progress.instants import Flags
 from operators.progress.origins import SEEN, Gap, Origins, OriginsState, end, origins, restore, save, take, wait
 from operators.progress.tracker import Report
 from operators.transition import BEGINNING_US
+from statestore.durations import Span, span_us
 from statestore.errors import UsageError
 
 GIVEN_UP = "gap_given_up"

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.durations import Span, span_us, text_of
 from operators.progress.instants import FIRST_US, LAST_US, Flags, Times, instants, is_watermark, moved_one
 from operators.progress.tracker import Report
 from operators.transition import BEGINNING_US
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 from statestore.tables import TIME
 

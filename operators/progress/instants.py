@@ -38,7 +38,7 @@ def usable(instant_us: int) -> bool:
 
 
 def moved(instants: Times, by_us: int) -> Times:
-    """Each later by ``by_us`` (earlier when negative; a span of `operators.durations`, so within 2^62).
+    """Each later by ``by_us`` (earlier when negative; a span of `statestore.durations`, so within 2^62).
 
     The ends of time stay, and nothing else reaches or leaves them.
     """

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from operators.durations import Span, span_us, text_of
 from operators.progress.instants import usable
 from operators.transition import BEGINNING_US, END_US
+from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
 
 Standing = Literal["counted", "idle", "catching_up"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from operators.durations import text_of
 from operators.job import Job
 from operators.plan import Plan
 from operators.progress.metrics import metrics
 from recovery.manifest import Manifest
 from recovery.summary import time_text
+from statestore.durations import text_of
 
 log = logging.getLogger("tidemark")
 

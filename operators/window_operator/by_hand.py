@@ -283,13 +283,13 @@ class ByHand(ABC, Generic[P]):
     def _outstanding(self) -> list[int]:
         """Checkpoints with panes that nobody has acknowledged."""
         checkpoint, head = self._job.checkpoint, self._job.head
-        ids = range(head.delivered + 1, head.id + 1)
-        return [number for number in ids if not head.abandons(number) and checkpoint.read(number).manifest.panes]
+        outputs = checkpoint.outputs(head.delivered + 1, head.id)
+        return [output.id for output in outputs if output.panes]
 
     def _result(self, checkpoint_id: int) -> Result:
         checkpoint = self._job.checkpoint
-        manifest = checkpoint.read(checkpoint_id).manifest
-        return Result(checkpoint_id, read_rows(checkpoint, manifest.panes, self._plan.pane_schema))
+        panes = tuple(ref for one in checkpoint.outputs(checkpoint_id, checkpoint_id) for ref in one.panes)
+        return Result(checkpoint_id, read_rows(checkpoint, panes, self._plan.pane_schema))
 
 
 def as_table(batch: Any) -> pa.Table:

@@ -11,7 +11,7 @@ from recovery.checkpoint import Checkpoint, Head
 from statestore.errors import NotFoundError
 
 app = typer.Typer(
-    help="Durable window state for PySpark: look into checkpoints, check, fork, rewind and repair them.",
+    help="Durable window state for PySpark: look into checkpoints, check, fork, keep, rewind and repair them.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -1,9 +1,8 @@
-"""Verbs that look at checkpoints as a whole, and fork one."""
+"""Verbs that look at checkpoints as a whole."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -14,10 +13,10 @@ from rich.text import Text
 from recovery.budget import outlook, outlook_text, sentence
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.commands.app import AsJson, Root, app, chosen
-from recovery.fork import fork
 from recovery.lease import Lease, running
 from recovery.manifest import Manifest, OperatorState
 from recovery.printing import emit, pairs, print_json, text
+from recovery.records import Pin, held_pins, read_pins
 from recovery.summary import (
     Row,
     age_text,
@@ -64,19 +63,29 @@ def list_checkpoints(
             size_text(row["state_bytes"]),
             row["age"],
         )
-    older = len(ids) - len(rows)
-    emit(table, *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []))
+    older = len(ids) - min(last, len(ids))
+    emit(
+        table,
+        *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []),
+        *(Text(f"pinned: {_pin_text(pin)}") for pin in read_pins(checkpoint.objects)),
+    )
+
+
+def _pin_text(pin: Pin) -> str:
+    why = f"for the fork {pin.fork}" if pin.fork else pin.note
+    return f"{pin.checkpoint} as {pin.name}" + (f" ({why})" if why else "")
 
 
 def _rows(checkpoint: Checkpoint, ids: list[int], last: int) -> list[Row]:
-    """The newest checkpoints in a line each. Damaged ones that a reset has abandoned are left out."""
+    """The newest checkpoints, and pinned ones, in a line each, without damaged ones that a reset has abandoned."""
     if not ids:
         return []
-    head = checkpoint.read(ids[-1]).manifest
+    head, pins = checkpoint.load(ids[-1]).manifest, read_pins(checkpoint.objects)
+    held = {pin.checkpoint for pin in pins if pin.name in held_pins(checkpoint.objects)}
     rows = []
-    for number in ids[-last:]:
+    for number in sorted({*ids[-last:], *held}):
         try:
-            manifest = checkpoint.read(number).manifest
+            manifest = checkpoint.load(number).manifest
         except CorruptionError:
             if not head.abandons(number):
                 raise
@@ -87,6 +96,7 @@ def _rows(checkpoint: Checkpoint, ids: list[int], last: int) -> list[Row]:
                 "abandoned": head.abandons(number),
                 "recovery": outlook(manifest),
                 "age": short_age(manifest.created_us, now_us()),
+                "pins": [pin.name for pin in pins if pin.checkpoint == number],
             }
         )
     return rows
@@ -104,11 +114,14 @@ def show(
     """One checkpoint: position in the input, watermark, operators, state partitions, files, counters."""
     checkpoint = Checkpoint.open(root)
     head = chosen(checkpoint, checkpoint_id)
+    pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
     if as_json:
-        print_json({**full(head.manifest), "recovery": outlook(head.manifest)})
+        told = {"recovery": outlook(head.manifest), "pins": [pin.name for pin in pins]}
+        print_json({**full(head.manifest), **told})
         return
     driver = running(checkpoint) if checkpoint_id is None else None
     parts: list[RenderableType] = [_facts(head.manifest, driver)]
+    parts += [Text(f"pinned: {_pin_text(pin)}") for pin in pins]
     if progress(head.manifest):
         parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
     for name, operator in head.manifest.operators.items():
@@ -118,25 +131,6 @@ def show(
     if head.manifest.totals:
         parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
     emit(*parts)
-
-
-@app.command("fork", epilog="Example: tidemark fork /data/flights /data/flights-try --at 42")
-def fork_checkpoint(
-    root: Root,
-    destination: Annotated[str, typer.Argument(help="An empty folder, or one that is not there.")],
-    at: Annotated[int | None, typer.Option(metavar="ID", help="Which checkpoint; the newest by default.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """A new job that goes on from a checkpoint of this one, which may be running and is not changed."""
-    made = fork(root, destination, at)
-    if as_json:
-        print_json(asdict(made))
-        return
-    table = pairs()
-    table.add_row("forked", f"checkpoint {made.checkpoint_id} into {made.root}")
-    table.add_row("job", made.job_id)
-    table.add_row("copied", f"{made.files:,} files, {size_text(made.bytes)}")
-    emit(table)
 
 
 def _facts(manifest: Manifest, driver: Lease | None) -> Table:

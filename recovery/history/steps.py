@@ -74,7 +74,7 @@ def read_steps(checkpoint: Checkpoint, operator: str | None, seen: Seen) -> Step
         raise NotFoundError(
             "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
         )
-    head = checkpoint.read(ids[-1]).manifest
+    head = checkpoint.load(ids[-1]).manifest
     name, newest = operator_of(head, operator)
     steps: dict[int, Step] = {}
     base: tuple[int, OperatorState] | None = None
@@ -103,7 +103,7 @@ def read_steps(checkpoint: Checkpoint, operator: str | None, seen: Seen) -> Step
 def _manifest(checkpoint: Checkpoint, step: Step) -> Manifest | None:
     """The manifest of a checkpoint; None where it is damaged and was abandoned for that."""
     try:
-        return checkpoint.read(step.id).manifest
+        return checkpoint.load(step.id).manifest
     except CorruptionError:
         if not step.abandoned:
             raise

@@ -1,0 +1,253 @@
+"""Collecting old checkpoints: the boundary first, then their manifests, then the files that nobody needs any more.
+
+Manifests say what is needed; listing a folder only finds what may go. It can die anywhere and run again, twice at
+once, and beside a running job: docs/PROTOCOL.md says why.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from recovery.checkpoint import Checkpoint, manifest_path, now_us
+from recovery.manifest import Manifest, files_of
+from recovery.outputs import Output
+from recovery.records import (
+    BOUNDARIES,
+    INDEX,
+    Boundary,
+    Pin,
+    boundary_path,
+    held_pins,
+    read_part,
+    read_pins,
+    seal,
+)
+from recovery.retention import Known, Parts, Retention, deletable, limit, next_boundary, reachable, unacknowledged
+from statestore.checksums import checksum
+from statestore.errors import ConflictError, CorruptionError, NotFoundError
+from statestore.files.segments import FileRef
+from statestore.objects import Objects
+
+FOLDERS = ("data", "panes", "late")
+_WRITTEN = re.compile(r"(\d+)-[0-9a-f]{32}\.")
+"""How the name of a file begins: the checkpoint it was written for, and an id of the attempt."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What goes, or went: manifests up to the boundary, files and their bytes; and what stays all the same.
+
+    ``unacknowledged`` pane files are old enough, but no sink has acknowledged them.
+    """
+
+    boundary: int
+    checkpoints: tuple[int, ...]
+    files: tuple[str, ...]
+    bytes: int
+    kept: int
+    pinned: tuple[int, ...]
+    panes_gone: int
+    late_gone: int
+    unacknowledged: int
+
+
+def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | None = None) -> Collected:
+    """What `collect` would do now; nothing is changed.
+
+    Raises `NotFoundError` for a root without checkpoints, `CorruptionError` where a manifest that counts or is pinned
+    is damaged or gone: then nobody knows which files it needs.
+    """
+    at_us = now_us() if at_us is None else at_us
+    known = survey(checkpoint)
+    bound = limit(known, retention, at_us)
+    boundary, parts = next_boundary(known, bound, retention, at_us, checkpoint.writer)
+    named = [(ref, entries) for ref, entries in parts if ref is not None]
+    parts += [(ref, []) for ref, _ in known.entries if ref not in [one for one, _ in named]]
+    return _Sweep(checkpoint, known, boundary, parts, retention, at_us).planned()
+
+
+def collect(
+    checkpoint: Checkpoint,
+    retention: Retention,
+    at_us: int | None = None,
+    seen: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Collected:
+    """Collect what ``retention`` does not keep. ``seen`` is told of things deleted and things to delete.
+
+    Raises as `plan_collection`, and `ConflictError` where another collection was faster: run it again. What was
+    begun is harmless, and the next run finishes it.
+    """
+    at_us = now_us() if at_us is None else at_us
+    known = survey(checkpoint)
+    bound = limit(known, retention, at_us)
+    boundary, parts = next_boundary(known, bound, retention, at_us, checkpoint.writer)
+    boundary, parts = _publish(checkpoint, known, boundary, parts)
+    # Read after the boundary: who pinned before it is seen here, who pins after it sees the boundary.
+    pins = read_pins(checkpoint.objects)
+    pinned = _pinned(checkpoint, pins, boundary.id, known.manifests)
+    known = Known(boundary, pins, known.head, {**known.manifests, **pinned}, known.stored, parts)
+    return _Sweep(checkpoint, known, boundary, parts, retention, at_us).run(seen)
+
+
+def survey(checkpoint: Checkpoint) -> Known:
+    """All that a root has, read."""
+    # In this order: what a collection deletes meanwhile is missing, and its boundary tells.
+    stored, boundary = checkpoint.stored_ids(), checkpoint.boundary()
+    left = [number for number in stored if number > boundary.id]
+    if not left:
+        raise NotFoundError(
+            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
+        )
+    try:
+        head = checkpoint.load(left[-1]).manifest
+        manifests = dict(_manifests(checkpoint, left, head))
+        _check_whole(left, boundary, head)
+        entries: Parts = [(part, read_part(checkpoint.objects, part)) for part in boundary.outputs]
+    except (NotFoundError, CorruptionError):
+        if checkpoint.boundary() != boundary:
+            raise _moved() from None
+        raise
+    pins = read_pins(checkpoint.objects)
+    manifests |= _pinned(checkpoint, pins, boundary.id, manifests)
+    return Known(boundary, pins, head, manifests, stored, entries)
+
+
+def _manifests(checkpoint: Checkpoint, left: list[int], head: Manifest) -> Iterator[tuple[int, Manifest]]:
+    for number in left:
+        try:
+            yield number, checkpoint.load(number).manifest
+        except CorruptionError:
+            if not head.abandons(number):
+                raise
+
+
+def _check_whole(left: list[int], boundary: Boundary, head: Manifest) -> None:
+    first = boundary.id + 1 if boundary.number else left[0]
+    missing = [number for number in sorted({*range(first, left[-1])} - {*left}) if not head.abandons(number)]
+    if missing:
+        raise CorruptionError(
+            "a manifest is gone, and nobody knows what files it needs: put it back, or go back to one before it",
+            code="manifest-gone",
+            path=manifest_path(missing[0]),
+        )
+
+
+def _pinned(
+    checkpoint: Checkpoint, pins: list[Pin], bound: int, known: Mapping[int, Manifest]
+) -> dict[int, Manifest]:
+    """Manifests at or below the boundary that are kept by pins."""
+    held, found = held_pins(checkpoint.objects), {}
+    for pin in pins:
+        if pin.checkpoint <= bound and pin.checkpoint not in known:
+            try:
+                found[pin.checkpoint] = checkpoint.load(pin.checkpoint).manifest
+            except NotFoundError:
+                if pin.name in held:
+                    raise CorruptionError(
+                        "the manifest of a pinned checkpoint is gone: put it back, or take out the pin",
+                        code="pin-broken",
+                        pin=pin.name,
+                        path=manifest_path(pin.checkpoint),
+                    ) from None
+    return found
+
+
+def _publish(checkpoint: Checkpoint, known: Known, boundary: Boundary, parts: Parts) -> tuple[Boundary, Parts]:
+    """Make the boundary count, its index first; the one that is there where nothing would change."""
+    was = known.boundary
+    facts = ("id", "panes_gone", "late_gone")
+    same = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
+    if same and [ref for ref, _ in parts] == list(was.outputs):
+        return was, parts
+    written = [(ref or _write_part(checkpoint.objects, boundary.number, entries), entries) for ref, entries in parts]
+    boundary = msgspec.structs.replace(boundary, outputs=tuple(ref for ref, _ in written))
+    try:
+        checkpoint.objects.create(boundary_path(boundary.number), seal(boundary))
+    except ConflictError:
+        raise _moved() from None
+    if checkpoint.boundary().number != boundary.number:
+        raise _moved()  # our number had been taken and given up long ago
+    return boundary, list(written)
+
+
+def _write_part(objects: Objects, number: int, entries: list[Output]) -> FileRef:
+    data = msgspec.json.encode(entries)
+    path = f"{INDEX}/{number:020d}-{uuid.uuid4().hex}.json"
+    objects.put(path, data)
+    return FileRef(path, len(data), checksum(data), len(entries), first=entries[0].id, last=entries[-1].id)
+
+
+def _moved() -> ConflictError:
+    return ConflictError("another collection is at work here: run it again later", code="collection-moved")
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """Deleting what is not needed once a boundary counts."""
+
+    checkpoint: Checkpoint
+    known: Known
+    boundary: Boundary
+    parts: Parts
+    retention: Retention
+    at_us: int
+
+    def planned(self) -> Collected:
+        """What is deleted."""
+        known, boundary = self.known, self.boundary
+        needed = reachable(known, boundary, self.parts)
+        written = {path: n for folder in FOLDERS for path, n in _below(self.checkpoint.objects, folder, 2)}
+        files = deletable(known, boundary, needed, written, self.at_us - self.retention.grace_us)
+        index = dict(_below(self.checkpoint.objects, INDEX, 0))
+        files += [path for path, number in index.items() if number <= known.boundary.number and path not in needed]
+        return Collected(
+            boundary=boundary.id,
+            checkpoints=tuple(n for n in known.stored if n <= boundary.id and n not in known.pinned),
+            files=tuple(files),
+            bytes=self._bytes(files),
+            kept=sum(number > boundary.id for number in known.stored),
+            pinned=tuple(sorted(known.pinned)),
+            panes_gone=boundary.panes_gone,
+            late_gone=boundary.late_gone,
+            unacknowledged=unacknowledged(known, self.retention, self.at_us),
+        )
+
+    def run(self, seen: Callable[[int, int], None]) -> Collected:
+        """Delete: manifests, so that nobody opens what is about to lose its files, then files."""
+        planned, objects = self.planned(), self.checkpoint.objects
+        newest = boundary_path(self.known.boundary.number)
+        older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < newest]
+        paths = [*map(manifest_path, planned.checkpoints), *planned.files, *older]
+        for done, path in enumerate(paths):
+            seen(done, len(paths))
+            objects.delete(path)
+        seen(len(paths), len(paths))
+        return planned
+
+    def _bytes(self, files: list[str]) -> int:
+        """Of most files a manifest knows the size; storage is asked for the others."""
+        sizes: dict[str, int] = {}
+        for manifest in self.known.manifests.values():
+            sizes |= {ref.path: ref.bytes for ref in files_of(manifest)}
+        total = 0
+        for path in files:
+            try:
+                total += sizes[path] if path in sizes else self.checkpoint.objects.size(path)
+            except NotFoundError:
+                continue
+        return total
+
+
+def _below(objects: Objects, folder: str, depth: int) -> Iterator[tuple[str, int]]:
+    """Files of ours in a folder and so many levels of folders in it, with the id each was written for."""
+    for name in objects.names(folder):
+        written = _WRITTEN.match(name)
+        if written:
+            yield f"{folder}/{name}", int(written[1])
+        elif depth and "." not in name:
+            yield from _below(objects, f"{folder}/{name}", depth - 1)

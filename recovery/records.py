@@ -1,0 +1,153 @@
+"""The small records beside the manifests: up to where checkpoints were collected, and which are kept on purpose.
+
+A **boundary** says that no manifest at or below an id counts any more. Boundaries are numbered without gaps and the
+newest one counts; as nobody can take a number twice, each is made from the one before it, and what two collections
+know of the outputs is never lost. A **pin** keeps a checkpoint whatever the boundary. docs/PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from recovery.manifest import Manifest, state_files
+from recovery.outputs import Output, output_of
+from statestore.checksums import checksum
+from statestore.errors import CorruptionError, NotFoundError
+from statestore.files.segments import FileRef, read_verified
+from statestore.objects import Objects
+
+BOUNDARIES, INDEX, PINS = "gc/boundary", "gc/outputs", "pins"
+HELD = ".held"
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """No manifest at or below ``id`` counts any more, but for pinned ones.
+
+    ``outputs`` name what the collected checkpoints put out, oldest first. Of checkpoints up to ``panes_gone`` the
+    pane files have been deleted too, up to ``late_gone`` the ledger files.
+    """
+
+    number: int
+    id: int
+    created_us: int
+    writer: str
+    outputs: tuple[FileRef, ...] = ()
+    panes_gone: int = 0
+    late_gone: int = 0
+
+    def left(self, output: Output) -> Output:
+        """What is still there of what a checkpoint put out."""
+        panes = () if output.id <= self.panes_gone else output.panes
+        late = () if output.id <= self.late_gone else output.late
+        return msgspec.structs.replace(output, panes=panes, late=late)
+
+    def needed(self, manifest: Manifest) -> Iterator[FileRef]:
+        """The files that must be there for a checkpoint: of a pinned one that was collected, those of its state."""
+        yield from state_files(manifest)
+        yield from manifest.spark.refs if manifest.spark is not None else ()
+        if manifest.id > self.id:
+            there = self.left(output_of(manifest))
+            yield from (*there.panes, *there.late)
+
+
+NONE = Boundary(0, 0, 0, "")
+"""Where nothing was ever collected."""
+
+
+class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A checkpoint that is kept: who or why, and for a fork its root."""
+
+    name: str
+    checkpoint: int
+    created_us: int
+    writer: str
+    note: str = ""
+    fork: str = ""
+
+
+class _Sealed(msgspec.Struct):
+    checksum: str
+    record: msgspec.Raw
+
+
+def seal(record: msgspec.Struct) -> bytes:
+    """A file with the record and its checksum."""
+    body = msgspec.json.encode(record)
+    return b'{"checksum":"%s",\n"record":%s}\n' % (checksum(body).encode(), body)
+
+
+def unseal(data: bytes, path: str, kind: type[T]) -> T:
+    """The record of a file. Raises `CorruptionError`."""
+    try:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+        if checksum(bytes(sealed.record)) != sealed.checksum:
+            raise _damaged(path, "checksum does not match")
+        return msgspec.json.decode(sealed.record, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def boundary_path(number: int) -> str:
+    """Where a boundary lies."""
+    return f"{BOUNDARIES}/{number:020d}.json"
+
+
+def newest_boundary(objects: Objects) -> Boundary:
+    """The one that counts; `NONE` before the first. One request to list, one to read."""
+    numbers = [int(stem) for name in objects.names(BOUNDARIES) if (stem := name.removesuffix(".json")).isdigit()]
+    if not numbers:
+        return NONE
+    path = boundary_path(max(numbers))
+    try:
+        return unseal(objects.read(path), path, Boundary)
+    except NotFoundError:
+        return newest_boundary(objects)  # a newer one came, and this one went
+
+
+def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: int | None = None) -> Iterator[Output]:
+    """What collected checkpoints put out, as far as it is still there, oldest first."""
+    for part in boundary.outputs:
+        if part.last >= first and (last is None or part.first <= last):
+            for output in read_part(objects, part):
+                if first <= output.id and (last is None or output.id <= last):
+                    yield boundary.left(output)
+
+
+def read_part(objects: Objects, part: FileRef) -> list[Output]:
+    """The entries of one file of the output index."""
+    return msgspec.json.decode(read_verified(objects, part), type=list[Output])
+
+
+def pin_path(name: str) -> str:
+    """Where a pin lies."""
+    return f"{PINS}/{name}.json"
+
+
+def read_pins(objects: Objects) -> list[Pin]:
+    """All pins, by checkpoint. Raises `CorruptionError` for a damaged one: nobody knows what it keeps."""
+    found = []
+    for name in objects.names(PINS):
+        if name.endswith(".json"):
+            path = f"{PINS}/{name}"
+            try:
+                found.append(unseal(objects.read(path), path, Pin))
+            except NotFoundError:
+                continue  # taken out just now
+    return sorted(found, key=lambda pin: (pin.checkpoint, pin.name))
+
+
+def held_pins(objects: Objects) -> set[str]:
+    """Names of the pins that were found to have come in time."""
+    return {name.removesuffix(HELD) for name in objects.names(PINS) if name.endswith(HELD)}
+
+
+def _damaged(path: str, reason: str) -> CorruptionError:
+    return CorruptionError(
+        f"a record is damaged ({reason.lower()}): nothing was changed; put back a good copy of this file",
+        code="record-damaged",
+        path=path,
+    )

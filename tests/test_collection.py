@@ -1,0 +1,522 @@
+"""Collecting old checkpoints: what is kept stays whole, what was put out stays, nothing else does, whatever dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from operators import Parquet
+from operators.delivery import read_rows
+from recovery.checkpoint import Checkpoint, manifest_path
+from recovery.collection import collect, plan_collection, survey
+from recovery.fork import fork
+from recovery.manifest import Manifest
+from recovery.pins import pin, unpin
+from recovery.reading import Wanted, state_rows
+from recovery.records import read_pins
+from recovery.reset import reset
+from recovery.retention import Retention, limit
+from recovery.verify import verify
+from statestore.errors import ConflictError, CorruptionError, FencedError, NotFoundError, UsageError
+from statestore.objects import Objects
+from statestore.testing.faults import Crash, FaultyObjects, When
+from tests.s3_server import s3_endpoint as s3_endpoint
+from tests.s3_server import s3_root as s3_root
+from tests.spark_inputs import sample
+from tests.test_checkpoint import chain, following
+from tests.test_fork import JOB
+
+STORE = Parquet(max_levels=3, snapshot_bytes=1)
+TABLES = sample(14, 60)
+NOW = Retention(keep=3, grace_us=0)
+
+
+def run(root: object, batches: int, **more: Any) -> None:
+    JOB.standalone(checkpoint=root, store=STORE, **more).run(TABLES[:batches])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    run(tmp_path / "root", 10)
+    return tmp_path / "root"
+
+
+def shown(checkpoint: Checkpoint) -> list[tuple[int, list[Any]]]:
+    """Panes and ledgers of all checkpoints that put something out."""
+    found = []
+    for output in checkpoint.outputs():
+        refs = (*output.panes, *output.late)
+        if refs:
+            tables = [pa.Table.from_pylist(_rows(checkpoint, ref)) for ref in refs]
+            found.append((output.id, [table.to_pylist() for table in tables]))
+    return found
+
+
+def _rows(checkpoint: Checkpoint, ref: Any) -> list[Any]:
+    schema = pq.read_schema(checkpoint.objects.locate(ref.path))
+    return read_rows(checkpoint, (ref,), schema).to_pylist()
+
+
+def state(checkpoint: Checkpoint, manifest: Manifest) -> list[Any]:
+    found = []
+    for name, operator in manifest.operators.items():
+        for spec in operator.tables:
+            rows = pa.concat_tables(state_rows(checkpoint, operator, spec, Wanted())).to_pylist()
+            found.append((name, spec.name, rows))
+    return found
+
+
+def whole(root: object) -> None:
+    report = verify(Checkpoint.open(root), read_percent=100)  # type: ignore[arg-type]
+    assert report.findings == ()
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    before, ids, panes = shown(checkpoint), checkpoint.ids(), checkpoint.pane_paths()
+    kept = {number: state(checkpoint, checkpoint.read(number).manifest) for number in ids[-3:]}
+    there = files(root)
+    planned = plan_collection(checkpoint, NOW)
+    assert files(root) == there
+    done = collect(checkpoint, NOW)
+    assert dataclasses.replace(done, files=()) == dataclasses.replace(planned, files=())
+    assert set(done.files) == set(planned.files)
+    assert done.checkpoints == tuple(ids[:-3])
+    assert there - files(root) == {*done.files, *(manifest_path(number) for number in ids[:-3])}
+    assert any(path.startswith("data/") for path in done.files)
+    assert checkpoint.ids() == ids[-3:]
+    assert shown(checkpoint) == before
+    assert checkpoint.pane_paths() == panes
+    assert {number: state(checkpoint, checkpoint.read(number).manifest) for number in kept} == kept
+    whole(root)
+    assert collect(checkpoint, NOW).files == ()
+
+
+def test_the_job_goes_on_and_is_collected_again_and_again(root: Path, tmp_path: Path) -> None:
+    for batches in (10, 11, 12, 13, 14):
+        collect(Checkpoint.open(root), NOW)
+        run(root, batches)
+    run(tmp_path / "other", 14)
+    found, expected = (
+        [rows for _, rows in shown(Checkpoint.open(path)) if rows] for path in (root, tmp_path / "other")
+    )
+    assert found == expected
+    assert len(Checkpoint.open(root).boundary().outputs) <= 4
+    whole(root)
+
+
+def test_a_sink_that_comes_later_gets_what_was_collected_too(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    expected = [output.id for output in checkpoint.outputs() if output.panes]
+    collect(checkpoint, NOW)
+    seen: list[int] = []
+    run(root, 10, sink=lambda _rows, number: seen.append(number))
+    assert seen == expected
+
+
+def test_what_is_collected_is_named(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    collect(checkpoint, NOW)
+    left = checkpoint.ids()
+    for number in (1, left[0] - 1):
+        with pytest.raises(NotFoundError) as caught:
+            checkpoint.read(number)
+        assert caught.value.code == "collected"
+        assert (caught.value.context["boundary"], caught.value.context["oldest"]) == (left[0] - 1, left[0])
+        for act in (pin, reset):
+            with pytest.raises(NotFoundError, match="collected"):
+                act(checkpoint, number)
+    assert read_pins(checkpoint.objects) == []
+    with pytest.raises(NotFoundError, match="no-such-checkpoint"):
+        checkpoint.read(99)
+
+
+def test_an_older_self_that_takes_a_collected_id_is_fenced(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open_or_create(tmp_path)
+    heads = chain(checkpoint, 6)
+    collect(checkpoint, Retention(keep=2, grace_us=0))
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            Checkpoint.open(tmp_path).publish(following(checkpoint, heads[1]))
+        assert checkpoint.ids() == [5, 6]
+        assert checkpoint.stored_ids() == [3, 5, 6]
+        with pytest.raises(NotFoundError, match="collected"):
+            checkpoint.read(3)
+    collect(checkpoint, Retention(keep=2, grace_us=0))
+    assert checkpoint.stored_ids() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("retention", "left"),
+    [
+        (Retention(keep=1, grace_us=0), 1),
+        (Retention(keep=4, grace_us=0), 4),
+        (Retention(keep=99, grace_us=0), 10),
+        (Retention(age_us=35, grace_us=0), 4),
+        (Retention(age_us=0, grace_us=0), 1),
+        (Retention(keep=2, age_us=35, grace_us=0), 4),
+        (Retention(keep=1, grace_us=20), 3),
+        (Retention(output_age_us=0), 10),
+    ],
+    ids=repr,
+)
+def test_what_is_kept(tmp_path: Path, retention: Retention, left: int) -> None:
+    checkpoint, head = Checkpoint.open_or_create(tmp_path), None
+    for number in range(1, 11):
+        head = checkpoint.publish(following(checkpoint, head, created_us=10 * number))
+    assert 10 - limit(survey(checkpoint), retention, 101) == left
+
+
+def test_settings_that_say_nothing() -> None:
+    for settings in ({}, {"keep": 0}, {"age_us": -1}, {"keep": 1, "grace_us": -1}):
+        with pytest.raises(UsageError, match="retention"):
+            Retention(**settings)
+
+
+def test_a_pinned_one_stays_readable_until_it_is_unpinned(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    before = state(checkpoint, checkpoint.read(4).manifest)
+    assert pin(checkpoint, 4, "mine", note="why").name == "mine"
+    pin(checkpoint, 4, "mine")  # again is fine
+    with pytest.raises(UsageError, match="pin-taken"):
+        pin(checkpoint, 5, "mine")
+    assert collect(checkpoint, NOW).pinned == (4,)
+    assert 4 not in checkpoint.ids()
+    assert state(checkpoint, checkpoint.read(4).manifest) == before
+    whole(root)
+    pin(checkpoint, 4, "second")  # what is held can be pinned once more
+    unpin(checkpoint, "mine")
+    assert collect(checkpoint, NOW).files == ()
+    assert state(checkpoint, checkpoint.read(4).manifest) == before
+    with pytest.raises(NotFoundError, match="no-such-pin"):
+        unpin(checkpoint, "mine")
+    unpin(checkpoint, "second")
+    with pytest.raises(NotFoundError, match="collected"):
+        checkpoint.read(4)
+    assert collect(checkpoint, NOW).checkpoints == (4,)
+    whole(root)
+
+
+class Interrupted(Objects):
+    """Objects that do something else after so many calls."""
+
+    def __init__(self, root: Path, moment: int, act: Callable[[], None]) -> None:
+        super().__init__(root)
+        self._left, self._act = moment, act
+
+    def _turn(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, data)
+        self._turn()
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        self._turn()
+        return super().read(path, limit)
+
+    def names(self, folder: str) -> list[str]:
+        found = super().names(folder)
+        self._turn()
+        return found
+
+    def delete(self, path: str) -> None:
+        super().delete(path)
+        self._turn()
+
+
+def test_who_comes_second_sees_the_other(root: Path) -> None:
+    """A pin made at any moment of a collection either keeps its checkpoint, or says that it came too late."""
+    outcomes = set()
+    for moment in range(1, 60, 2):
+        copy = _copy(root, root.parent / f"copy-{moment}")
+        before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
+        kept: list[bool] = []
+
+        def act(copy: Path = copy, kept: list[bool] = kept) -> None:
+            try:
+                pin(Checkpoint.open(copy), 4, "mine")
+                kept.append(True)
+            except NotFoundError:
+                kept.append(False)
+
+        collect(dataclasses.replace(Checkpoint.open(copy), objects=Interrupted(copy, moment, act)), NOW)
+        outcomes.add(tuple(kept))
+        if kept == [True]:
+            assert state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest) == before
+        whole(copy)
+    assert {(True,), (False,)} <= outcomes
+
+
+def _copy(root: Path, to: Path) -> Path:
+    shutil.copytree(root, to)
+    return to
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, when: When) -> None:
+    checkpoint = Checkpoint.open(root)
+    before = shown(checkpoint)
+    pin(checkpoint, 4, "mine")
+    held = state(checkpoint, checkpoint.read(4).manifest)
+    clean = _copy(root, tmp_path / "clean")
+    collect(Checkpoint.open(clean), NOW)
+    counted = FaultyObjects(Objects(_copy(root, tmp_path / "counted")))
+    collect(dataclasses.replace(Checkpoint.open(tmp_path / "counted"), objects=counted), NOW)
+    chosen = [n for n, call in enumerate(counted.log, 1) if call.split()[0] in ("create", "put")]
+    deletes = [n for n, call in enumerate(counted.log, 1) if call.startswith("delete ")]
+    assert len(deletes) > 12
+    for number in (*chosen, *deletes[::5], deletes[-1]):
+        copy = _copy(root, tmp_path / f"{when}-{number}")
+        faulty = FaultyObjects(Objects(copy), number, crash=True, when=when)
+        with pytest.raises(Crash):
+            collect(dataclasses.replace(Checkpoint.open(copy), objects=faulty), NOW)
+        again = Checkpoint.open(copy)
+        assert shown(again) == before
+        assert state(again, again.read(4).manifest) == held
+        whole(copy)
+        collect(again, NOW)
+        assert {path for path in files(copy) if not path.startswith("gc/")} == {
+            path for path in files(clean) if not path.startswith("gc/")
+        }
+        assert len([path for path in files(copy) if path.startswith("gc/outputs")]) == len(again.boundary().outputs)
+        assert shown(again) == before
+        whole(copy)
+
+
+CHILD = """
+import os, signal, sys
+from recovery.checkpoint import Checkpoint
+from recovery.collection import collect
+from recovery.retention import Retention
+def seen(done, total):
+    if done == int(float(sys.argv[2]) * total):
+        os.kill(os.getpid(), signal.SIGKILL)
+collect(Checkpoint.open(sys.argv[1]), Retention(keep=3, grace_us=0), seen=seen)
+"""
+
+
+@pytest.mark.parametrize("share", ["0", "0.1", "0.6"], ids=["boundary", "manifests", "files"])
+def test_killed_while_it_deletes(root: Path, tmp_path: Path, share: str) -> None:
+    before = shown(Checkpoint.open(root))
+    done = subprocess.run([sys.executable, "-c", CHILD, str(root), share], cwd=Path(__file__).parents[1])
+    assert done.returncode == -signal.SIGKILL
+    checkpoint = Checkpoint.open(root)
+    assert len(checkpoint.ids()) == 3
+    assert shown(checkpoint) == before
+    whole(root)
+    run(root, 14)
+    run(tmp_path / "other", 14)
+    assert [rows for _, rows in shown(checkpoint)] == [rows for _, rows in shown(Checkpoint.open(tmp_path / "other"))]
+    collect(checkpoint, Retention(keep=99, grace_us=0))
+    whole(root)
+    assert checkpoint.stored_ids() == checkpoint.ids()
+
+
+def test_of_two_collections_one_says_so(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    before = shown(checkpoint)
+
+    class Slow(Objects):
+        def put(self, path: str, data: bytes | pa.Buffer) -> None:
+            super().put(path, data)
+            if path.startswith("gc/outputs"):
+                collect(Checkpoint.open(root), Retention(keep=5, grace_us=0))
+
+    with pytest.raises(ConflictError, match="collection-moved"):
+        collect(dataclasses.replace(checkpoint, objects=Slow(root)), NOW)
+    assert len(checkpoint.ids()) == 5
+    collect(checkpoint, NOW)
+    assert len(checkpoint.ids()) == 3
+    assert shown(checkpoint) == before
+    assert len([path for path in files(root) if path.startswith("gc/")]) == 1 + len(checkpoint.boundary().outputs)
+    whole(root)
+
+
+def test_output_goes_by_age_once_it_is_acknowledged(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    old = Retention(output_age_us=0)
+    outputs = list(checkpoint.outputs())
+    assert sum(len(one.late) for one in outputs) > 0
+    done = collect(checkpoint, dataclasses.replace(old, keep=3, grace_us=0))
+    assert done.unacknowledged == sum(len(one.panes) for one in outputs) > 0
+    assert [one.panes for one in checkpoint.outputs() if one.panes] == [one.panes for one in outputs if one.panes]
+    assert [path for path in files(root) if path.startswith("late/")] == []
+    whole(root)
+    seen: list[int] = []
+    run(root, 11, sink=lambda _rows, number: seen.append(number))
+    run(root, 12, sink=lambda _rows, number: seen.append(number))
+    head = checkpoint.head()
+    assert head is not None
+    acknowledged = head.manifest.delivered
+    assert acknowledged > 10
+    collect(checkpoint, old)
+    assert [one.id for one in checkpoint.outputs() if one.panes and one.id <= acknowledged] == []
+    whole(root)
+    run(root, 14, sink=lambda _rows, number: seen.append(number))
+    assert {one.id for one in outputs if one.panes} < set(seen)
+    assert seen[-1] == max(one.id for one in checkpoint.outputs() if one.panes)
+
+
+def test_damage_stops_it_before_anything_happens(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    path = root / manifest_path(5)
+    good = path.read_bytes()
+    for damage in (good[:-30], None):
+        path.unlink() if damage is None else path.write_bytes(damage)
+        there = files(root)
+        with pytest.raises(CorruptionError, match=r"manifest-(damaged|gone)"):
+            collect(checkpoint, NOW)
+        assert files(root) == there
+    path.write_bytes(good)
+    pin(checkpoint, 5, "mine")
+    collect(checkpoint, NOW)
+    held = root / "pins/mine.json"
+    sound = held.read_bytes()
+    held.write_bytes(sound.replace(b"5", b"6"))
+    with pytest.raises(CorruptionError, match="record-damaged"):
+        collect(checkpoint, NOW)
+    held.write_bytes(sound)
+    path.unlink()
+    with pytest.raises(CorruptionError, match="pin-broken"):
+        collect(checkpoint, NOW)
+    assert [one.kind for one in verify(checkpoint).findings] == ["manifest"]
+
+
+def test_what_was_abandoned_goes_with_its_output(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    reset(checkpoint, 6)
+    kept = shown(checkpoint)
+    abandoned = [one for one in files(root) if one.startswith("panes/")]
+    for _ in range(2):
+        run(root, 8)
+    collect(checkpoint, Retention(keep=1, grace_us=0))
+    collect(checkpoint, Retention(keep=1, grace_us=0))
+    assert shown(checkpoint)[: len(kept)] == kept
+    left = {path for output in checkpoint.outputs() for path in (ref.path for ref in output.panes)}
+    assert {one for one in files(root) if one.startswith("panes/")} == left
+    assert set(abandoned) - left
+    whole(root)
+
+
+def test_on_s3(s3_root: str) -> None:
+    run(s3_root, 6)
+    checkpoint = Checkpoint.open(s3_root)
+    before = [(one.id, one.panes, one.late) for one in checkpoint.outputs() if one.panes or one.late]
+    fork(s3_root, f"{s3_root}-fork", 3)
+    done = collect(checkpoint, NOW)
+    assert len(done.checkpoints) == 3
+    assert [(one.id, one.panes, one.late) for one in checkpoint.outputs() if one.panes or one.late] == before
+    run(s3_root, 8)
+    run(f"{s3_root}-fork", 8)
+    whole(s3_root)
+    whole(f"{s3_root}-fork")
+    assert plan_collection(checkpoint, Retention(keep=99, grace_us=0)).files == ()
+
+
+def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) -> None:
+    fork(root, tmp_path / "second", 5)
+    run(tmp_path / "second", 6)
+    fork(tmp_path / "second", tmp_path / "third")
+    for path in (root, tmp_path / "second"):
+        collect(Checkpoint.open(path), Retention(keep=1, grace_us=0))
+    assert Checkpoint.open(tmp_path / "third").marker.bases == (str(tmp_path / "second"), str(root))
+    with pytest.raises(UsageError, match="pin-fork"):
+        unpin(Checkpoint.open(root), read_pins(Objects(root))[0].name)
+    # The one in the middle may go its way: what the third reads is pinned for it in both.
+    unpin(
+        Checkpoint.open(root), next(one.name for one in read_pins(Objects(root)) if "second" in one.fork), force=True
+    )
+    collect(Checkpoint.open(root), Retention(keep=1, grace_us=0))
+    whole(tmp_path / "third")
+    run(tmp_path / "third", 14)
+    run(tmp_path / "other", 14)
+    ends = [Checkpoint.open(path).head() for path in (tmp_path / "third", tmp_path / "other")]
+    assert ends[0] is not None
+    assert ends[1] is not None
+    assert ends[0].manifest.totals == ends[1].manifest.totals
+    assert [rows for _, rows in shown(Checkpoint.open(tmp_path / "third"))] == [
+        rows for _, rows in shown(Checkpoint.open(tmp_path / "other"))
+    ][-len(shown(Checkpoint.open(tmp_path / "third"))) :]
+
+
+def test_the_root_it_was_forked_from_is_gone(root: Path, tmp_path: Path) -> None:
+    fork(root, tmp_path / "second", 5)
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(CorruptionError) as caught:
+        run(tmp_path / "second", 8)
+    assert (caught.value.code, caught.value.context["root"]) == ("base-missing", str(root))
+    assert {one.kind for one in verify(Checkpoint.open(tmp_path / "second")).findings} == {"file"}
+    (tmp_path / "elsewhere").rename(root)
+    run(tmp_path / "second", 8)
+    whole(tmp_path / "second")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_histories(tmp_path: Path, seed: int) -> None:
+    """Batches, restarts, pins, forks, resets and collections in any order: all that is kept is as it was."""
+    chance = random.Random(seed)
+    roots, known = [tmp_path / "0"], {}
+    taken = {tmp_path / "0": 1}
+    run(tmp_path / "0", 1)
+    kept: dict[tuple[Path, int], list[Any]] = {}
+    for _ in range(14):
+        root = chance.choice(roots)
+        checkpoint = Checkpoint.open(root)
+        act = chance.choice(["run", "run", "run", "pin", "unpin", "fork", "gc", "gc"])
+        ids = checkpoint.ids()
+        if act == "run":
+            taken[root] = min(len(TABLES), taken[root] + chance.randint(1, 2))
+            run(root, taken[root])
+        elif act == "pin":
+            number = chance.choice(ids)
+            pin(checkpoint, number)
+            kept[root, number] = state(checkpoint, checkpoint.read(number).manifest)
+        elif act == "unpin":
+            mine = [one for one in read_pins(checkpoint.objects) if not one.fork]
+            if mine:
+                gone = chance.choice(mine)
+                unpin(checkpoint, gone.name)
+                if gone.checkpoint not in [one.checkpoint for one in read_pins(checkpoint.objects)]:
+                    kept.pop((root, gone.checkpoint), None)
+        elif act == "fork" and len(roots) < 4:
+            new = tmp_path / str(len(roots))
+            number = chance.choice(ids)
+            manifest = checkpoint.read(number).manifest
+            fork(root, new, number)
+            roots.append(new)
+            taken[new] = manifest.input.batches if manifest.input else 0
+            kept[root, number] = state(checkpoint, manifest)
+        elif act == "gc":
+            before = shown(checkpoint)
+            for number in ids:
+                known[root, number] = state(checkpoint, checkpoint.read(number).manifest)
+            settings = Retention(keep=chance.randint(1, 4), grace_us=0)
+            collect(checkpoint, settings)
+            assert shown(checkpoint) == before
+            for number in checkpoint.ids():
+                assert state(checkpoint, checkpoint.read(number).manifest) == known[root, number]
+            collect(checkpoint, settings)
+            assert plan_collection(checkpoint, settings).files == ()
+        for path in roots:
+            whole(path)
+        for (path, number), rows in kept.items():
+            there = Checkpoint.open(path)
+            assert state(there, there.read(number).manifest) == rows
