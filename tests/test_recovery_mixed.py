@@ -1,9 +1,10 @@
-"""Everything that changes a checkpoint root, in any order: panes and ledgers stay those of a run nothing happened to."""
+"""Everything that changes a checkpoint root, in any order: its output stays that of a run nothing happened to."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recovery.collection import collect
+from recovery.pins import pin
 
 from operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
 from operators.description import Windowed
 from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.collection import collect
 from recovery.fork import fork
-from recovery.pins import pin
 from recovery.repair import repair
 from recovery.rescale import rescale
 from recovery.reset import reset
+from recovery.retention import Retention
 from recovery.verify import verify
 from statestore.store import StoreConfig
 from tests.conftest import SCRATCH, forget
@@ -89,9 +91,9 @@ class Root:
             if head is not None and head.manifest.partitions != number:
                 rescale(self.root, number)
         elif step == "collect":
-            collect(self.checkpoint, keep=number, grace_us=0)
+            collect(self.checkpoint, Retention(keep=number, grace_us=0))
         elif step == "pin":
-            pin(self.checkpoint, self.some(number))
+            pin(self.checkpoint, self.some(number), f"pin-{uuid.uuid4().hex}")
         elif step == "fork":
             self.forks += 1
             chosen, into = self.some(number), self.folder / str(self.forks)
