@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -152,9 +152,11 @@ class Sided(Runnable):
         policy: Policy | None = None,
     ) -> SparkJob:
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
-        from operators.spark.sides import all_sides
+        from operators.spark.sides import all_sides, check_streams
 
         one = all_sides(self.sides, streams)
-        return super().on_spark(
+        check_streams(streams)
+        job = super().on_spark(
             one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
         )
+        return replace(job, streams=dict(zip(self.sides.names, streams, strict=True)))

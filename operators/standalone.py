@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from operators.bootstrapping import begun, check_new, publish, take_history
 from operators.chains.binding import bind_graph
 from operators.chains.graph import Graph, one_batch
 from operators.chains.running import GraphRound, Intakes, fed_back, run_here
@@ -24,6 +26,7 @@ from recovery.policy import Policy
 from recovery.presence import Presence
 from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
+from statestore.objects import Objects
 from statestore.store import StoreConfig
 
 Batch: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table]
@@ -80,8 +83,8 @@ class Standalone:
     def _stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
         number = -1
         for number, batch in enumerate(batches):
-            table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-            job = self._begin(table)
+            table = _rows(batch)
+            job = self._begin(table, _check_runner)
             taken = job.head.input or InputPosition(0, "")
             if number < taken.batches - 1:
                 continue
@@ -103,6 +106,38 @@ class Standalone:
                 expected=self._job.head.input.batches,
                 found=number + 1,
             )
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was taken in at this root, by this or an earlier run: then `bootstrap` is refused."""
+        return begun(self._root)
+
+    def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
+        """Begin a new root with the state that ``history`` leads to: one checkpoint, whole or not at all. Its panes.
+
+        History is no part of ``batches``: what `run` is given afterwards goes on from it. Nothing in it is late.
+        Without ``deliver`` the panes are recorded like any, and no sink gets them. Raises `UsageError`
+        (``bootstrap-used``) where something was taken in already; a call that died is made again.
+        """
+        single = isinstance(history, (pa.Table, pa.RecordBatch, Mapping))
+        batches = (_rows(one) for one in ([history] if single else history))
+        first = next(batches, None)
+        if first is None:
+            raise UsageError("there is no history: give a table, or tables", code="no-input")
+        check = check_new(Objects(self._root))
+        if self._job is not None:
+            check(self._job.head)
+        try:
+            job = self._begin(first, check)
+            round_ = job.round(now_us())
+            results = take_history(round_, chain([first], batches), lambda _rows: None)
+            position = Position(input=InputPosition(0, ""), processing_us=round_.now_us)
+            manifest = publish(job, results, position, deliver=deliver)
+            if self._delivery is not None and not deliver:
+                self._delivery.delivered = manifest.id
+            return self._commit(job, manifest)
+        finally:
+            self._rest()
 
     def drain(self) -> pa.Table:
         """Move the watermark to the end of time: every window fires, and no new input is taken. The last panes."""
@@ -145,7 +180,7 @@ class Standalone:
             raise UsageError("nothing has run yet", code="no-input")
         return self._job.head
 
-    def _begin(self, batch: pa.Table | Mapping[str, pa.Table]) -> Job:
+    def _begin(self, batch: pa.Table | Mapping[str, pa.Table], check: Callable[[Manifest | None], None]) -> Job:
         if self._job is None:
             graph = bind_graph(self._description, schemas_of(batch))
             checkpoint = Checkpoint.open_or_create(self._root)
@@ -154,7 +189,7 @@ class Standalone:
                 checkpoint,
                 self._store,
                 partitions=self._partitions,
-                check=_check_runner,
+                check=check,
                 hook=self._hook,
                 policy=self._policy,
             )
@@ -205,6 +240,10 @@ class Standalone:
     def _sent(self) -> int:
         assert self._delivery is not None
         return self._delivery.delivered
+
+
+def _rows(batch: Batch) -> pa.Table | Mapping[str, pa.Table]:
+    return pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
 
 
 def _check_runner(head: Manifest | None) -> None:

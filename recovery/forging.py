@@ -108,8 +108,8 @@ def forge(objects: Objects, manifest: Manifest, hook: Hook = no_hook) -> None:
 
 
 def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook) -> bool:
-    """Bring Spark's checkpoint to where a reset has gone, if no query has been at work since, up to ``head``; whether
-    that was due.
+    """Bring Spark's checkpoint to where a reset has gone, or a bootstrap begins, if no query has been at work since,
+    up to ``head``; whether that was due.
 
     What is there is moved to ``spark-replaced/<id of the reset>``. It may be run as often as one likes: whatever a
     crash has left half done is moved aside too.
@@ -124,14 +124,15 @@ def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook) -> bool
 
 
 def unfinished(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
-    """The reset that `finish` would bring Spark's checkpoint to; None where nothing is to be done."""
+    """The reset or bootstrap that `finish` would bring Spark's checkpoint to; None where nothing is to be done."""
     reset = head
-    while reset.kind not in ("reset", *WORK) and reset.id > 1 and reset.parent:
+    while reset.kind not in ("reset", "bootstrap", *WORK) and reset.id > 1 and reset.parent:
         try:
             reset = checkpoint.read(reset.follows).manifest
         except (CorruptionError, NotFoundError):
             return None  # Spark's checkpoint must agree as it is
-    return reset if reset.kind == "reset" and _differs(checkpoint.objects, reset.spark) else None
+    begins = reset.kind in ("reset", "bootstrap")
+    return reset if begins and _differs(checkpoint.objects, reset.spark) else None
 
 
 def _differs(objects: Objects, position: SparkPosition | None) -> bool:

@@ -21,7 +21,7 @@ FORMAT = 1
 END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
-Kind = Literal["fence", "batch", "tick", "feed", "reset", "rescale"]
+Kind = Literal["fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap"]
 Ids = tuple[int, int]
 """Checkpoint ids from the first to the last, both inclusive."""
 

@@ -28,6 +28,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
 def output_of(manifest: Manifest) -> Output:
     """What this checkpoint put out."""
     spark = manifest.spark
-    if spark is not None and manifest.kind != "batch" and spark.read_ref is None:  # it is another one's
+    own = manifest.kind in ("batch", "bootstrap")
+    if spark is not None and not own and spark.read_ref is None:  # it is another one's
         spark = None
     return Output(manifest.id, manifest.created_us, manifest.panes, manifest.late, spark)

@@ -100,7 +100,7 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
         to=planned.to,
         created=time_text(checkpoint.read(planned.to).manifest.created_us),
         watermark=time_text(chosen.watermark_us),
-        checkpoints=sum(one.kind in ("batch", "tick", "feed") for one in undone),
+        checkpoints=sum(one.kind in ("batch", "tick", "feed", "bootstrap") for one in undone),
         events=sum(events_of(one, one.counters) for one in undone),
         batches=sum(one.input is not None and one.kind == "batch" for one in undone),
         unreadable=tuple(one for one in reversed(later) if isinstance(one, int)),
@@ -140,7 +140,7 @@ def _spans(checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: l
     begin = chosen.spark.end if chosen.spark is not None else ()
     files: dict[str, set[str]] = {}
     for manifest in undone:
-        position = load_files(checkpoint.objects, manifest.spark) if manifest.kind == "batch" else None
+        position = load_files(checkpoint.objects, manifest.spark) if manifest.kind in ("batch", "bootstrap") else None
         for source, paths in (position.files if position is not None else {}).items():
             files.setdefault(source, set()).update(path.rpartition(" ")[0] for path in paths)
     return tuple(

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recovery.collection import collect
-from recovery.pins import pin
 
 from operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
 from operators.description import Windowed
 from recovery.checkpoint import Checkpoint, manifest_path
+from recovery.collection import collect
 from recovery.fork import fork
+from recovery.pins import pin
 from recovery.repair import repair
 from recovery.rescale import rescale
 from recovery.reset import reset

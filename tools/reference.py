@@ -32,7 +32,8 @@ has its own. Errors are one line on standard error, with a code explained in [ER
 def page() -> str:
     """The whole page."""
     group: Any = typer.main.get_command(app)
-    verbs = dict(sorted(group.commands.items()))
+    context = group.make_context("tidemark", [], resilient_parsing=True)
+    verbs = {name: group.get_command(context, name) for name in sorted(group.list_commands(context))}
     lines = [f"| [`{name}`](#{name}) | {_first(verb.help)} |" for name, verb in verbs.items()]
     return HEAD + "\n".join(lines) + "\n" + "".join(_section(name, verb) for name, verb in verbs.items())
 

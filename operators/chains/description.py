@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from operators.runnable import Runnable, checked_name
@@ -75,12 +75,15 @@ class Chain(Runnable):
         """This over streaming DataFrames by the names of the streams (one alone needs no name), in one query with the
         offsets of all; a new key is a new shuffle in the same batch. Otherwise as `Runnable`.
         """
-        from operators.spark.sides import by_name
+        from operators.spark.sides import by_name, check_streams
 
         one = by_name(self.streams, streams)
-        return super().on_spark(
+        named = streams if isinstance(streams, Mapping) else dict.fromkeys(self.streams, streams)
+        check_streams(named.values())
+        job = super().on_spark(
             one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
         )
+        return replace(job, streams={name: named[name] for name in self.streams})
 
 
 def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None = None) -> Chain:

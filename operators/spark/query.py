@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 
-from operators.chains.binding import bind_graph, stream_columns
-from operators.chains.description import Chain
+from operators.bootstrapping import begun
+from operators.chains.binding import bind_graph
 from operators.chains.running import GraphRound
 from operators.delivery import Delivery, SparkSink
 from operators.feeding import to_feed, warn_of_purged
@@ -26,10 +26,11 @@ from operators.job import Hook, Job, Position, no_hook
 from operators.progress.metrics import Metrics, metrics
 from operators.progress.origins import Gap
 from operators.runnable import Runnable
+from operators.spark.bootstrap import Handover, History, bootstrap
 from operators.spark.reporting import log_checkpoint
 from operators.spark.rounds import run_batch, run_feed, run_tick
 from operators.spark.ticker import Ticker
-from operators.spark.types import arrow_schema
+from operators.spark.types import read_schemas
 from operators.watermarks import Progress, not_asked_until
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import Manifest
@@ -69,6 +70,7 @@ class SparkJob:
     hook: Hook = no_hook
     tick: int = 1_000_000
     policy: Policy = field(default_factory=Policy)
+    streams: Mapping[str, DataFrame] = field(default_factory=dict)
 
     def schedule(self, **trigger: Any) -> SparkJob:
         """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
@@ -77,6 +79,21 @@ class SparkJob:
     def with_hook(self, hook: Hook) -> SparkJob:
         """Call ``hook(moment, checkpoint_id)`` before and after each manifest: for fault injection."""
         return replace(self, hook=hook)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was taken in at this root, by this or an earlier run: then `bootstrap` is refused."""
+        return begun(self.checkpoint)
+
+    def bootstrap(self, history: History, *, offsets: Handover = None, deliver: bool = True) -> Manifest:
+        """Begin a new root with the state a batch DataFrame leads to; ``start`` then reads exactly what it had not.
+
+        Of several streams, ``history`` and ``offsets`` are by name or side; one without is read from its beginning.
+        Sources of files pass over its files; other ``offsets`` say where it ends, as ``{"topic":{"0":100}}``. Without
+        ``deliver`` no sink gets its panes. Raises `UsageError` where something does not fit, `ConflictError` where
+        files changed meanwhile: nothing is handed over then.
+        """
+        return bootstrap(self, history, offsets, deliver=deliver)
 
     def start(self) -> DurableQuery:
         """Take over the checkpoint, deliver what is outstanding, and start Spark's query.
@@ -87,7 +104,7 @@ class SparkJob:
         """
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
-        graph = bind_graph(self.description, _schemas(self.description, self.stream))
+        graph = bind_graph(self.description, read_schemas(self.description, self.stream))
         session = self.stream.sparkSession
         spark_log = SparkLog(Objects(self.checkpoint))
         if not spark_log.has_marker():
@@ -371,22 +388,6 @@ class DurableQuery:
         if self._query is None:
             raise UsageError("the query has not started", code="not-started")
         return self._query
-
-
-def _schemas(description: Runnable, stream: DataFrame) -> pa.Schema | dict[str, pa.Schema]:
-    """The columns that are read, by stream where there are several."""
-    names = description.streams if isinstance(description, Chain) else []
-    if len(names) < 2:
-        name = names[0] if names else ""
-        return arrow_schema(stream.schema, stream_columns(description, name, stream.columns))
-    found = {}
-    for name in names:
-        own = [column.removeprefix(f"{name}__") for column in stream.columns if column.startswith(f"{name}__")]
-        whole = arrow_schema(
-            stream.schema, [f"{name}__{column}" for column in stream_columns(description, name, own)]
-        )
-        found[name] = pa.schema([field.with_name(field.name.removeprefix(f"{name}__")) for field in whole])
-    return found
 
 
 def _check_input(head: Manifest | None, spark_log: SparkLog) -> None:

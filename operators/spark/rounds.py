@@ -26,7 +26,12 @@ def run_batch(batch: DataFrame, round_: GraphRound) -> list[PartitionResult]:
     conf = batch.sparkSession.conf
     conf.set("spark.sql.adaptive.enabled", "false")
     conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
-    exchanged = _in_order(_times_as_numbers(batch), round_.graph).mapInArrow(partial(map_side, round_), EXCHANGE)
+    return run_history(batch, round_)
+
+
+def run_history(rows: DataFrame, round_: GraphRound) -> list[PartitionResult]:
+    """Any rows as a batch, in a session that is the user's, with its settings as they are."""
+    exchanged = _in_order(_times_as_numbers(rows), round_.graph).mapInArrow(partial(map_side, round_), EXCHANGE)
     return _levels(exchanged, round_, 1)
 
 

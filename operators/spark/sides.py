@@ -1,8 +1,8 @@
-"""Several streaming DataFrames as the one stream in which rows of all sides travel."""
+"""Several DataFrames, streams or all of them batches, as the one in which rows of all sides travel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -14,6 +14,12 @@ from operators.spark.types import arrow_schema
 from statestore.errors import UsageError
 
 
+def check_streams(streams: Iterable[DataFrame]) -> None:
+    """Raise `UsageError` unless all are streams."""
+    if not all(stream.isStreaming for stream in streams):
+        raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
+
+
 def all_sides(sides: Sides, streams: Sequence[DataFrame]) -> DataFrame:
     """``streams``, one for each side, under each other; each keeps its own offsets in Spark's log.
 
@@ -21,8 +27,6 @@ def all_sides(sides: Sides, streams: Sequence[DataFrame]) -> DataFrame:
     """
     if len(streams) != len(sides.names):
         raise UsageError("give a stream for each side", code="sides", sides=sides.names, found=len(streams))
-    if not all(stream.isStreaming for stream in streams):
-        raise UsageError("a side is not a stream: read it with spark.readStream", code="not-a-stream")
     named = dict(zip(sides.names, streams, strict=True))
     schema = sides.schema({name: arrow_schema(one.schema, one.columns) for name, one in named.items()})
     types = {
@@ -60,8 +64,6 @@ def by_name(names: Sequence[str], streams: DataFrame | Mapping[str, DataFrame]) 
         raise UsageError(
             "give each stream of the chain by its name", code="streams", streams=list(names), found=list(streams)
         )
-    if not all(stream.isStreaming for stream in streams.values()):
-        raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
     if len(names) == 1:
         return streams[names[0]]
     renamed = [

@@ -8,10 +8,12 @@ import typer
 from rich.text import Text
 
 from recovery.checkpoint import Checkpoint, Head
+from recovery.commands.extensions import Verbs
 from statestore.errors import NotFoundError
 
 app = typer.Typer(
     help="Durable window state for PySpark: look into checkpoints, check, fork, keep, rewind and repair them.",
+    cls=Verbs,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

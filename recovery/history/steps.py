@@ -129,11 +129,12 @@ def _segments(state: OperatorState) -> dict[tuple[int, str], tuple[TableSpec, Fi
 
 def input_of(checkpoint: Checkpoint, step: Step) -> dict[str, Any] | None:
     """What a checkpoint took in, as plain values: offsets from and to per source, files, or the number of a batch."""
+    if step.manifest is not None and step.manifest.kind not in ("batch", "bootstrap"):
+        return None  # where Spark stands is another one's work
     if step.output is not None and step.output.spark is not None:
         position = load_files(checkpoint.objects, step.output.spark)
         return _spark(position) if position is not None else None
-    batched = step.manifest is not None and step.manifest.kind == "batch"
-    taken = step.manifest.input if step.manifest is not None and batched else None
+    taken = step.manifest.input if step.manifest is not None else None
     return {"batch": taken.batches} if taken is not None else None
 
 
@@ -151,7 +152,7 @@ def input_text(taken: dict[str, Any] | None) -> str | None:
     if taken is None:
         return None
     if "batch" in taken:
-        return f"batch {taken['batch']}"
+        return f"batch {taken['batch']}" if taken["batch"] else "history"
     return "; ".join(_source_text(source) for source in taken["sources"]) or f"spark batch {taken['spark_batch']}"
 
 

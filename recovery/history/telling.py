@@ -151,7 +151,7 @@ class _Teller:
                 if expired is None or expired < bound:
                     continue
                 what = "forgotten" if step.id != self._steps.base_id else "forgotten here or before"
-                took = step.manifest is not None and step.manifest.kind in ("batch", "feed")
+                took = step.manifest is not None and step.manifest.kind in ("batch", "feed", "bootstrap")
                 if took and any(one.checkpoint == step.id and one.window == self._window for one in panes):
                     what += "; what came last is in its panes only"
                 yield self._event(step, "forgotten", what, {})

@@ -1,0 +1,216 @@
+"""Initial state of a job on Spark from a batch DataFrame, and Spark's checkpoint as if that had been its batch 0."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from operators.bootstrapping import (
+    FILES_READ,
+    NOTHING_READ,
+    Offset,
+    at_work,
+    check_new,
+    offset_text,
+    publish,
+    spark_position,
+)
+from operators.chains.binding import bind_graph
+from operators.chains.description import Chain
+from operators.chains.graph import Graph
+from operators.job import Job, Position
+from operators.sides import Sided
+from operators.spark.rounds import run_history
+from operators.spark.sides import all_sides, by_name
+from operators.spark.sources import FileStamps, Source, dropping, sources_of
+from operators.spark.types import arrow_schema, read_schemas
+from operators.watermarks import INPUT
+from recovery.checkpoint import Checkpoint, now_us
+from recovery.forging import finish
+from recovery.manifest import Manifest
+from statestore.errors import UsageError
+from statestore.objects import Objects
+
+if TYPE_CHECKING:
+    from operators.spark.query import SparkJob
+
+History: TypeAlias = DataFrame | Mapping[str, DataFrame]
+"""Batches: of the one stream, or by name."""
+OfStream: TypeAlias = Offset | Sequence[Offset | None] | None
+Handover: TypeAlias = OfStream | Mapping[str, OfStream]
+"""Where sources go on: one offset; a list where a stream has several sources; by stream where there are several."""
+
+
+@dataclass(frozen=True)
+class _Handed:
+    """Where each source goes on, in Spark's order, and the files that have been read by number of the source."""
+
+    ends: tuple[str, ...]
+    files: dict[int, tuple[str, ...]]
+
+
+def bootstrap(job: SparkJob, history: History, offsets: Handover, *, deliver: bool) -> Manifest:
+    """See `SparkJob.bootstrap`."""
+    streams = job.streams or {INPUT: job.stream}
+    batches = _by_stream(list(streams), history)
+    graph = bind_graph(job.description, read_schemas(job.description, job.stream))
+    rows = _together(job, streams, batches)
+    _check_columns(graph, job.stream, rows)
+    stamps = FileStamps(job.stream.sparkSession)
+    handed = _handed_over(job, streams, batches, _offsets(list(streams), offsets), stamps)
+    check_new(Objects(job.checkpoint))(None)
+    checkpoint = Checkpoint.open_or_create(job.checkpoint)
+    begun = Job.begin(
+        graph,
+        checkpoint,
+        job.store,
+        partitions=job.partitions,
+        otherwise=max(1, job.stream.sparkSession.sparkContext.defaultParallelism),
+        check=check_new(checkpoint.objects),
+        hook=job.hook,
+        policy=job.policy,
+    )
+    with at_work(begun):
+        round_ = begun.round(now_us())
+        results = run_history(rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns)), round_)
+        stamps.check_unchanged()
+        position = spark_position(checkpoint.objects, handed.ends, handed.files, round_.sequence)
+        manifest = publish(begun, results, Position(spark=position, processing_us=round_.now_us), deliver=deliver)
+        finish(checkpoint, manifest, job.hook)
+    return manifest
+
+
+def _by_stream(names: list[str], history: History) -> dict[str, DataFrame]:
+    """Batches by the names of their streams, as far as there are any."""
+    found = dict.fromkeys(names, history) if isinstance(history, DataFrame) else dict(history)
+    if not found or set(found) - set(names) or (isinstance(history, DataFrame) and len(names) > 1):
+        raise UsageError(
+            "give the history of each stream by its name", code="streams", streams=names, found=list(found)
+        )
+    if any(batch.isStreaming for batch in found.values()):
+        raise UsageError("history is a batch, not a stream: read it with spark.read", code="bootstrap-stream")
+    return found
+
+
+def _together(job: SparkJob, streams: Mapping[str, DataFrame], batches: Mapping[str, DataFrame]) -> DataFrame:
+    """All history as the one DataFrame in which rows of all streams travel."""
+    session = job.stream.sparkSession
+    whole = {
+        name: batches[name] if name in batches else session.createDataFrame([], stream.schema)
+        for name, stream in streams.items()
+    }
+    if isinstance(job.description, Chain):
+        return by_name(job.description.streams, whole)
+    if isinstance(job.description, Sided) and len(whole) > 1:
+        return all_sides(job.description.sides, list(whole.values()))
+    return next(iter(whole.values()))
+
+
+def _check_columns(graph: Graph, stream: DataFrame, rows: DataFrame) -> None:
+    """That the history has the columns that are read, as the stream has them."""
+    wanted, found = (_types(arrow_schema(one.schema, graph.columns)) for one in (stream, rows))
+    if wanted != found:
+        raise UsageError(
+            "the history has other columns than the stream: select and cast them alike",
+            code="bootstrap-columns",
+            differ=[
+                f"{name}: {kind}, not {found.get(name)}" for name, kind in wanted.items() if found.get(name) != kind
+            ],
+        )
+
+
+def _types(schema: pa.Schema) -> dict[str, str]:
+    return {field.name: str(field.type) for field in schema}
+
+
+def _offsets(names: list[str], offsets: Handover) -> dict[str, Any]:
+    """What was given, by stream."""
+    if len(names) == 1 and not (isinstance(offsets, Mapping) and set(offsets) == set(names)):
+        return {names[0]: offsets}
+    if offsets is not None and (not isinstance(offsets, Mapping) or set(offsets) - set(names)):
+        raise UsageError("give offsets by the names of the streams", code="streams", streams=names, found=offsets)
+    return dict(offsets or {})
+
+
+def _handed_over(
+    job: SparkJob,
+    streams: Mapping[str, DataFrame],
+    batches: Mapping[str, DataFrame],
+    offsets: Mapping[str, Any],
+    stamps: FileStamps,
+) -> _Handed:
+    """Where each source goes on. Spark numbers its sources as they stand in the plan, from left to right."""
+    ends: list[str] = []
+    files: dict[int, tuple[str, ...]] = {}
+    for name, stream in streams.items():
+        sources, batch = sources_of(stream), batches.get(name)
+        for source, given in zip(sources, _each(sources, offsets.get(name), name), strict=True):
+            if given is not None:
+                ends.append(_given(source, given))
+            elif batch is None:
+                ends.append(NOTHING_READ)
+            else:
+                files[len(ends)] = _files(source, stream, batch, stamps)
+                ends.append(FILES_READ)
+    if len(ends) != len(sources_of(job.stream)):
+        raise UsageError(
+            "two streams read one source, which spark counts once: read it twice, or make them one stream",
+            code="bootstrap-sources",
+            streams=list(streams),
+        )
+    return _Handed(tuple(ends), files)
+
+
+def _each(sources: Sequence[Source], given: Any, name: str) -> list[Any]:
+    """What was given for each source of a stream."""
+    several = list(given) if isinstance(given, (list, tuple)) else None
+    if several is None:
+        several = [given] if len(sources) == 1 or given is not None else [None] * len(sources)
+    if len(several) != len(sources):
+        raise UsageError(
+            "this stream has several sources: give a list with the offset of each",
+            code="bootstrap-offsets",
+            stream=name,
+            sources=[source.name for source in sources],
+        )
+    return several
+
+
+def _given(source: Source, given: Offset) -> str:
+    text = offset_text(given, source.name)
+    if source.of_files and text != NOTHING_READ:
+        raise UsageError(
+            'a source of files goes on from the files of the history: give no offset, or "-" to read all there are',
+            code="bootstrap-offsets",
+            source=source.name,
+            found=given,
+        )
+    return text
+
+
+def _files(source: Source, stream: DataFrame, batch: DataFrame, stamps: FileStamps) -> tuple[str, ...]:
+    """The files of the history as this source remembers them."""
+    paths = batch.inputFiles() if source.of_files else []
+    if not paths:
+        raise UsageError(
+            'where the history ends is not known: read it from files as the stream is, or give offsets=: "-" to read '
+            'the source from its beginning, for Kafka the endingOffsets of the batch read, {"topic":{"0":100}}',
+            code="bootstrap-offsets",
+            source=source.name,
+        )
+    if dropped := Counter(dropping(batch)) - Counter(dropping(stream)):
+        raise UsageError(
+            "the history leaves out rows of its files, which would count as read: leave out whole files instead, or "
+            "do the same to the stream",
+            code="bootstrap-rows",
+            found=sorted(dropped),
+        )
+    read = stamps.take(paths)
+    source.check_age(read)
+    return tuple(f"{path} {time_ms}" for path, time_ms in read.items())

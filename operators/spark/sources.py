@@ -1,0 +1,113 @@
+"""What a streaming DataFrame reads: its sources in Spark's order, and files as a source of files remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from operators.file_names import local_file
+from statestore.errors import ConflictError, UsageError
+
+DROPPING = {"Filter", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample", "Join", "Aggregate", "Distinct"}
+DROPPING |= {"Deduplicate", "Except", "Intersect", "Generate"}
+"""Steps of a plan after which rows are others than those of the files."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of a stream: its name in Spark, and its place in the plan."""
+
+    name: str
+    leaf: Any
+    session: SparkSession
+
+    @property
+    def of_files(self) -> bool:
+        """Whether it is Spark's own source of files, which remembers them one by one."""
+        return self.name.startswith("FileSource[")
+
+    def check_age(self, read: Mapping[str, int]) -> None:
+        """Raise `UsageError` where a file that was not ``read`` is so much older that Spark would never read it.
+
+        Once it has read a file, it passes over those that are older than the newest by ``maxFileAge``.
+        """
+        java = self.session._jvm  # type: ignore[attr-defined]
+        options = dict(java.scala.jdk.javaapi.CollectionConverters.asJava(self.leaf.dataSource().options()))
+        chosen = {name.lower(): value for name, value in options.items()}
+        age = str(chosen.get("maxfileage", "7d"))
+        oldest = max(read.values()) - java.org.apache.spark.network.util.JavaUtils.timeStringAsMs(age)
+        named = {"pathGlobFilter": chosen["pathglobfilter"]} if "pathglobfilter" in chosen else {}
+        there = self.session.read.format("binaryFile").options(recursiveFileLookup="true", **named)
+        others = set(there.load(chosen["path"]).inputFiles()) - set(read) if "path" in chosen else set()
+        if lost := [path for path in sorted(others) if _stamp(self.session, path)[0] < oldest]:
+            raise UsageError(
+                "spark would never read these files, which are older than the newest of the history by its "
+                'maxFileAge: take them into the history, or set that option of the stream, as maxFileAge="1000d"',
+                code="bootstrap-file-age",
+                max_file_age=age,
+                files=len(lost),
+                first=lost[0],
+            )
+
+
+class FileStamps:
+    """Files of the history as they were before it was read."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._taken: dict[str, tuple[int, int]] = {}
+
+    def take(self, paths: Sequence[str]) -> dict[str, int]:
+        """Modification times of files in milliseconds, by URL."""
+        for path in paths:
+            if path not in self._taken:
+                self._taken[path] = _stamp(self._session, path)
+        return {path: self._taken[path][0] for path in sorted(set(paths))}
+
+    def check_unchanged(self) -> None:
+        """Raise `ConflictError` where a file has changed since."""
+        changed = [path for path, stamp in self._taken.items() if _stamp(self._session, path) != stamp]
+        if changed:
+            raise ConflictError(
+                "files of the history changed while it was read: bootstrap again, from files that stay as they are",
+                code="bootstrap-files-changed",
+                files=len(changed),
+                first=changed[0],
+            )
+
+
+def sources_of(stream: DataFrame) -> list[Source]:
+    """The sources as Spark numbers them: from left to right, each once."""
+    leaves = stream._jdf.queryExecution().analyzed().collectLeaves()
+    found: list[Source] = []
+    for leaf in (leaves.apply(place) for place in range(leaves.size())):
+        streaming = leaf.getClass().getSimpleName().startswith("StreamingRelation")
+        if streaming and not any(leaf.equals(one.leaf) for one in found):
+            found.append(Source(str(leaf.sourceName()), leaf, stream.sparkSession))
+    return found
+
+
+def dropping(frame: DataFrame) -> Iterator[str]:
+    """Names of the steps that leave out rows or make them, in no order."""
+    waiting = [frame._jdf.queryExecution().analyzed()]
+    while waiting:
+        step = waiting.pop()
+        name = str(step.getClass().getSimpleName())
+        if name in DROPPING:
+            yield name
+        children = step.children()
+        waiting += [children.apply(place) for place in range(children.size())]
+
+
+def _stamp(session: SparkSession, url: str) -> tuple[int, int]:
+    """Modification time in milliseconds, and size."""
+    file = local_file(url)
+    if file is not None and file.exists():
+        found = file.stat()
+        return found.st_mtime_ns // 1_000_000, found.st_size
+    path = session._jvm.org.apache.hadoop.fs.Path(session._jvm.java.net.URI(url))  # type: ignore[attr-defined]
+    status = path.getFileSystem(session._jsc.hadoopConfiguration()).getFileStatus(path)  # type: ignore[attr-defined]
+    return int(status.getModificationTime()), int(status.getLen())
