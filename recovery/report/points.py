@@ -119,7 +119,7 @@ def state_files(operator: OperatorState) -> list[FileRef]:
 
 def _read(checkpoint: Checkpoint, number: int) -> Manifest | None:
     try:
-        return checkpoint.read(number).manifest
+        return checkpoint.load(number).manifest
     except (DataError, NotFoundError):  # verify says what is wrong with it
         return None
 
