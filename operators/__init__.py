@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from operators.joins import every as every
     from operators.joins import join as join
     from operators.joins import keep as keep
-    from operators.merging import Merged as Merged
-    from operators.merging import SessionJoined as SessionJoined
-    from operators.merging import Unioned as Unioned
-    from operators.merging import merge as merge
-    from operators.merging import merge_accumulate as merge_accumulate
-    from operators.merging import session_join as session_join
-    from operators.merging import union as union
+    from operators.merging.accumulation import merge_accumulate as merge_accumulate
+    from operators.merging.description import Merged as Merged
+    from operators.merging.description import SessionJoined as SessionJoined
+    from operators.merging.description import Unioned as Unioned
+    from operators.merging.description import merge as merge
+    from operators.merging.description import session_join as session_join
+    from operators.merging.description import union as union
     from operators.progress import advance_time as advance_time
     from operators.progress import generation as generation
     from operators.progress.buffered import BufferProgress as BufferProgress
@@ -136,15 +136,9 @@ _NAMES = {
         "join",
         "keep",
     ),
-    "operators.merging": (
-        "Merged",
-        "SessionJoined",
-        "Unioned",
-        "merge",
-        "merge_accumulate",
-        "session_join",
-        "union",
-    ),
+    "operators.merging.accumulation": ("merge_accumulate",),
+    # By the modules that define them: one beside them has the name of a function.
+    "operators.merging.description": ("Merged", "SessionJoined", "Unioned", "merge", "session_join", "union"),
     "operators.progress": (
         "advance_time",
         "generation",

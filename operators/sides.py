@@ -154,8 +154,8 @@ class Sided(Runnable):
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
         from operators.spark.sides import all_sides, check_streams
 
-        one = all_sides(self.sides, streams)
         check_streams(streams)
+        one = all_sides(self.sides, streams)
         job = super().on_spark(
             one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
         )
