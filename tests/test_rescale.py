@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from statestore.opening import open_store
 from statestore.store import StoreConfig
 from statestore.tables import TableSpec
 from tests.conformance.harness import SCRATCH
-from tests.rescaled_jobs import KINDS, SECOND, Event, Kind, events
+from tests.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.spark_inputs import rows
 
 LONG = bool(os.environ.get("TIDEMARK_LONG"))
@@ -137,3 +138,37 @@ def test_as_if_it_had_never_been_divided_anew(
         head = Checkpoint.open(folder).read(1).manifest
         for operator in head.operators:
             assert rows(job.ledger(operator)) == rows(twin.ledger(operator))
+
+
+def two_keys() -> tuple[str, str]:
+    """A key in the first of two partitions, and one in the second."""
+    owners = partition_of(pa.table({"k": list(KEYS)}), 2)
+    return KEYS[list(owners).index(0)], KEYS[list(owners).index(1)]
+
+
+def test_pairs_that_are_held_keep_apart(tmp_path: Path) -> None:
+    """The first pair of either partition has the same numbers: in one partition they are two pairs all the same."""
+    kind, (a, b) = KINDS["join with updates"], two_keys()
+    job = Harness(kind.make(), kind.schema, folder=tmp_path, partitions=2)
+    job.advance_processing_time(SECOND)
+    assert not job.feed(kind.batch([Event(left, key, 1, 1) for key in (a, b) for left in (True, False)], 0)).num_rows
+    rescale(tmp_path, 1)
+    job.restart()
+    shown = job.advance_processing_time(7 * SECOND)
+    assert sorted(shown["k"].to_pylist()) == sorted([a, b])
+
+
+@pytest.mark.parametrize("name", ["join", "session join"])
+def test_running_numbers_go_on_from_the_largest(tmp_path: Path, name: str) -> None:
+    """A row without an offset is told from another of its time by a number that no row of its key has had."""
+    kind, (a, b) = KINDS[name], two_keys()
+    store = Parquet(max_levels=6, snapshot_bytes=1)
+    job = Harness(kind.make(), kind.schema, folder=tmp_path, partitions=2, store=store)
+    for number, rows_of in enumerate([[a, a, a, b], [a, a], [b], [a]]):
+        job.feed(kind.batch([Event(True, key, 10, number) for key in rows_of], number))
+    rescale(tmp_path, 1)
+    job.restart()
+    job.feed(kind.batch([Event(True, a, 10, 9) for _ in range(3)], 8))
+    shown = [job.feed(kind.batch([Event(False, a, 10, 9)], 9)), job.finish()]
+    pairs = [row for part in shown for row in part.to_pylist() if row["left_v"] is not None and row["right_v"]]
+    assert len(pairs) == 6 + 3

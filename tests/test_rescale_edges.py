@@ -184,6 +184,17 @@ def _all(manifest: Manifest) -> list[object]:
     return [*state, *manifest.panes, *manifest.late]
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_snapshots_of_several_partitions_stand_beside_each_other(tmp_path: Path, partitions: int) -> None:
+    store = Parquet(max_levels=6, snapshot_bytes=1)
+    job().standalone(checkpoint=tmp_path, partitions=4, store=store).run(TABLES[:4])
+    before = everything(tmp_path)
+    folded = [ref for part in newest(tmp_path).operators["job"].partitions for ref in part.files]
+    assert [ref.kind for ref in folded if ref.table == "slices"].count("snapshot") > 1
+    rescale(tmp_path, partitions)
+    assert everything(tmp_path) == before
+
+
 def test_old_files_are_let_go_when_the_oldest_are_folded(root: Path) -> None:
     rescale(root, 3)
     store = Parquet(max_levels=3)
