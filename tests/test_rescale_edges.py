@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -184,17 +185,6 @@ def _all(manifest: Manifest) -> list[object]:
     return [*state, *manifest.panes, *manifest.late]
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_snapshots_of_several_partitions_stand_beside_each_other(tmp_path: Path, partitions: int) -> None:
-    store = Parquet(max_levels=6, snapshot_bytes=1)
-    job().standalone(checkpoint=tmp_path, partitions=4, store=store).run(TABLES[:4])
-    before = everything(tmp_path)
-    folded = [ref for part in newest(tmp_path).operators["job"].partitions for ref in part.files]
-    assert [ref.kind for ref in folded if ref.table == "slices"].count("snapshot") > 1
-    rescale(tmp_path, partitions)
-    assert everything(tmp_path) == before
-
-
 def test_old_files_are_let_go_when_the_oldest_are_folded(root: Path) -> None:
     rescale(root, 3)
     store = Parquet(max_levels=3)
@@ -300,6 +290,32 @@ def test_each_row_keeps_the_bound_it_had(tmp_path: Path, store: StoreConfig, scr
         for name, got in now.items():
             found[name] += got
     assert {name: sorted(got) for name, got in found.items()} == {n: sorted(e) for n, e in expected.items()}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_snapshots_of_several_partitions_stand_beside_each_other(tmp_path: Path, partitions: int) -> None:
+    """Nothing but a snapshot each, of the same checkpoints: they are not one level."""
+    objects = Objects(tmp_path)
+    keys = [keys_of(number, 2) for number in range(2)]
+    steps = [{"ids": put(own, [100] * 3), "ends": merge(own, [40, 50, 60])} for own in keys]
+    log = [
+        PartitionLog(objects, (SPEC, BY_KEY), Parquet(max_levels=2), "job", number, 2, f"first{number}")
+        for number in range(2)
+    ]
+    states = []
+    for number, changes in enumerate(steps):
+        state = PartitionState()
+        for sequence in (1, 2, 3):
+            state = replace(log[number], attempt=uuid.uuid4().hex).append(state, changes, sequence)
+        files = tuple(ref for ref in state.files if ref.kind == "snapshot")
+        assert [ref.first for ref in files] == [1, 1]
+        states.append(msgspec.structs.replace(state, files=files))
+    found = [read(objects, Parquet(), "", state) for state in divided((SPEC, BY_KEY), states, partitions, 10)]
+    together = {name: sorted(row for one in found for row in one[name]) for name in ("ids", "ends")}
+    assert together == {
+        "ids": sorted((key, 100) for own in keys for key in own),
+        "ends": sorted((key, end) for own in keys for key, end in zip(own, (40, 50, 60), strict=True)),
+    }
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
