@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators import Memory, Parquet, RocksDB, WindowOperator, count, join, tumbling, windowed
+from operators import Memory, Parquet, RocksDB, WindowOperator, count, join, min_, tumbling, windowed
 from operators.window_operator import JoinOperator
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.fork import fork
@@ -382,3 +382,19 @@ def test_keyless_state_stays_where_it_is(tmp_path: Path) -> None:
     assert after[0].files == before[0].files
     assert [part.files for part in after[1:]] == [()] * 4
     assert after[0].expired == before[0].expired
+
+
+@pytest.mark.parametrize("partitions", [2, 5])
+def test_a_job_may_change_while_files_are_shared(tmp_path: Path, partitions: int) -> None:
+    found = {}
+    for name in ("root", "twin"):
+        job().standalone(checkpoint=tmp_path / name, partitions=3).run(TABLES[:2])
+        changed = job().aggregate(least=min_("v"))
+        for taken, divided_anew in ((4, partitions), (6, 3)):
+            if name == "root":
+                rescale(tmp_path / name, divided_anew)
+            panes = changed.standalone(checkpoint=tmp_path / name).run(TABLES[:taken], drain=taken == 6)
+            found[name, taken] = rows(panes)
+    assert found["root", 4] == found["twin", 4]
+    assert found["root", 6] == found["twin", 6]
+    assert any(row[6] is not None for row in found["root", 6])
