@@ -161,6 +161,15 @@ KINDS: dict[str, Kind] = {
     "join by offsets": Kind(
         lambda: join(event_time="t", on=["k", "n"], window=tumbling("10 s"), how="left", offset="o", late="10 s")
     ),
+    "join of counts and times": Kind(
+        lambda: join(
+            event_time="t",
+            on=["k", "n"],
+            window=(count_window(400, by="offset"), tumbling("20 s")),
+            offset=("o", None),
+            large_windows=False,
+        )
+    ),
     "join with updates": Kind(lambda: join(event_time="t", on="k", within=("-5 s", "10 s"), update=every("7 s"))),
     "session join": Kind(
         lambda: session_join(event_time="t", on="k", gap="4 seconds", how="full", late="10 s", watermark_delay="5 s")

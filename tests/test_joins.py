@@ -240,7 +240,9 @@ def test_layouts_follow_the_matrix_and_are_shown(name: str) -> None:
     assert plan.configuration["layout"] == [str(parse_layout(layout)) for layout in layouts]
     for side, layout in zip(("left", "right"), layouts, strict=True):
         assert plan.stores[side].layout.name == layout
-        assert plan.sides[side].key_names[-1] == "origin"
+        told_apart = [name for name in plan.sides[side].key_names if name not in plan.equal_names]
+        assert told_apart[-1] == "origin"
+        assert set(plan.equal_names) <= set(plan.sides[side].key_names)
 
 
 def test_sides_that_do_not_fit_are_refused() -> None:

@@ -2,7 +2,7 @@
 
 | table | key | values | forgets by |
 |---|---|---|---|
-| ``messages`` | as the layout says, then the origin | the other columns | position |
+| ``messages`` | as the layout says, then the origin, then what they are spread by | the other columns | position |
 | ``messages_seen`` | offset, origin | position | position |
 | ``messages_marks`` | mark | at | never; two rows |
 | ``messages_sizes`` | slot of positions | count, bytes, newest time | position; only with a limit that needs it |
@@ -122,9 +122,12 @@ class MessageTables:
     @cached_property
     def messages(self) -> TableSpec:
         """The messages themselves."""
-        key = (*(column for part in self.layout.parts for column in self._parts[part]), self._origin)
+        key = [*(column for part in self.layout.parts for column in self._parts[part]), self._origin]
+        # A delete has the key alone, and must say whose it is.
+        key += [column for column in self.equal if column.name in (self.spread or ()) and column not in key]
         rest = [column for part in ("ts", "eq") if part not in self.layout.parts for column in self._parts[part]]
-        return TableSpec(self.name, key, (*rest, *self.payload), self.position, spread=self.spread)
+        rest = [column for column in rest if column not in key]
+        return TableSpec(self.name, tuple(key), (*rest, *self.payload), self.position, spread=self.spread)
 
     @cached_property
     def seen(self) -> TableSpec:
