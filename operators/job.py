@@ -220,9 +220,6 @@ class Job:
         ordered = [one for own in answers.values() for one in own]
         restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)
         counters = total([self._named(one) for one in ordered])
-        max_events = [one.max_event_us for one in ordered if one.max_event_us is not None]
-        if head.max_event_us is not None:
-            max_events.append(head.max_event_us)
         manifest = Manifest(
             format=FORMAT,
             id=head.id + 1,
@@ -235,7 +232,7 @@ class Job:
             operators=operators,
             watermark_us=_furthest_behind(operators),
             watermark_before_us=head.watermark_us,
-            max_event_us=max(max_events, default=None),
+            max_event_us=_latest(head.max_event_us, *(one.max_event_us for one in ordered)),
             processing_us=_latest(head.processing_us, position.processing_us),
             drained=drained,
             spark=position.spark or head.spark,
@@ -348,6 +345,5 @@ def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoin
         )
 
 
-def _latest(a: int | None, b: int | None) -> int | None:
-    known = [value for value in (a, b) if value is not None]
-    return max(known, default=None)
+def _latest(*times: int | None) -> int | None:
+    return max((time for time in times if time is not None), default=None)

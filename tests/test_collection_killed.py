@@ -1,0 +1,163 @@
+"""A collection beside others, and one that dies: whoever comes second sees it, and the next one finishes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from recovery.checkpoint import Checkpoint
+from recovery.collection import collect
+from recovery.pins import pin
+from recovery.retention import Retention
+from statestore.errors import ConflictError, NotFoundError
+from statestore.objects import Objects
+from statestore.testing.faults import Crash, FaultyObjects, When
+from tests.test_collection import NOW, files, root, run, shown, state, whole
+
+__all__ = ["root"]
+
+
+class Interrupted(Objects):
+    """Objects that do something else after so many calls."""
+
+    def __init__(self, root: Path, moment: int, act: Callable[[], None]) -> None:
+        super().__init__(root)
+        self._left, self._act = moment, act
+
+    def _turn(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, data)
+        self._turn()
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        self._turn()
+        return super().read(path, limit)
+
+    def names(self, folder: str) -> list[str]:
+        found = super().names(folder)
+        self._turn()
+        return found
+
+    def delete(self, path: str) -> None:
+        super().delete(path)
+        self._turn()
+
+
+def test_who_comes_second_sees_the_other(root: Path) -> None:
+    """A pin made at any moment of a collection either keeps its checkpoint, or says that it came too late."""
+    outcomes = set()
+    for moment in range(1, 60, 2):
+        copy = _copy(root, root.parent / f"copy-{moment}")
+        before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
+        kept: list[bool] = []
+
+        def act(copy: Path = copy, kept: list[bool] = kept) -> None:
+            try:
+                pin(Checkpoint.open(copy), 4, "mine")
+                kept.append(True)
+            except NotFoundError:
+                kept.append(False)
+
+        collect(dataclasses.replace(Checkpoint.open(copy), objects=Interrupted(copy, moment, act)), NOW)
+        outcomes.add(tuple(kept))
+        if kept == [True]:
+            assert state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest) == before
+        whole(copy)
+    assert {(True,), (False,)} <= outcomes
+
+
+def _copy(root: Path, to: Path) -> Path:
+    shutil.copytree(root, to)
+    return to
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, when: When) -> None:
+    checkpoint = Checkpoint.open(root)
+    before = shown(checkpoint)
+    pin(checkpoint, 4, "mine")
+    held = state(checkpoint, checkpoint.read(4).manifest)
+    clean = _copy(root, tmp_path / "clean")
+    collect(Checkpoint.open(clean), NOW)
+    counted = FaultyObjects(Objects(_copy(root, tmp_path / "counted")))
+    collect(dataclasses.replace(Checkpoint.open(tmp_path / "counted"), objects=counted), NOW)
+    chosen = [n for n, call in enumerate(counted.log, 1) if call.split()[0] in ("create", "put")]
+    deletes = [n for n, call in enumerate(counted.log, 1) if call.startswith("delete ")]
+    assert len(deletes) > 12
+    for number in (*chosen, *deletes[::5], deletes[-1]):
+        copy = _copy(root, tmp_path / f"{when}-{number}")
+        faulty = FaultyObjects(Objects(copy), number, crash=True, when=when)
+        with pytest.raises(Crash):
+            collect(dataclasses.replace(Checkpoint.open(copy), objects=faulty), NOW)
+        again = Checkpoint.open(copy)
+        assert shown(again) == before
+        assert state(again, again.read(4).manifest) == held
+        whole(copy)
+        collect(again, NOW)
+        assert {path for path in files(copy) if not path.startswith("gc/")} == {
+            path for path in files(clean) if not path.startswith("gc/")
+        }
+        assert len([path for path in files(copy) if path.startswith("gc/outputs")]) == len(again.boundary().outputs)
+        assert shown(again) == before
+        whole(copy)
+
+
+CHILD = """
+import os, signal, sys
+from recovery.checkpoint import Checkpoint
+from recovery.collection import collect
+from recovery.retention import Retention
+def seen(done, total):
+    if done == int(float(sys.argv[2]) * total):
+        os.kill(os.getpid(), signal.SIGKILL)
+collect(Checkpoint.open(sys.argv[1]), Retention(keep=3, grace_us=0), seen=seen)
+"""
+
+
+@pytest.mark.parametrize("share", ["0", "0.1", "0.6"], ids=["boundary", "manifests", "files"])
+def test_killed_while_it_deletes(root: Path, tmp_path: Path, share: str) -> None:
+    before = shown(Checkpoint.open(root))
+    done = subprocess.run([sys.executable, "-c", CHILD, str(root), share], cwd=Path(__file__).parents[1])
+    assert done.returncode == -signal.SIGKILL
+    checkpoint = Checkpoint.open(root)
+    assert len(checkpoint.ids()) == 3
+    assert shown(checkpoint) == before
+    whole(root)
+    run(root, 14)
+    run(tmp_path / "other", 14)
+    assert [rows for _, rows in shown(checkpoint)] == [rows for _, rows in shown(Checkpoint.open(tmp_path / "other"))]
+    collect(checkpoint, Retention(keep=99, grace_us=0))
+    whole(root)
+    assert checkpoint.stored_ids() == checkpoint.ids()
+
+
+def test_of_two_collections_one_says_so(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    before = shown(checkpoint)
+
+    class Slow(Objects):
+        def put(self, path: str, data: bytes | pa.Buffer) -> None:
+            super().put(path, data)
+            if path.startswith("gc/outputs"):
+                collect(Checkpoint.open(root), Retention(keep=5, grace_us=0))
+
+    with pytest.raises(ConflictError, match="collection-moved"):
+        collect(dataclasses.replace(checkpoint, objects=Slow(root)), NOW)
+    assert len(checkpoint.ids()) == 5
+    collect(checkpoint, NOW)
+    assert len(checkpoint.ids()) == 3
+    assert shown(checkpoint) == before
+    assert len([path for path in files(root) if path.startswith("gc/")]) == 1 + len(checkpoint.boundary().outputs)
+    whole(root)
