@@ -64,7 +64,7 @@ def test_the_flights_are_as_out_of_order_as_described(flights: pa.Table) -> None
 def test_killed_between_segments_and_manifest(folder: Path, store: str) -> None:
     child = start(folder, store, "--pause", "before-manifest:5")
     child.wait_for(lambda event: event["event"] == "paused")
-    written = [path.name for path in (folder / "checkpoint" / "data").rglob("5-5-*")]
+    written = [path.name for path in (folder / "checkpoint" / "data").rglob("5-*")]
     child.kill()
     assert written, "the segments of checkpoint 5 are there"
     assert Checkpoint.open(folder / "checkpoint").ids()[-1] == 4
