@@ -73,7 +73,9 @@ class Session:
 
 
 class Naive:
-    """Sessions that are kept, row by row, of messages that are new and not too late."""
+    """Sessions that are kept, row by row, of messages that are new and not too late. One that is too late is not asked
+    about: whether it had come before is forgotten then.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names, self.live = names, list[Session]()
@@ -87,11 +89,10 @@ class Naive:
         known = 0
         for row in rows:
             name = (row.side, row.part, row.at)
-            if name in self.seen:
-                known += 1
-            elif row.t + GAP + LATE > self.watermark:
-                known += name in fresh
-                fresh.setdefault(name, row)
+            if row.t + GAP + LATE > self.watermark:
+                known += name in fresh or name in self.seen
+                if name not in self.seen:
+                    fresh.setdefault(name, row)
         for row in fresh.values():
             self.add(row)
             self.newest[row.side] = max(self.newest.get(row.side, -(10**9)), row.t)
