@@ -89,8 +89,10 @@ def collect(
     boundary, parts = _publish(checkpoint, known, boundary, parts)
     # Read after the boundary: who pinned before it is seen here, who pins after it sees the boundary.
     pins = read_pins(checkpoint.objects)
+    # And these after the pins: a reset that has given its pin back is there, with the older files that it names.
+    newer = {one: checkpoint.load(one).manifest for one in checkpoint.stored_ids() if one > known.head.id}
     pinned = _pinned(checkpoint, pins, boundary.id, known.manifests)
-    known = Known(boundary, pins, known.head, {**known.manifests, **pinned}, known.stored, parts)
+    known = Known(boundary, pins, known.head, {**known.manifests, **newer, **pinned}, known.stored, parts)
     return _Sweep(checkpoint, known, boundary, parts, retention, at_us).run(seen)
 
 

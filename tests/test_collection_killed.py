@@ -16,6 +16,7 @@ import pytest
 from recovery.checkpoint import Checkpoint
 from recovery.collection import collect
 from recovery.pins import pin
+from recovery.reset import reset
 from recovery.retention import Retention
 from statestore.errors import ConflictError, NotFoundError
 from statestore.objects import Objects
@@ -75,6 +76,31 @@ def test_who_comes_second_sees_the_other(root: Path) -> None:
         if kept == [True]:
             assert state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest) == before
         whole(copy)
+    assert {(True,), (False,)} <= outcomes
+
+
+def test_a_reset_meanwhile_keeps_what_it_goes_back_to(root: Path) -> None:
+    """At any moment of a collection: it is refused, or all that it names stays."""
+    outcomes = set()
+    for moment in range(1, 60, 2):
+        copy = _copy(root, root.parent / f"copy-{moment}")
+        before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
+        done: list[bool] = []
+
+        def act(copy: Path = copy, done: list[bool] = done) -> None:
+            try:
+                reset(Checkpoint.open(copy), 4)
+                done.append(True)
+            except NotFoundError:
+                done.append(False)
+
+        collect(dataclasses.replace(Checkpoint.open(copy), objects=Interrupted(copy, moment, act)), NOW)
+        outcomes.add(tuple(done))
+        whole(copy)
+        head = Checkpoint.open(copy).head()
+        assert head is not None
+        if done == [True]:
+            assert state(Checkpoint.open(copy), head.manifest) == before
     assert {(True,), (False,)} <= outcomes
 
 

@@ -73,8 +73,8 @@ class Session:
 
 
 class Naive:
-    """Sessions that are kept, row by row, of messages that are new and not too late. One that is too late is not asked
-    about: whether it had come before is forgotten then.
+    """Sessions that are kept, row by row, of messages that are new and not too late. Whether one that is too late had
+    come before is forgotten.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
