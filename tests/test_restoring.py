@@ -16,9 +16,8 @@ from pyspark.sql import SparkSession
 from operators import Memory, Parquet, RocksDB
 from recovery import budget
 from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest, OperatorState, Restore
+from recovery.manifest import Manifest, OperatorState, Restore, files_of
 from recovery.rehearsal import rehearse
-from recovery.verify import files_of
 from statestore import opening
 from statestore.errors import CorruptionError, UsageError
 from statestore.files.compaction import plan

@@ -74,6 +74,10 @@ class FaultyObjects(Objects):
         half = memoryview(data)[: len(memoryview(data)) // 2].tobytes()
         self._call(f"put {path}", lambda: self._inner.put(path, data), lambda: self._inner.put(path, half))
 
+    def note(self, path: str, data: bytes) -> None:
+        """Counted."""
+        self._call(f"note {path}", lambda: self._inner.note(path, data))
+
     def create(self, path: str, data: bytes) -> None:
         """Counted; may have taken effect without anybody knowing."""
         self._call(f"create {path}", lambda: self._inner.create(path, data))
@@ -134,6 +138,10 @@ class FaultyObjects(Objects):
     def delete(self, path: str) -> None:
         """Counted."""
         self._call(f"delete {path}", lambda: self._inner.delete(path))
+
+    def move(self, folder: str, into: str) -> None:
+        """Counted as one call."""
+        self._call(f"move {folder}", lambda: self._inner.move(folder, into))
 
     def forget(self, path: str) -> None:
         """Counted."""
