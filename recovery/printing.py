@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pc_csv
-import pyarrow.parquet as pq
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -161,6 +159,9 @@ def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
 
 
 def _write(parts: Iterator[pa.Table], form: Format, sink: Any) -> None:
+    import pyarrow.csv as pc_csv  # these take a while to import
+    import pyarrow.parquet as pq
+
     writer: Any = None
     written = pa.schema([])
     for part in parts:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from operators import Parquet
+from recovery.cli import VERBS, app
 from tests.test_standalone import STREAM, example
 
 ROOT = Path(__file__).parents[1]
@@ -66,3 +67,16 @@ def test_completion_installs_itself_for_bash(shell: dict[str, str]) -> None:
         "source ~/.bashrc; COMP_WORDS=(tidemark lis); COMP_CWORD=1; _tidemark_completion tidemark; echo ${COMPREPLY}"
     )
     assert bash(installed, shell).split() == ["list"]
+
+
+def test_each_verb_stands_with_its_module() -> None:
+    for module, verbs in VERBS.items():
+        program = (
+            f"import recovery.commands.{module}\nfrom recovery.commands.app import app\n"
+            "print(*(one.name or one.callback.__name__ for one in app.registered_commands))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert set(verbs) <= set(done.stdout.split())
+    assert {one for verbs in VERBS.values() for one in verbs} == {
+        one.name or one.callback.__name__ for one in app.registered_commands if one.callback
+    }
