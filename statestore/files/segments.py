@@ -211,7 +211,8 @@ def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, byte
             expected=expected if found != expected else spec.name,
             found=found if found != expected else table and table.name,
         )
-    return table
+    # The caller's own where they are equal: it is kept with every footer, and has its schema ready.
+    return spec if table == spec else table
 
 
 def missing(objects: Objects, ref: FileRef) -> CorruptionError:
