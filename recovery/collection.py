@@ -16,6 +16,7 @@ import msgspec
 from recovery.checkpoint import Checkpoint, manifest_path, now_us
 from recovery.manifest import Manifest, files_of
 from recovery.outputs import Output
+from recovery.pins import fork_pins, remove
 from recovery.records import (
     BOUNDARIES,
     INDEX,
@@ -27,7 +28,17 @@ from recovery.records import (
     read_pins,
     seal,
 )
-from recovery.retention import Known, Parts, Retention, deletable, limit, next_boundary, reachable, unacknowledged
+from recovery.retention import (
+    Known,
+    Parts,
+    Retention,
+    bases_read,
+    deletable,
+    limit,
+    next_boundary,
+    reachable,
+    unacknowledged,
+)
 from statestore.checksums import checksum
 from statestore.errors import ConflictError, CorruptionError, NotFoundError
 from statestore.files.segments import FileRef
@@ -42,7 +53,8 @@ _WRITTEN = re.compile(r"(\d+)-[0-9a-f]{32}\.")
 class Collected:
     """What goes, or went: manifests up to the boundary, files and their bytes; and what stays all the same.
 
-    ``unacknowledged`` pane files are old enough, but no sink has acknowledged them.
+    ``unacknowledged`` pane files are old enough, but no sink has acknowledged them. ``freed`` are the roots that this
+    one was forked from and needs no longer: its pins there are taken out.
     """
 
     boundary: int
@@ -54,6 +66,7 @@ class Collected:
     panes_gone: int
     late_gone: int
     unacknowledged: int
+    freed: tuple[str, ...]
 
 
 def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | None = None) -> Collected:
@@ -217,6 +230,7 @@ class _Sweep:
             panes_gone=boundary.panes_gone,
             late_gone=boundary.late_gone,
             unacknowledged=unacknowledged(known, self.retention, self.at_us),
+            freed=tuple(dict.fromkeys(base.root for base, _ in self._unneeded())),
         )
 
     def run(self, seen: Callable[[int, int], None]) -> Collected:
@@ -229,7 +243,16 @@ class _Sweep:
             seen(done, len(paths))
             objects.delete(path)
         seen(len(paths), len(paths))
+        for base, pin in self._unneeded():
+            remove(base, pin.name)
         return planned
+
+    def _unneeded(self) -> Iterator[tuple[Objects, Pin]]:
+        """Our pins below roots of which no checkpoint that is left needs a file: so no later one ever will."""
+        objects, read = self.checkpoint.objects, bases_read(self.known, self.boundary)
+        for number in {*range(1, len(objects.bases) + 1)} - read:
+            base = objects.at(number)
+            yield from ((base, pin) for pin in fork_pins(base, objects.root))
 
     def _bytes(self, files: list[str]) -> int:
         """Of most files a manifest knows the size; storage is asked for the others."""

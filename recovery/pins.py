@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.records import HELD, PINS, Pin, held_pins, pin_path, read_pins, seal, unseal
-from statestore.errors import ConflictError, NotFoundError, UsageError
+from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from statestore.objects import Objects
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -62,8 +63,15 @@ def unpin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
             name=name,
             fork=found[name].fork,
         )
-    _remove(checkpoint, name)
+    remove(checkpoint.objects, name)
     return found[name]
+
+
+def fork_pins(base: Objects, fork: str) -> list[Pin]:
+    """Pins that keep files below ``base`` for a fork; none where that root is gone, or refuses to answer."""
+    with suppress(UnavailableError):
+        return [one for one in read_pins(base) if one.fork == fork]
+    return []
 
 
 @contextmanager
@@ -76,13 +84,14 @@ def pinned(checkpoint: Checkpoint, checkpoint_id: int, why: str) -> Iterator[Hea
     try:
         yield checkpoint.read(checkpoint_id)
     finally:
-        _remove(checkpoint, name)
+        remove(checkpoint.objects, name)
 
 
-def _remove(checkpoint: Checkpoint, name: str) -> None:
+def remove(objects: Objects, name: str) -> None:
+    """Take out a pin that nobody needs; `unpin` asks first."""
     # In this order: as long as a pin is held by name, it is there.
-    checkpoint.objects.delete(f"{PINS}/{name}{HELD}")
-    checkpoint.objects.delete(pin_path(name))
+    objects.delete(f"{PINS}/{name}{HELD}")
+    objects.delete(pin_path(name))
 
 
 def _held(checkpoint: Checkpoint, checkpoint_id: int) -> set[str]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from recovery.manifest import Manifest
+from recovery.manifest import Manifest, state_files
 from recovery.outputs import Output
 from recovery.records import Boundary, Pin
 from statestore.errors import UsageError
@@ -168,6 +168,12 @@ def reachable(known: Known, boundary: Boundary, parts: Iterable[Part]) -> set[st
             refs += (*one.panes, *one.late)
             refs += one.spark.refs if one.spark else ()
     return {ref.path for ref in refs if ref.root == 0}
+
+
+def bases_read(known: Known, boundary: Boundary) -> set[int]:
+    """Numbers of the roots that this one was forked from, of whose files one is needed once ``boundary`` counts."""
+    kept = [one for number, one in known.manifests.items() if number > boundary.id or number in known.pinned]
+    return {ref.root for manifest in kept for ref in state_files(manifest)} - {0}
 
 
 def deletable(

@@ -290,7 +290,7 @@ def test_on_s3(s3_root: str) -> None:
 def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) -> None:
     fork(root, tmp_path / "second", 5)
     run(tmp_path / "second", 6)
-    fork(tmp_path / "second", tmp_path / "third")
+    fork(tmp_path / "second", tmp_path / "third", 5)
     for path in (root, tmp_path / "second"):
         collect(Checkpoint.open(path), Retention(keep=1, grace_us=0))
     assert Checkpoint.open(tmp_path / "third").marker.bases == (str(tmp_path / "second"), str(root))

@@ -127,6 +127,8 @@ def _print(found: Collected, as_json: bool, *, done: bool) -> None:
             table.add_row("", f"no {what} of checkpoints up to {gone}")
     if found.unacknowledged:
         table.add_row("", f"{found.unacknowledged:,} old pane files, for no sink has acknowledged them")
+    for root in found.freed:
+        table.add_row("released" if done else "to release", f"the pin in {root}: no file of it is needed any more")
     emit(table, *([] if done else [Text("nothing was changed: --confirm deletes", style="dim")]))
 
 
