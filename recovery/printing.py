@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -129,17 +129,27 @@ def _on_errors(*columns: ProgressColumn) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def print_rows(parts: Iterable[pa.Table], form: Format, output: Path | None, limit: int | None) -> None:
-    """Rows, as many as ``limit`` says, in a format; Parquet and Arrow go to a file or a pipe, never to a terminal."""
+def print_rows(
+    parts: Iterable[pa.Table],
+    form: Format,
+    output: Path | None,
+    limit: int | None,
+    columns: Callable[[], pa.Schema] | None = None,
+) -> None:
+    """Rows, as many as ``limit`` says, in a format; Parquet and Arrow go to a file or a pipe, never to a terminal.
+
+    ``columns`` says which columns all parts have together; they are asked for where a format needs them in advance.
+    """
     parts = _first(parts, limit)
     if form is Format.table:
         _print_table(parts, limit)
         return
     if form in (Format.parquet, Format.arrow) and output is None and sys.stdout.isatty():
         raise UsageError("this format is not for terminals: --output FILE, or a pipe", code="read-output")
+    schema = columns() if columns is not None and form is not Format.json else None
     try:
         with output.open("wb") if output is not None else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as sink:
-            _write(parts, form, sink)
+            _write(parts, form, sink, schema)
             sink.flush()
     except BrokenPipeError:
         gone()
@@ -158,32 +168,27 @@ def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
                 return
 
 
-def _write(parts: Iterator[pa.Table], form: Format, sink: Any) -> None:
+def _write(parts: Iterator[pa.Table], form: Format, sink: Any, schema: pa.Schema | None) -> None:
     import pyarrow.csv as pc_csv  # these take a while to import
     import pyarrow.parquet as pq
 
     writer: Any = None
-    written = pa.schema([])
     for part in parts:
-        rows = _plain(part) if form in (Format.csv, Format.json) else part
         if form is Format.json:
-            for row in rows.to_pylist():
+            for row in _plain(part).to_pylist():
                 sink.write(json.dumps(row, default=str).encode() + b"\n")
             continue
+        rows = (
+            part if schema is None else pa.concat_tables([schema.empty_table(), part], promote_options="permissive")
+        )
+        if form is Format.csv:
+            rows = _plain(rows)
         if writer is None:
             writer = {
                 Format.csv: pc_csv.CSVWriter,
                 Format.parquet: pq.ParquetWriter,
                 Format.arrow: pa.ipc.new_stream,
             }[form](sink, rows.schema)
-            written = rows.schema
-        if rows.schema != written:
-            raise UsageError(
-                "the job changed its columns on the way: print the checkpoints before and after apart, or as json",
-                code="read-columns",
-                before=written.names,
-                after=rows.schema.names,
-            )
         writer.write_table(rows)
     if writer is not None:
         writer.close()

@@ -101,11 +101,30 @@ def output_rows(
 ) -> Iterator[pa.Table]:
     """Pane rows (``kind`` is panes) or ledger rows (late) of checkpoints, each with the checkpoint's id in front."""
     for output in outputs:
-        refs = output.late_of(operator) if kind == "late" else _of(output.panes, f"panes/{operator}/")
-        for ref in refs:
+        for ref in _files(output, kind, operator):
             rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
             ids = pa.array([output.id], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
             yield wanted.of(rows.add_column(0, AT, ids))
+
+
+def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str) -> pa.Schema:
+    """The columns of all that `output_rows` gives: a job that was changed had others before.
+
+    Raises `UsageError` where one name stood for values of types that no type holds.
+    """
+    found = {}
+    for output in outputs:
+        for ref in _files(output, kind, operator):
+            schema = pq.read_schema(pa.BufferReader(read_verified(checkpoint.objects, ref)))
+            found[schema] = pa.schema([pa.field(AT, pa.int64()), *schema])
+    try:
+        return pa.unify_schemas(list(found.values()), promote_options="permissive") if found else pa.schema([])
+    except pa.ArrowException as error:
+        raise UsageError(
+            f"a column holds something else than before ({error}): print the checkpoints apart, or as json",
+            code="read-columns",
+            columns=[schema.names for schema in found],
+        ) from None
 
 
 def state_difference(
@@ -158,8 +177,11 @@ def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _of(refs: tuple[FileRef, ...], folder: str) -> list[FileRef]:
-    return [ref for ref in refs if ref.path.startswith(folder)]
+def _files(output: Output, kind: str, operator: str) -> list[FileRef]:
+    """The files of one operator."""
+    if kind == "late":
+        return list(output.late_of(operator))
+    return [ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/")]
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +11,17 @@ import typer
 
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, app, chosen
+from recovery.outputs import Output as OutputOf
 from recovery.printing import Format, print_rows
-from recovery.reading import Wanted, operator_of, output_rows, state_difference, state_rows, table_of
+from recovery.reading import (
+    Wanted,
+    operator_of,
+    output_rows,
+    output_schema,
+    state_difference,
+    state_rows,
+    table_of,
+)
 from statestore.errors import UsageError
 
 At = Annotated[int | None, typer.Option("--at", metavar="ID", help="Which checkpoint; the newest by default.")]
@@ -125,13 +134,24 @@ def _print_output(
 ) -> None:
     checkpoint = Checkpoint.open(root)
     name, _ = operator_of(chosen(checkpoint, None).manifest, operator)
-    rows = output_rows(checkpoint, checkpoint.outputs(first or 0, last), kind, name, wanted)
-    _print(rows, form, output, limit, as_json)
+
+    def outputs() -> Iterable[OutputOf]:
+        return checkpoint.outputs(first or 0, last)
+
+    rows = output_rows(checkpoint, outputs(), kind, name, wanted)
+    _print(rows, form, output, limit, as_json, lambda: output_schema(checkpoint, outputs(), kind, name))
 
 
-def _print(rows: Iterable[pa.Table], form: Format, output: Path | None, limit: int | None, as_json: bool) -> None:
+def _print(
+    rows: Iterable[pa.Table],
+    form: Format,
+    output: Path | None,
+    limit: int | None,
+    as_json: bool,
+    columns: Callable[[], pa.Schema] | None = None,
+) -> None:
     form = Format.json if as_json else form
-    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit)
+    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit, columns)
 
 
 def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:
