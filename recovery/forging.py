@@ -17,7 +17,7 @@ import msgspec
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, SparkPosition
-from recovery.records import outputs_below
+from recovery.records import decoded, outputs_below
 from recovery.spark_log import FOLDER, SparkLog, load_files, log_offset
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
@@ -204,7 +204,7 @@ def _entries(position: SparkPosition, source: int) -> Entries:
 def _read_ref(objects: Objects, position: SparkPosition) -> dict[int, Entries]:
     if position.read_ref is None:
         return {}
-    return msgspec.json.decode(read_verified(objects, position.read_ref).to_pybytes(), type=dict[int, Entries])
+    return decoded(read_verified(objects, position.read_ref), position.read_ref.path, dict[int, Entries])
 
 
 def _trusted(checkpoint: Checkpoint, manifest: Manifest) -> SparkLog | None:

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from recovery.checkpoint import Checkpoint, now_us
-from statestore.errors import NotFoundError, TidemarkError, UsageError
+from recovery.records import RECORD_BYTES, decoded
+from statestore.errors import CorruptionError, NotFoundError, TidemarkError, UsageError
 
 log = logging.getLogger("tidemark")
 
@@ -98,9 +99,9 @@ def leases(checkpoint: Checkpoint) -> dict[str, Lease]:
     """
     found = {}
     for name in checkpoint.objects.names(FOLDER):
-        with suppress(NotFoundError, msgspec.DecodeError):
+        with suppress(NotFoundError, CorruptionError):
             path = f"{FOLDER}/{name}"
-            found[path] = msgspec.json.decode(checkpoint.objects.read(path), type=Lease)
+            found[path] = decoded(checkpoint.objects.read(path, RECORD_BYTES), path, Lease)
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from recovery.checkpoint import Checkpoint, Head, now_us
-from recovery.records import HELD, PINS, Pin, held_pins, pin_path, read_pins, seal, unseal
+from recovery.records import HELD, PINS, Pin, held_pins, pin_path, read_pins, read_record, seal
 from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from statestore.objects import Objects
 
@@ -102,8 +102,7 @@ def _held(checkpoint: Checkpoint, checkpoint_id: int) -> set[str]:
 
 def _same(checkpoint: Checkpoint, wanted: Pin) -> Pin:
     """The pin that has the name, where it is the one that is wanted."""
-    path = pin_path(wanted.name)
-    there = unseal(checkpoint.objects.read(path), path, Pin)
+    there = read_record(checkpoint.objects, pin_path(wanted.name), Pin)
     if (there.checkpoint, there.fork) != (wanted.checkpoint, wanted.fork):
         raise UsageError(
             "a pin of this name keeps another checkpoint: unpin it first, or choose another name",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from recovery.manifest import Manifest, state_files
 from recovery.outputs import Output, output_of
@@ -21,7 +22,9 @@ from statestore.objects import Objects
 
 BOUNDARIES, INDEX, PINS = "gc/boundary", "gc/outputs", "pins"
 HELD = ".held"
-T = TypeVar("T", bound=msgspec.Struct)
+RECORD_BYTES = 16 << 20
+"""A larger file is no record: a boundary names some dozens of files, a pin one checkpoint."""
+T = TypeVar("T")
 
 
 class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,14 +83,22 @@ def seal(record: msgspec.Struct) -> bytes:
     return b'{"checksum":"%s",\n"record":%s}\n' % (checksum(body).encode(), body)
 
 
-def unseal(data: bytes, path: str, kind: type[T]) -> T:
-    """The record of a file. Raises `CorruptionError`."""
+def read_record(objects: Objects, path: str, kind: type[T]) -> T:
+    """The record of a file. Raises `NotFoundError`, `CorruptionError`."""
+    data = objects.read(path, RECORD_BYTES)
+    if len(data) > RECORD_BYTES:
+        raise _damaged(path, f"more than {RECORD_BYTES} bytes")
+    sealed = decoded(data, path, _Sealed)
+    if checksum(bytes(sealed.record)) != sealed.checksum:
+        raise _damaged(path, "checksum does not match")
+    return decoded(sealed.record, path, kind)
+
+
+def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[T]) -> T:
+    """What a JSON file of ours says. Raises `CorruptionError` where it says nothing of this kind."""
     try:
-        sealed = msgspec.json.decode(data, type=_Sealed)
-        if checksum(bytes(sealed.record)) != sealed.checksum:
-            raise _damaged(path, "checksum does not match")
-        return msgspec.json.decode(sealed.record, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
 
 
@@ -103,7 +114,7 @@ def newest_boundary(objects: Objects) -> Boundary:
         return NONE
     path = boundary_path(max(numbers))
     try:
-        return unseal(objects.read(path), path, Boundary)
+        return read_record(objects, path, Boundary)
     except NotFoundError:
         return newest_boundary(objects)  # a newer one came, and this one went
 
@@ -119,7 +130,7 @@ def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: in
 
 def read_part(objects: Objects, part: FileRef) -> list[Output]:
     """The entries of one file of the output index."""
-    return msgspec.json.decode(read_verified(objects, part), type=list[Output])
+    return decoded(read_verified(objects, part), part.path, list[Output])
 
 
 def pin_path(name: str) -> str:
@@ -134,7 +145,7 @@ def read_pins(objects: Objects) -> list[Pin]:
         if name.endswith(".json"):
             path = f"{PINS}/{name}"
             try:
-                found.append(unseal(objects.read(path), path, Pin))
+                found.append(read_record(objects, path, Pin))
             except NotFoundError:
                 continue  # taken out just now
     return sorted(found, key=lambda pin: (pin.checkpoint, pin.name))

@@ -20,7 +20,7 @@ import pyarrow as pa
 from statestore.arrowtypes import positions
 from statestore.changes import DELETE, Layer
 from statestore.checksums import checksum
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
+from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError, UsageError
 from statestore.evolved import readable, through
 from statestore.objects import Objects
 from statestore.tables import TableSpec
@@ -163,7 +163,7 @@ def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         return [_layer(spec, through(written, spec, rows)) for rows in tables]
-    except (pa.ArrowInvalid, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError) as error:
         raise damaged(ref, str(error)) from error
 
 
@@ -202,7 +202,7 @@ def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, byte
         )
     expected = {name: str(getattr(ref, name)) for name in ("kind", "segment", "previous", "first", "last")}
     found = {name: says.get(name, "") for name in expected}
-    table = msgspec.json.decode(says.get("table", "null"), type=TableSpec | None)
+    table = _described(says.get("table", ""))
     if found != expected or table is None or not readable(table, spec):
         raise CorruptionError(
             "a state file is not the one that the manifest means: restore it or an older checkpoint",
@@ -213,6 +213,13 @@ def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, byte
         )
     # The caller's own where they are equal: it is kept with every footer, and has its schema ready.
     return spec if table == spec else table
+
+
+def _described(text: str) -> TableSpec | None:
+    try:
+        return msgspec.json.decode(text, type=TableSpec)
+    except (msgspec.DecodeError, RecursionError, UsageError):
+        return None
 
 
 def missing(objects: Objects, ref: FileRef) -> CorruptionError:

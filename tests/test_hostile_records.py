@@ -1,0 +1,136 @@
+"""Boundaries, pins and manifests of no good will, asked by the verbs that keep, collect and rescale."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recovery.checkpoint import Checkpoint, manifest_path
+from recovery.collection import collect
+from recovery.pins import pin
+from recovery.records import boundary_path, pin_path
+from recovery.retention import Retention
+from statestore.checksums import checksum
+from tests.conftest import SCRATCH, forget
+from tests.test_hostile import POOL, answers, changed, listing, places, put
+from tests.test_standalone import STREAM, example
+
+VERBS = [
+    ["list"],
+    ["show"],
+    ["panes"],
+    ["late"],
+    ["verify", "--json"],
+    ["gc", "--keep", "1", "--grace", "0s"],
+    ["gc", "--keep", "1", "--grace", "0s", "--output-age", "0s", "--json"],
+    ["rescale", "--partitions", "3"],
+    ["restore"],
+    ["restore", "--at", "3", "--store", "rocksdb"],
+    ["rewind", "--to", "6"],
+    ["history", "--key", "k=a", "--window", "1970-01-01T00:00:05"],
+]
+SOME = st.lists(st.sampled_from(VERBS), min_size=5, max_size=5, unique_by=tuple)
+BOUNDARY, PIN = boundary_path(1), pin_path("mine")
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """A root of which the first checkpoints were collected, but for one that is pinned."""
+    folder = Path(tempfile.mkdtemp(prefix="hostile-", dir=SCRATCH))
+    example("retracting").standalone(checkpoint=folder / "root", partitions=2).run(STREAM)
+    checkpoint = Checkpoint.open(folder / "root")
+    pin(checkpoint, 3, "mine", note="kept")
+    assert collect(checkpoint, Retention(keep=3, grace_us=0)).pinned == (3,)
+    yield folder / "root"
+    shutil.rmtree(folder)
+
+
+def sealed(body: bytes) -> bytes:
+    return b'{"checksum":"%s",\n"record":%s}\n' % (checksum(body).encode(), body)
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(data=st.data())
+def test_records_that_lie(root: Path, data: st.DataObject) -> None:
+    path = root / data.draw(st.sampled_from([BOUNDARY, PIN]))
+    before = path.read_bytes()
+    tree = json.loads(before)["record"]
+    for _ in range(data.draw(st.integers(1, 2))):
+        place = data.draw(st.sampled_from(list(places(tree))))
+        tree = changed(tree, place, data.draw(st.sampled_from(POOL)), data.draw(st.sampled_from(["put", "drop"])))
+    try:
+        path.write_bytes(sealed(json.dumps(tree).encode()))
+        was = listing(root)
+        answers(root, data.draw(SOME))
+        assert listing(root) == was
+    finally:
+        path.write_bytes(before)
+        forget()
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(data=st.data())
+def test_manifests_that_lie_to_other_verbs(root: Path, data: st.DataObject) -> None:
+    path = root / manifest_path(Checkpoint.open(root).ids()[-1])
+    before = path.read_bytes()
+    tree = json.loads(before)["manifest"]
+    place = data.draw(st.sampled_from(list(places(tree))))
+    tree = changed(
+        tree, place, data.draw(st.sampled_from(POOL)), data.draw(st.sampled_from(["put", "drop", "repeat"]))
+    )
+    try:
+        put(root, int(path.stem), json.dumps(tree).encode())
+        was = listing(root)
+        answers(root, data.draw(SOME))
+        assert listing(root) == was
+    finally:
+        path.write_bytes(before)
+        forget()
+
+
+@pytest.mark.parametrize("name", [BOUNDARY, PIN])
+def test_records_without_end_are_not_read(root: Path, name: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "root"))
+    with (copy / name).open("r+b") as file:
+        file.truncate(1 << 40)  # a hole: takes no room
+    assert "record-damaged" in answers(copy, VERBS)
+    for broken in (b"", b"\xff\xfe", b"[" * 100_000, sealed(b"[" * 50_000 + b"]" * 50_000), sealed(b"7")):
+        (copy / name).write_bytes(broken)
+        assert "record-damaged" in answers(copy, VERBS)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"7", b"\xff", b'[{"id":"x"}]'])
+def test_an_index_of_outputs_that_is_none(root: Path, body: bytes, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "root"))
+    tree = json.loads((copy / BOUNDARY).read_bytes())["record"]
+    part = tree["outputs"][0]
+    (copy / part["path"]).write_bytes(body)
+    tree["outputs"][0] = part | {"bytes": len(body), "checksum": checksum(body)}
+    (copy / BOUNDARY).write_bytes(sealed(json.dumps(tree).encode()))
+    assert "record-damaged" in answers(copy, VERBS)
+
+
+@pytest.mark.parametrize("told", [b"[" * 100_000, b"7", b"\xff\xfe", b'{"name":"x","key":[],"values":[]}'])
+def test_a_state_file_that_describes_no_table(root: Path, told: bytes, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "root"))
+    number = Checkpoint.open(copy).ids()[-1]
+    tree = json.loads((copy / manifest_path(number)).read_bytes())["manifest"]
+    files = [ref for part in tree["operators"]["windows"]["partitions"] for ref in part["files"]]
+    ref = next(ref for ref in files if ref.get("kind", "changelog") == "changelog")
+    path = copy / ref["path"]
+    rows = pa.ipc.open_file(path).read_all()
+    rows = rows.replace_schema_metadata({**rows.schema.metadata, b"table": told})
+    with pa.ipc.new_file(path, rows.schema) as writer:
+        writer.write_table(rows)
+    data = path.read_bytes()
+    ref |= {"bytes": len(data), "checksum": checksum(data)}
+    put(copy, number, json.dumps(tree).encode())
+    assert answers(copy, [["state"], ["restore"]]) in ({"file-foreign"}, {"file-damaged"})
