@@ -26,6 +26,7 @@ from operators.window_operator.overlay import Overlay
 from operators.window_operator.step import Stepped
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Kind, Manifest
+from recovery.policy import Policy
 from recovery.presence import Presence
 from statestore.errors import IncompatibleError
 from statestore.files.partition_log import PartitionLog
@@ -75,7 +76,14 @@ class Since:
 class ByHand(ABC, Generic[P]):
     """A plan at work on a checkpoint folder: one process, one state partition. Close it, or use a ``with`` block."""
 
-    def __init__(self, plan: P, checkpoint: str | os.PathLike[str], store: StoreConfig | None, hook: Hook) -> None:
+    def __init__(
+        self,
+        plan: P,
+        checkpoint: str | os.PathLike[str],
+        store: StoreConfig | None,
+        policy: Policy | None,
+        hook: Hook,
+    ) -> None:
         self._plan = plan
         self._store = store or Parquet()
         self._job = Job.begin(
@@ -85,6 +93,7 @@ class ByHand(ABC, Generic[P]):
             partitions=1,
             check=_check_whole,
             hook=hook,
+            policy=policy or Policy(),
             evolves=False,
         )
         self._job.parallel = 1

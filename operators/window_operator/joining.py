@@ -28,6 +28,7 @@ from operators.window_operator.overlay import Overlay
 from operators.window_operator.reading import At, around, messages_in, sessions_over, windows_over
 from operators.window_operator.step import Stepped
 from operators.windows import Sliding
+from recovery.policy import Policy
 from statestore.changes import TableChanges
 from statestore.errors import UsageError
 from statestore.messages.keys import Layout
@@ -42,6 +43,7 @@ class JoinOperator(ByHand[SidedPlan]):
 
     A message is (origin, offset) of its side, which the join names (``join(offset=…, origin=…)``), and takes effect
     once. One operator, one process, one state partition. Close it, or use it in a ``with`` block.
+    ``policy``: what the start does when another process has it open, or the newest checkpoint is damaged.
     """
 
     def __init__(
@@ -52,10 +54,11 @@ class JoinOperator(ByHand[SidedPlan]):
         *,
         checkpoint: str | os.PathLike[str],
         store: StoreConfig | None = None,
+        policy: Policy | None = None,
         hook: Hook = no_hook,
     ) -> None:
         self._joined = description
-        super().__init__(bind_join_operator(description, left, right), checkpoint, store, hook)
+        super().__init__(bind_join_operator(description, left, right), checkpoint, store, policy, hook)
 
     def add_messages(
         self,

@@ -28,6 +28,7 @@ from operators.window_operator.plan import OperatorPlan, bind_operator
 from operators.window_operator.reading import At, messages_in, windows_in
 from operators.window_operator.rebuilding import put_back, rebuildable
 from operators.window_operator.step import Stepped, move, read_windows, take_back, take_messages
+from recovery.policy import Policy
 from statestore.messages.keys import Layout
 from statestore.messages.tables import OFFSET, ORIGIN, Retention
 from statestore.opening import open_store
@@ -40,6 +41,7 @@ class WindowOperator(ByHand[OperatorPlan]):
     A message is (origin, offset) and takes effect once. One operator, one process, one state partition: for more,
     run several, each with the origins of its own and its own folder. Close it, or use it in a ``with`` block.
     ``equal`` names columns by which messages are read again, beside the key (the design's keyed message store).
+    ``policy``: what the start does when another process has it open, or the newest checkpoint is damaged.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         retention: Retention | None = None,
         layout: str | None = None,
         equal: str | Sequence[str] = (),
+        policy: Policy | None = None,
         hook: Hook = no_hook,
     ) -> None:
         plan = bind_operator(
@@ -65,7 +68,7 @@ class WindowOperator(ByHand[OperatorPlan]):
             layout=layout,
             equal=(equal,) if isinstance(equal, str) else tuple(equal),
         )
-        super().__init__(plan, checkpoint, store, hook)
+        super().__init__(plan, checkpoint, store, policy, hook)
 
     def add_messages(self, batch: pa.Table | pa.RecordBatch) -> dict[str, int]:
         """Take messages in; how many were accepted, duplicates, late and so on. When it raises, nothing was taken.
