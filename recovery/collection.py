@@ -29,6 +29,7 @@ from recovery.records import (
     seal,
 )
 from recovery.retention import (
+    HOUR_US,
     Known,
     Parts,
     Retention,
@@ -220,6 +221,7 @@ class _Sweep:
         files = deletable(known, boundary, needed, written, self.at_us - self.retention.grace_us)
         index = dict(_below(self.checkpoint.objects, INDEX, 0))
         files += [path for path, number in index.items() if number <= known.boundary.number and path not in needed]
+        files += self._left_by_the_dead()
         return Collected(
             boundary=boundary.id,
             checkpoints=tuple(n for n in known.stored if n <= boundary.id and n not in known.pinned),
@@ -253,6 +255,11 @@ class _Sweep:
         for number in {*range(1, len(objects.bases) + 1)} - read:
             base = objects.at(number)
             yield from ((base, pin) for pin in fork_pins(base, objects.root))
+
+    def _left_by_the_dead(self) -> list[str]:
+        """Halves of files, where nobody has written for so long that nobody will."""
+        objects, before_us = self.checkpoint.objects, self.at_us - max(self.retention.grace_us, HOUR_US)
+        return [path for path, changed_us in objects.unfinished("") if changed_us < before_us]
 
     def _bytes(self, files: list[str]) -> int:
         """Of most files a manifest knows the size; storage is asked for the others."""

@@ -149,6 +149,12 @@ class Objects:
         """
         return self._storage.names(_below(folder))
 
+    def unfinished(self, folder: str) -> list[tuple[str, int]]:
+        """What lies below ``folder`` under the names of writes that have not ended: paths, and the time of the last
+        change in microseconds. A writer that died leaves them on local storage; others have none.
+        """
+        return self._storage.unfinished(_below(folder))
+
     def delete(self, path: str) -> None:
         """Remove an object and this host's copy of it; one that is missing is fine. Raises `UnavailableError`."""
         self._storage.delete(_below(path))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 from recovery.checkpoint import Checkpoint
-from recovery.collection import collect
+from recovery.collection import collect, plan_collection
 from recovery.pins import pin
 from recovery.reset import reset
-from recovery.retention import Retention
+from recovery.retention import HOUR_US, Retention
 from statestore.errors import ConflictError, NotFoundError
 from statestore.objects import Objects
 from statestore.testing.faults import Crash, FaultyObjects, When
@@ -143,8 +145,8 @@ def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, w
 CHILD = """
 import os, signal, sys
 from recovery.checkpoint import Checkpoint
-from recovery.collection import collect
-from recovery.retention import Retention
+from recovery.collection import collect, plan_collection
+from recovery.retention import HOUR_US, Retention
 def seen(done, total):
     if done == int(float(sys.argv[2]) * total):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -187,3 +189,38 @@ def test_of_two_collections_one_says_so(root: Path) -> None:
     assert shown(checkpoint) == before
     assert len([path for path in files(root) if path.startswith("gc/")]) == 1 + len(checkpoint.boundary().outputs)
     whole(root)
+
+
+def test_halves_of_files_go_when_nobody_writes_them_any_more(root: Path) -> None:
+    """Left by a process that was killed while it wrote; of another one, that still writes; and what is not ours."""
+    dead = FaultyObjects(Objects(root), 3, crash=True)
+    with pytest.raises(Crash):
+        _write(dead)
+    (half,) = (root / "data/windows/0").glob(".*")
+    (root / "gc").mkdir(exist_ok=True)
+    left = [half, root / "manifests" / f".12.json.{'a' * 32}", root / "gc" / f".x.{'b' * 32}"]
+    strange = [root / "spark" / ".0.crc", root / "data" / ".keep", root / f".git.{'c' * 31}"]
+    (root / "spark").mkdir()
+    for path in (*left, *strange):
+        path.touch()
+    now_ = time.time()
+    for path in (*left[:2], *strange):
+        os.utime(path, (now_ - 3700, now_ - 3700))
+    planned = plan_collection(Checkpoint.open(root), NOW)
+    halves = {str(path.relative_to(root)) for path in left[:2]}
+    assert {path for path in planned.files if Path(path).name.startswith(".")} == halves
+    collect(Checkpoint.open(root), NOW)
+    assert [path.exists() for path in (*left, *strange)] == [False, False, True, True, True, True]
+    whole(root)
+    longer = Retention(keep=3, grace_us=3 * HOUR_US)
+    os.utime(left[2], (now_ - 2 * 3600, now_ - 2 * 3600))
+    collect(Checkpoint.open(root), longer)
+    assert left[2].exists()
+    collect(Checkpoint.open(root), NOW)
+    assert not left[2].exists()
+
+
+def _write(objects: Objects) -> None:
+    with objects.writer("data/windows/0/11-half.parquet") as sink:
+        sink.write(b"half")
+        sink.write(b"never")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,8 @@ import pyarrow as pa
 from statestore.errors import CommitUnknownError, ConflictError
 from statestore.storage.faults import storage_errors
 from statestore.storage.sink import Sink, sink_into
+
+_BESIDE = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 class LocalStorage:
@@ -120,6 +123,17 @@ class LocalStorage:
             except FileNotFoundError:
                 return []
             return sorted(name for name in found if not name.startswith("."))
+
+    def unfinished(self, folder: str) -> list[tuple[str, int]]:
+        """Files of `_beside`."""
+        found = []
+        with storage_errors(folder):
+            for place, _, names in os.walk(self._root / folder):
+                for name in filter(_BESIDE.fullmatch, names):
+                    path = Path(place, name)
+                    with suppress(FileNotFoundError):  # it has its own name now
+                        found.append((path.relative_to(self._root).as_posix(), path.stat().st_mtime_ns // 1000))
+        return sorted(found)
 
     def delete(self, path: str) -> None:
         """Unlink a file."""

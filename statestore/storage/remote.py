@@ -143,6 +143,10 @@ class RemoteStorage:
         children = {PurePosixPath(entry).name for entry in found if entry.rstrip("/") != own}
         return sorted(name for name in children if not name.startswith("."))
 
+    def unfinished(self, folder: str) -> list[tuple[str, int]]:
+        """An object is there when it is whole."""
+        return []
+
     def delete(self, path: str) -> None:
         """Remove the object and this host's copy."""
         self._copies.forget(path)

@@ -135,6 +135,10 @@ class FaultyObjects(Objects):
         """Counted."""
         return self._call(f"names {folder}", lambda: self._inner.names(folder))
 
+    def unfinished(self, folder: str) -> list[tuple[str, int]]:
+        """Counted."""
+        return self._call(f"unfinished {folder}", lambda: self._inner.unfinished(folder))
+
     def delete(self, path: str) -> None:
         """Counted."""
         self._call(f"delete {path}", lambda: self._inner.delete(path))
