@@ -294,6 +294,14 @@ class _Creation:
 def _canonical(url: str) -> str:
     """One spelling for one place."""
     protocol, rest = url.split("://", 1)
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    if at and ":" in user:
+        raise UsageError(
+            "a root is written into logs and into other roots, so no password may stand in it: "
+            "give it in the environment or in fsspec's configuration",
+            code="root-secret",
+            scheme=protocol,
+        )
     rest = rest.strip("/") if protocol in ("s3", "s3a", "memory") else rest.rstrip("/")
     if not rest:
         raise UsageError("the root has no bucket or folder: add it", code="root-url", root=url)
