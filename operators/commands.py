@@ -1,4 +1,7 @@
-"""Verbs of ``tidemark`` that know what a window is: entry points of the group ``tidemark.commands``."""
+"""Verbs of ``tidemark`` that know what a window is: entry points of the group ``tidemark.commands``.
+
+The list of all verbs loads this module: what takes a while to import is imported where it is used.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ import typer
 
 from recovery.commands.app import AsJson
 from recovery.printing import bar, emit, pairs, print_json, text
-from recovery.summary import brief, size_text, time_text
 from statestore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,6 +114,8 @@ def _print_plan(
     if as_json:
         print_json({"root": root, "streams": {name: asdict(one) for name, one in found.items()}, "done": False})
         return
+    from recovery.summary import time_text
+
     table = pairs()
     table.add_row("would make", root)
     for name, one in found.items():
@@ -126,6 +130,8 @@ def _print_plan(
 
 
 def _print_done(root: str, manifest: Manifest, as_json: bool) -> None:
+    from recovery.summary import brief, size_text
+
     row = brief(manifest)
     if as_json:
         print_json({"root": root, "done": True, **row})

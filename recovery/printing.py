@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -27,6 +26,9 @@ from rich.table import Table
 from rich.text import Text
 
 from statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Format(StrEnum):
@@ -169,7 +171,8 @@ def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
 
 
 def _write(parts: Iterator[pa.Table], form: Format, sink: Any, schema: pa.Schema | None) -> None:
-    import pyarrow.csv as pc_csv  # these take a while to import
+    import pyarrow as pa  # these take a while to import
+    import pyarrow.csv as pc_csv
     import pyarrow.parquet as pq
 
     writer: Any = None
@@ -196,6 +199,8 @@ def _write(parts: Iterator[pa.Table], form: Format, sink: Any, schema: pa.Schema
 
 def _plain(rows: pa.Table) -> pa.Table:
     """Times and nested values as text, dictionaries as what they stand for."""
+    import pyarrow as pa
+
     columns = []
     for column in rows.columns:
         kind = column.type
@@ -214,6 +219,8 @@ def _nested(value: Any) -> str | None:
 
 
 def _print_table(parts: Iterator[pa.Table], limit: int | None) -> None:
+    import pyarrow as pa
+
     tables = list(parts)
     # A job that has changed showed other columns before.
     rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})

@@ -17,28 +17,11 @@ import pyarrow.compute as pc
 
 from statestore.errors import IncompatibleError, UsageError, invariant
 from statestore.lists import ordered, union
+from statestore.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS
 
 Starts = npt.NDArray[np.int64]
 GroupFunction = Callable[[pa.Table, Starts], pa.Table]
 """Takes the group's columns, rows of a key side by side, and where each key's rows start; gives one row a key."""
-
-HASHED = {"sum": "sum", "min": "min", "max": "max"}
-"""Combiners of one column that are an Arrow hash aggregate of this name."""
-
-COLUMN_COMBINERS = ("replace", "append", *HASHED)
-"""Combiners a single column may name."""
-
-EXTREMES = ("arg_min", "arg_max", "arg_max_newest")
-"""Combiners that keep one row of a key, chosen ``by`` a column."""
-
-LIST_COMBINERS = ("union", "tally", "smallest", "largest")
-"""Combiners of lists: values sorted and each once; the same with counts; the first ``limit`` in an order ``by``."""
-
-GROUP_COMBINERS = (*EXTREMES, "moments", *LIST_COMBINERS)
-"""Built-in combiners over several columns."""
-
-MOMENTS = ("count", "mean", "m2")
-"""What the three columns of ``moments`` are, in this order: int64, double, double."""
 
 _registered: dict[tuple[str, int], GroupFunction] = {}
 

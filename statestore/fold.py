@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from statestore.arrowtypes import is_position, positions
 from statestore.changes import DELETE, MERGE, PUT, Layer
-from statestore.combiners import HASHED, append, combine_group
+from statestore.combiners import append, combine_group
 from statestore.errors import LimitError
 from statestore.sorting import firsts, lasts, ranks, taken
-from statestore.tables import Column, TableSpec
+from statestore.tables import HASHED, Column, TableSpec
 
 Numbers = npt.NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def _hashed(column: Column, values: pa.ChunkedArray, owner: Numbers, count: int)
         return _scattered(column.combiner, values, owner, count)
     # Without threads sums fold in row order: repeatable.
     by_owner = pa.table({"owner": owner, "values": values}).group_by("owner", use_threads=False)
-    found = by_owner.aggregate([("values", HASHED[column.combiner])])
+    found = by_owner.aggregate([("values", column.combiner)])
     return found.column(1).take(pa.array(lasts(found.column(0).to_numpy(), count)))
 
 

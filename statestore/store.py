@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from statestore.changes import Applied, ChangeSet, Lookup, Ranges
 from statestore.errors import UsageError
-from statestore.keyrange import Key
+
+if TYPE_CHECKING:
+    from statestore.keyrange import Key
 
 StoreName = Literal["memory", "rocksdb", "parquet"]
 

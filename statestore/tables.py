@@ -12,10 +12,27 @@ import msgspec
 import pyarrow as pa
 
 from statestore.arrowtypes import is_close, is_comparable, is_ordered, is_position, parse_type
-from statestore.combiners import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, LIST_COMBINERS, MOMENTS
 from statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
+
+HASHED = ("sum", "min", "max")
+"""Combiners of one column that are an Arrow hash aggregate of this name."""
+
+COLUMN_COMBINERS = ("replace", "append", *HASHED)
+"""Combiners a single column may name."""
+
+EXTREMES = ("arg_min", "arg_max", "arg_max_newest")
+"""Combiners that keep one row of a key, chosen ``by`` a column."""
+
+LIST_COMBINERS = ("union", "tally", "smallest", "largest")
+"""Combiners of lists: values sorted and each once; the same with counts; the first ``limit`` in an order ``by``."""
+
+GROUP_COMBINERS = (*EXTREMES, "moments", *LIST_COMBINERS)
+"""Built-in combiners over several columns."""
+
+MOMENTS = ("count", "mean", "m2")
+"""What the three columns of ``moments`` are, in this order: int64, double, double."""
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,27 +11,59 @@ from pathlib import Path
 import pytest
 
 from operators import Parquet
-from recovery.cli import VERBS, app
+from recovery import commands
+from recovery.commands.app import verbs
+from recovery.commands.group import VERBS, own
 from tests.test_standalone import STREAM, example
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2", "operators.plan", "pyarrow.dataset")
+HEAVY = {
+    *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2", "pydantic"),
+    *("pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
+}
+"""What takes long to import, and looking at checkpoints does not need."""
+STATE = {"pyarrow", "numpy", "recovery.checkpoint"}
+"""What the list of all verbs does not need either."""
+PLUG_IN = {"operators", "operators.commands"}
+"""What is loaded for the line that the list has about the verb of another package."""
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list", "ROOT"], ["show", "ROOT"]])
-def test_nothing_heavy_is_loaded(arguments: list[str], tmp_path: Path) -> None:
-    example("retracting").standalone(checkpoint=tmp_path / "root", store=Parquet()).run(STREAM[:2])
+def loaded(arguments: list[str], **environment: str) -> set[str]:
+    """The modules there are when the command has done its work."""
     program = (
-        "import sys\nfrom recovery.cli import main\n"
+        "import sys\nfrom recovery.cli import main\nsys.argv[0] = 'tidemark'\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
-        f"heavy = set({HEAVY!r}) & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+        "print(*sys.modules, file=sys.stderr)\n"
     )
-    given = [str(tmp_path / "root") if one == "ROOT" else one for one in arguments]
-    command = [sys.executable, "-c", program, *given]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    command = [sys.executable, "-c", program, *arguments]
+    environment = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert done.stdout
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["show"], ["list", "--json"], ["list", "--help"], ["show", "--help"]]
+)
+def test_looking_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    example("retracting").standalone(checkpoint=tmp_path / "root", store=Parquet()).run(STREAM[:2])
+    verb, *options = arguments
+    modules = loaded([verb, str(tmp_path / "root"), *options])
+    assert not modules & (HEAVY | {"operators"})
+
+
+def test_the_list_of_all_verbs_loads_none_of_ours() -> None:
+    modules = loaded(["--help"])
+    assert not modules & (HEAVY | STATE)
+    assert {one for one in modules if one.partition(".")[0] == "operators"} == PLUG_IN
+
+
+def test_completing_a_verb_loads_none_of_ours() -> None:
+    modules = loaded([], _TIDEMARK_COMPLETE="complete_bash", COMP_WORDS="tidemark re", COMP_CWORD="1")
+    assert not modules & (HEAVY | STATE)
+    assert {one for one in modules if one.partition(".")[0] == "operators"} == PLUG_IN
 
 
 @pytest.fixture
@@ -70,13 +103,8 @@ def test_completion_installs_itself_for_bash(shell: dict[str, str]) -> None:
 
 
 def test_each_verb_stands_with_its_module() -> None:
-    for module, verbs in VERBS.items():
-        program = (
-            f"import recovery.commands.{module}\nfrom recovery.commands.app import app\n"
-            "print(*(one.name or one.callback.__name__ for one in app.registered_commands))"
-        )
-        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-        assert set(verbs) <= set(done.stdout.split())
-    assert {one for verbs in VERBS.values() for one in verbs} == {
-        one.name or one.callback.__name__ for one in app.registered_commands if one.callback
-    }
+    for name, (module, _) in VERBS.items():
+        assert own(name).callback.__module__ == f"recovery.commands.{module}"
+    modules = {one.name for one in pkgutil.iter_modules(commands.__path__)} - {"app", "group"}
+    assert modules == {module for module, _ in VERBS.values()}
+    assert {one.name or one.callback.__name__ for one in verbs.registered_commands if one.callback} == set(VERBS)

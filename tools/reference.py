@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from recovery.cli import app
+from recovery.commands.group import VERBS, own
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "CLI.md"
 HEAD = """# The command `tidemark`
@@ -33,9 +34,10 @@ def page() -> str:
     """The whole page."""
     group: Any = typer.main.get_command(app)
     context = group.make_context("tidemark", [], resilient_parsing=True)
-    verbs = {name: group.get_command(context, name) for name in sorted(group.list_commands(context))}
-    lines = [f"| [`{name}`](#{name}) | {_first(verb.help)} |" for name, verb in verbs.items()]
-    return HEAD + "\n".join(lines) + "\n" + "".join(_section(name, verb) for name, verb in verbs.items())
+    listed = {name: group.get_command(context, name) for name in sorted(group.list_commands(context))}
+    lines = [f"| [`{name}`](#{name}) | {_first(verb.help)} |" for name, verb in listed.items()]
+    loaded = {name: own(name) if name in VERBS else verb for name, verb in listed.items()}
+    return HEAD + "\n".join(lines) + "\n" + "".join(_section(name, verb) for name, verb in loaded.items())
 
 
 def _section(name: str, verb: Any) -> str:

@@ -1,34 +1,25 @@
-"""The command group, and what all verbs share."""
+"""Where verbs are registered, and what they share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from recovery.checkpoint import Checkpoint, Head
-from recovery.commands.extensions import Verbs
 from statestore.errors import NotFoundError
 
-app = typer.Typer(
-    help="Durable window state for PySpark: look into checkpoints, check, fork, keep, rewind and repair them.",
-    cls=Verbs,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+if TYPE_CHECKING:
+    from recovery.checkpoint import Checkpoint, Head
+
+verbs = typer.Typer()
+"""Those that are loaded; `recovery.cli` has the command group."""
 
 Root = Annotated[str, typer.Argument(help="The folder that the job was given as checkpoint=.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Confirm = Annotated[bool, typer.Option("--confirm", help="Do it; without this, only say what would be done.")]
 Force = Annotated[bool, typer.Option("--force", help="Even beside a running driver, which is fenced.")]
 DRY = Text("nothing was changed: --confirm does it", style="dim")
-
-
-@app.callback()
-def _commands() -> None:
-    """Keep the verbs verbs, however few there are."""
 
 
 def chosen(checkpoint: Checkpoint, checkpoint_id: int | None) -> Head:

@@ -12,7 +12,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, app
+from recovery.commands.app import AsJson, Root, verbs
 from recovery.printing import bar, emit, print_json
 from recovery.summary import size_text
 from recovery.verify import Finding, Report, verify
@@ -41,7 +41,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-@app.command("verify", cls=ReadData, epilog="Example: tidemark verify /data/flights --read-data --spark-checkpoint")
+@verbs.command("verify", cls=ReadData, epilog="Example: tidemark verify /data/flights --read-data --spark-checkpoint")
 def verify_root(
     root: Root,
     read_data: Annotated[

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, app
+from recovery.commands.app import AsJson, Root, verbs
 from recovery.commands.reading import Form, Limit, Operator, Output, keys_of
 from recovery.history import history
 from recovery.history.happenings import Event, History
@@ -36,7 +36,7 @@ Window = Annotated[
 ]
 
 
-@app.command("history", epilog="Example: tidemark history /data/flights --key origin=JFK --window 2013-01-01T10:00")
+@verbs.command("history", epilog="Example: tidemark history /data/flights --key origin=JFK --window 2013-01-01T10:00")
 def print_history(
     root: Root,
     window: Window,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from recovery.checkpoint import Checkpoint
 from recovery.collection import Collected, collect, plan_collection
-from recovery.commands.app import AsJson, Confirm, Root, app
+from recovery.commands.app import AsJson, Confirm, Root, verbs
 from recovery.fork import fork
 from recovery.pins import pin, unpin
 from recovery.printing import bar, emit, pairs, print_json
@@ -19,7 +19,7 @@ from recovery.summary import size_text
 from statestore.durations import span_us
 
 
-@app.command("fork", epilog="Example: tidemark fork /data/flights /data/flights-try --at 42")
+@verbs.command("fork", epilog="Example: tidemark fork /data/flights /data/flights-try --at 42")
 def fork_checkpoint(
     root: Root,
     destination: Annotated[str, typer.Argument(help="An empty folder, or one that is not there.")],
@@ -41,7 +41,7 @@ def fork_checkpoint(
     emit(table)
 
 
-@app.command("pin", epilog='Example: tidemark pin /data/flights 42 --name release --note "before the upgrade"')
+@verbs.command("pin", epilog='Example: tidemark pin /data/flights 42 --name release --note "before the upgrade"')
 def pin_checkpoint(
     root: Root,
     checkpoint_id: Annotated[int, typer.Argument(metavar="ID", help="Which checkpoint.", show_default=False)],
@@ -57,7 +57,7 @@ def pin_checkpoint(
     emit(Text(f"pinned checkpoint {made.checkpoint} as {made.name}"))
 
 
-@app.command("unpin", epilog="Example: tidemark unpin /data/flights release")
+@verbs.command("unpin", epilog="Example: tidemark unpin /data/flights release")
 def unpin_checkpoint(
     root: Root,
     name: Annotated[str, typer.Argument(help="The pin, as list shows it.", show_default=False)],
@@ -72,7 +72,7 @@ def unpin_checkpoint(
     emit(Text(f"checkpoint {taken.checkpoint} is not pinned as {taken.name} any more"))
 
 
-@app.command("gc", epilog='Example: tidemark gc /data/flights --keep 100 --age "7 days" --confirm')
+@verbs.command("gc", epilog='Example: tidemark gc /data/flights --keep 100 --age "7 days" --confirm')
 def collect_checkpoints(
     root: Root,
     keep: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep the newest so many checkpoints.")] = None,

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recovery.budget import outlook, outlook_text, sentence
 from recovery.checkpoint import Checkpoint, now_us
-from recovery.commands.app import AsJson, Root, app, chosen
+from recovery.commands.app import AsJson, Root, chosen, verbs
 from recovery.lease import Lease, running
 from recovery.manifest import Manifest, OperatorState
 from recovery.printing import emit, pairs, print_json, text
@@ -32,7 +32,7 @@ from recovery.summary import (
 from statestore.errors import CorruptionError
 
 
-@app.command("list", epilog="Example: tidemark list /data/flights --last 10")
+@verbs.command("list", epilog="Example: tidemark list /data/flights --last 10")
 def list_checkpoints(
     root: Root,
     last: Annotated[int, typer.Option(min=1, help="Only the newest so many.")] = 20,
@@ -102,7 +102,7 @@ def _rows(checkpoint: Checkpoint, ids: list[int], last: int) -> list[Row]:
     return rows
 
 
-@app.command(epilog="Example: tidemark show /data/flights 42 --json")
+@verbs.command(epilog="Example: tidemark show /data/flights 42 --json")
 def show(
     root: Root,
     checkpoint_id: Annotated[

@@ -10,7 +10,7 @@ import pyarrow as pa
 import typer
 
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, app, chosen
+from recovery.commands.app import AsJson, Root, chosen, verbs
 from recovery.outputs import Output as OutputOf
 from recovery.printing import Format, print_rows
 from recovery.reading import (
@@ -38,7 +38,7 @@ Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="I
 Limit = Annotated[int | None, typer.Option("--limit", min=0, help="How many rows; 50 in a table, else all.")]
 
 
-@app.command("state", epilog="Example: tidemark state /data/flights --key origin=JFK --window 2013-01-01T10:00")
+@verbs.command("state", epilog="Example: tidemark state /data/flights --key origin=JFK --window 2013-01-01T10:00")
 def print_state(
     root: Root,
     at: At = None,
@@ -60,7 +60,7 @@ def print_state(
     _print(rows, form, output, limit, as_json)
 
 
-@app.command("panes", epilog="Example: tidemark panes /data/flights --from 40 --format csv > panes.csv")
+@verbs.command("panes", epilog="Example: tidemark panes /data/flights --from 40 --format csv > panes.csv")
 def print_panes(
     root: Root,
     first: First = None,
@@ -78,7 +78,7 @@ def print_panes(
     _print_output(root, "panes", None, first, last, _wanted(key, window, since, until), form, output, limit, as_json)
 
 
-@app.command("late", epilog="Example: tidemark late /data/flights --key reason=very_late")
+@verbs.command("late", epilog="Example: tidemark late /data/flights --key reason=very_late")
 def print_late(
     root: Root,
     first: First = None,
@@ -99,7 +99,7 @@ def print_late(
     )
 
 
-@app.command("diff", epilog="Example: tidemark diff /data/flights 40 42 --key origin=JFK")
+@verbs.command("diff", epilog="Example: tidemark diff /data/flights 40 42 --key origin=JFK")
 def print_difference(
     root: Root,
     before: Annotated[int, typer.Argument(metavar="ID")],

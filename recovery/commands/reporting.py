@@ -11,13 +11,15 @@ import typer
 from rich.progress import TaskID
 from rich.text import Text
 
-from recovery.commands.app import AsJson, Root, app
+from recovery.commands.app import AsJson, Root, verbs
 from recovery.commands.checking import ReadData
 from recovery.printing import bar, emit, print_json
 from recovery.summary import size_text
 
 
-@app.command("report", cls=ReadData, epilog="Example: tidemark report /data/flights --output flights.html --last 200")
+@verbs.command(
+    "report", cls=ReadData, epilog="Example: tidemark report /data/flights --output flights.html --last 200"
+)
 def write(
     root: Root,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path(

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, app
+from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, verbs
 from recovery.printing import emit, pairs, print_json
 from recovery.rescale import Rescaled, plan_rescale, rescale
 
 FACTS = ("id", "before", "partitions", "operators", "files", "shared")
 
 
-@app.command("rescale", epilog="Example: tidemark rescale /data/flights --partitions 16 --confirm")
+@verbs.command("rescale", epilog="Example: tidemark rescale /data/flights --partitions 16 --confirm")
 def rescale_root(
     root: Root,
     partitions: Annotated[

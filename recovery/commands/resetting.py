@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, app
+from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, verbs
 from recovery.commands.checking import findings_table
 from recovery.printing import bar, emit, pairs, print_json, text
 from recovery.repair import Repair, plan_repair, plan_resync, repair, resync, text_of
@@ -29,7 +29,7 @@ class Whole(StrEnum):
     newest_good = "newest-good"
 
 
-@app.command("rewind", epilog="Example: tidemark rewind /data/flights --to 2026-01-31T12:00 --confirm")
+@verbs.command("rewind", epilog="Example: tidemark rewind /data/flights --to 2026-01-31T12:00 --confirm")
 def rewind_root(
     root: Root,
     to: Annotated[str, typer.Option("--to", metavar="ID/TIME", help="A checkpoint, or the newest made by then.")],
@@ -55,7 +55,7 @@ def rewind_root(
     emit(*_plan(done, replay, confirm))
 
 
-@app.command("repair", epilog="Example: tidemark repair /data/flights --to newest-good --confirm")
+@verbs.command("repair", epilog="Example: tidemark repair /data/flights --to newest-good --confirm")
 def repair_root(
     root: Root,
     to: Annotated[Whole | None, typer.Option("--to", help="Back to the newest checkpoint that is whole.")] = None,

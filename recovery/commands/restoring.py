@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, app, chosen
+from recovery.commands.app import AsJson, Root, chosen, verbs
 from recovery.printing import emit, print_json, throughput_bar
 from recovery.rehearsal import Rehearsed, rehearse
 from recovery.summary import size_text
@@ -25,7 +25,7 @@ class Store(StrEnum):
     rocksdb = "rocksdb"
 
 
-@app.command("restore", epilog="Example: tidemark restore /data/flights --store rocksdb --parallel 4")
+@verbs.command("restore", epilog="Example: tidemark restore /data/flights --store rocksdb --parallel 4")
 def rehearse_restore(
     root: Root,
     at: Annotated[int | None, typer.Option(metavar="ID", help="Which checkpoint; the newest by default.")] = None,
