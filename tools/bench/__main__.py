@@ -1,4 +1,4 @@
-"""``python -m tools.bench tumbling|stores|progress|windows|joins [--json] …``."""
+"""``python -m tools.bench tumbling|stores|progress|windows|joins|start [--json] …``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from tools.bench import joins as join_benches
 from tools.bench import progress as progress_bench
+from tools.bench import start as start_bench
 from tools.bench import stores as store_benches
 from tools.bench import windows as window_benches
 from tools.bench.bids import Bids
@@ -152,6 +153,20 @@ def joins(
         Console().print(_columns(rows))
     if not all(row["pairs"] == rows[0]["pairs"] for row in rows):
         sys.exit("the pairs differ: history was met")
+
+
+@app.command()
+def start(
+    turns: Annotated[int, typer.Option(min=1, help="How often each.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """How long `tidemark list` and its like take, beside a process that only imports pyarrow."""
+    rows = list(start_bench.run(turns))
+    if not as_json:
+        Console().print(_columns(rows))
+        return
+    for row in rows:
+        print(json.dumps(row), flush=True)
 
 
 def measure(keys: int, batch: int, batches: int, rate: int, kind: str = "tumbling") -> dict[str, Any]:
