@@ -1,0 +1,262 @@
+"""Where each event of an input is, in a job whose input came in one cut and later in another.
+
+Event number ``id`` brings the bit ``1 << id``: where the sum over some events has as many bits as were counted, it says
+which they are. ``judged`` and ``grouped`` are the naive twin: event by event, over the batches that count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from operators import (
+    DISCARDING,
+    RETRACTING,
+    after_count,
+    chain,
+    count,
+    count_window,
+    join,
+    merge,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from statestore.tables import TIME
+
+SECOND = 1_000_000
+LATEST = 60
+"""Events of an input at most: their bits fit an int64."""
+DELAY, ALLOWED, GAP, COUNTED, CHAINED = 5, 20, 4, 3, 30
+SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("id", pa.int64()), ("bit", pa.int64())])
+Row = dict[str, Any]
+Window = tuple[Any, ...]
+"""Start, end, key."""
+
+
+class Event(NamedTuple):
+    """Second and key, either of them missing in a few; the side of a join or merge it comes from."""
+
+    id: int
+    at: int | None
+    key: str | None
+    left: bool
+
+
+def table(events: Sequence[Event]) -> pa.Table:
+    """Events as rows."""
+    columns = [
+        pa.array([None if one.at is None else one.at * SECOND for one in events], pa.int64()).cast(TIME),
+        pa.array([one.key for one in events], pa.string()),
+        pa.array([one.id for one in events], pa.int64()),
+        pa.array([1 << one.id for one in events], pa.int64()),
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def times(size: int, slide: int) -> Callable[[int], list[tuple[int, int]]]:
+    """The windows that hold a second."""
+
+    def found(at: int) -> list[tuple[int, int]]:
+        newest = at // slide * slide
+        return [(start, start + size) for start in range(newest, at - size, -slide)]
+
+    return found
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A job of one kind. ``windows`` are those of a second; without them each event is in one that `grouped` says.
+
+    ``by_window``: each window refuses for itself. ``replacing``: a pane stands for those before it;
+    ``discarding``: panes are what is new, and the state what is in none.
+    ``bits``: the columns that sum them up.
+    """
+
+    make: Callable[[], Any]
+    windows: Callable[[int], list[tuple[int, int]]] | None = None
+    by_window: bool = False
+    sided: bool = False
+    discarding: bool = False
+    replacing: bool = False
+    feeds: bool = False
+    chained: bool = False
+    bits: tuple[str, ...] = ("bits",)
+
+    def batch(self, events: Sequence[Event]) -> Any:
+        if not self.sided:
+            return table(events)
+        left, right = (table([one for one in events if one.left is side]) for side in (True, False))
+        made = self.make()
+        return made.rows(made.schema(SCHEMA, SCHEMA), left=left, right=right)
+
+
+def _windows() -> Any:
+    return windowed(event_time="t", key="k", watermark_delay=f"{DELAY} seconds", name="job")
+
+
+def _counted(described: Any, rule: str = "event") -> Any:
+    return described.aggregate(n=count(), bits=sum_("bit")).late(f"{ALLOWED} seconds", rule=rule, keep=["id"])
+
+
+def _chain() -> Any:
+    first = _counted(_windows().window(tumbling("10 seconds"))).accumulation(RETRACTING)
+    second = windowed(name="second").window(tumbling(f"{CHAINED} seconds")).aggregate(n=sum_("n"), bits=sum_("bits"))
+    return chain(first, second.late("1 hour").accumulation(RETRACTING))
+
+
+def _merged() -> Any:
+    described = merge(event_time="t", key="k", watermark_delay=f"{DELAY} seconds").window(tumbling("10 seconds"))
+    described = described.aggregate(n=count(), left=sum_("left_bit"), right=sum_("right_bit"))
+    return described.late(f"{ALLOWED} seconds", keep=["left_id", "right_id"]).accumulation(RETRACTING)
+
+
+def joined(late: str) -> Any:
+    """All pairs of a key within some seconds of each other, and rows without a partner."""
+    return join(
+        event_time="t", on="k", within=("-5 s", "10 s"), how="full", late=late, watermark_delay=f"{DELAY} seconds"
+    )
+
+
+KINDS: dict[str, Kind] = {
+    "tumbling": Kind(
+        lambda: _counted(_windows().window(tumbling("10 seconds"))).accumulation(RETRACTING).retain("40 seconds"),
+        times(10, 10),
+        feeds=True,
+    ),
+    "sliding": Kind(
+        lambda: _counted(_windows().window(sliding("15 seconds", "5 seconds")), "window"),
+        times(15, 5),
+        by_window=True,
+        replacing=True,
+    ),
+    "triggered": Kind(
+        lambda: (
+            _counted(_windows().window(sliding("20 seconds", "10 seconds")))
+            .trigger(early=after_count(2), late=after_count(2), closing="if_new")
+            .accumulation(RETRACTING)
+        ),
+        times(20, 10),
+    ),
+    "discarding": Kind(
+        lambda: (
+            _counted(_windows().window(tumbling("10 seconds")))
+            .trigger(early=after_count(2), late=after_count(2), closing="if_new")
+            .accumulation(DISCARDING)
+        ),
+        times(10, 10),
+        discarding=True,
+    ),
+    "sessions": Kind(lambda: _counted(_windows().window(session(f"{GAP} seconds"))).accumulation(RETRACTING)),
+    "counted": Kind(lambda: _counted(_windows().window(count_window(COUNTED))), replacing=True),
+    "chain": Kind(_chain, times(10, 10), chained=True),
+    "merge": Kind(_merged, times(10, 10), sided=True, bits=("left", "right")),
+}
+
+
+JOINS = {
+    "nothing late": Kind(lambda: joined("1 hour"), sided=True),
+    "some late": Kind(lambda: joined(f"{ALLOWED} seconds"), sided=True),
+}
+
+
+def pairs(events: Sequence[Event]) -> set[tuple[int, int]]:
+    """All pairs of rows that meet, whenever they come."""
+    own = [one for one in events if one.at is not None and one.key is not None]
+    return {
+        (left.id, right.id)
+        for left in own
+        for right in own
+        if left.left and not right.left and left.key == right.key and -5 <= (right.at or 0) - (left.at or 0) <= 10
+    }
+
+
+def numbers(bits: int, n: int) -> list[int]:
+    """The events that a sum of bits is of; as many as were counted, so none is in it twice."""
+    found = [place for place in range(64) if bits >> place & 1]
+    assert len(found) == n, (bits, n)
+    return found
+
+
+def bits_of(row: Row, kind: Kind) -> int:
+    """The bits of the events of a pane or window."""
+    return sum(row[name] or 0 for name in kind.bits)
+
+
+def window_of(row: Row) -> Window:
+    """Which window and key it is of."""
+    return row["window_start"], row["window_end"], row.get("k")
+
+
+def standing(parts: Iterable[Iterable[Row]], kind: Kind) -> dict[Window, set[int]]:
+    """What panes come to: by window and key, the events it has. What is taken back must stand as it is taken back."""
+    stands: dict[Window, list[int]] = {}
+    for row in (row for part in parts for row in part):
+        window, found = window_of(row), numbers(bits_of(row, kind), row["n"] or 0)
+        if row["kind"] == "retract":
+            assert stands.pop(window) == found
+        elif kind.discarding:
+            stands[window] = [*stands.get(window, []), *found]
+        else:
+            assert kind.replacing or window not in stands
+            stands[window] = found
+    for found in stands.values():
+        assert len(set(found)) == len(found)
+    return {window: set(found) for window, found in stands.items()}
+
+
+def judged(kind: Kind, batches: Sequence[Sequence[Event]]) -> tuple[dict[int, list[Any]], Counter[Any]]:
+    """The windows that take each accepted event, and the ledger: number, reason and the window that refuses it."""
+    taken: dict[int, list[Any]] = {}
+    ledger: Counter[Any] = Counter()
+    reached: dict[bool, int] = {}
+    for batch in batches:
+        marks = list(reached.values())
+        mark = min(marks) - DELAY if len(marks) == 1 + kind.sided else None
+        for one in batch:
+            reason = "null_event_time" if one.at is None else "null_key" if one.key is None else None
+            if one.at is None or reason is not None:
+                ledger[one.id, reason, None] += 1
+                continue
+            windows = kind.windows(one.at) if kind.windows else [()]
+            if mark is not None and kind.by_window:
+                late = [window for window in windows if window[1] + ALLOWED <= mark]
+                windows = [window for window in windows if window not in late]
+                ledger.update((one.id, "very_late", window) for window in (late if windows else [None]))
+            elif mark is not None and one.at < mark - ALLOWED:
+                ledger[one.id, "very_late", None] += 1
+                continue
+            if windows:
+                taken[one.id] = windows
+                reached[one.left and kind.sided] = max(reached.get(one.left and kind.sided, one.at), one.at)
+    return taken, ledger
+
+
+def grouped(name: str, events: Sequence[Event], taken: Mapping[int, list[Any]]) -> set[tuple[Any, ...]]:
+    """Key and events of each window, of all that were taken."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    own = [one for one in events if one.id in taken]
+    if name == "counted":
+        arrived: Counter[str | None] = Counter()
+        for one in own:
+            found.setdefault((one.key, arrived[one.key] // COUNTED), []).append(one.id)
+            arrived[one.key] += 1
+    elif name == "sessions":
+        newest: dict[str | None, tuple[int, int]] = {}
+        for one in sorted(own, key=lambda one: (one.at or 0, one.id)):
+            before, number = newest.get(one.key, (-1_000_000, 0))
+            number += (one.at or 0) - before >= GAP
+            newest[one.key] = (one.at or 0, number)
+            found.setdefault((one.key, number), []).append(one.id)
+    else:
+        for one in own:
+            for window in taken[one.id]:
+                key = (None, window[0] // CHAINED) if name == "chain" else (one.key, window)
+                found.setdefault(key, []).append(one.id)
+    return {(key[0], *sorted(ids)) for key, ids in found.items()}
