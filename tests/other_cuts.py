@@ -1,7 +1,7 @@
 """Where each event of an input is, in a job whose input came in one cut and later in another.
 
-Event number ``id`` brings the bit ``1 << id``: where the sum over some events has as many bits as were counted, it says
-which they are. ``judged`` and ``grouped`` are the naive twin: event by event, over the batches that count.
+Event number ``id`` brings the bit ``1 << id``: a sum with as many bits as events were counted says which they are.
+``judged`` and ``grouped`` are the naive twin: event by event, over the batches that count.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from operators import (
     count,
     count_window,
     join,
+    max_,
     merge,
     session,
     sliding,
@@ -76,7 +77,7 @@ class Kind:
 
     ``by_window``: each window refuses for itself. ``replacing``: a pane stands for those before it;
     ``discarding``: panes are what is new, and the state what is in none.
-    ``bits``: the columns that sum them up.
+    ``bits``: the columns that sum them up. ``change`` makes the job another that its state can follow.
     """
 
     make: Callable[[], Any]
@@ -88,6 +89,7 @@ class Kind:
     feeds: bool = False
     chained: bool = False
     bits: tuple[str, ...] = ("bits",)
+    change: Callable[[Any], Any] = lambda described: described.aggregate(highest=max_("id"))
 
     def batch(self, events: Sequence[Event]) -> Any:
         if not self.sided:
@@ -105,10 +107,14 @@ def _counted(described: Any, rule: str = "event") -> Any:
     return described.aggregate(n=count(), bits=sum_("bit")).late(f"{ALLOWED} seconds", rule=rule, keep=["id"])
 
 
-def _chain() -> Any:
-    first = _counted(_windows().window(tumbling("10 seconds"))).accumulation(RETRACTING)
+def _chain(change: Callable[[Any], Any] = lambda first: first) -> Any:
+    first = change(_counted(_windows().window(tumbling("10 seconds"))).accumulation(RETRACTING))
     second = windowed(name="second").window(tumbling(f"{CHAINED} seconds")).aggregate(n=sum_("n"), bits=sum_("bits"))
     return chain(first, second.late("1 hour").accumulation(RETRACTING))
+
+
+def _changed_chain(_described: Any) -> Any:
+    return _chain(lambda first: first.aggregate(highest=max_("id")))
 
 
 def _merged() -> Any:
@@ -155,14 +161,20 @@ KINDS: dict[str, Kind] = {
     ),
     "sessions": Kind(lambda: _counted(_windows().window(session(f"{GAP} seconds"))).accumulation(RETRACTING)),
     "counted": Kind(lambda: _counted(_windows().window(count_window(COUNTED))), replacing=True),
-    "chain": Kind(_chain, times(10, 10), chained=True),
-    "merge": Kind(_merged, times(10, 10), sided=True, bits=("left", "right")),
+    "chain": Kind(_chain, times(10, 10), chained=True, change=_changed_chain),
+    "merge": Kind(
+        _merged,
+        times(10, 10),
+        sided=True,
+        bits=("left", "right"),
+        change=lambda one: one.aggregate(highest=max_("left_id")),
+    ),
 }
 
 
 JOINS = {
-    "nothing late": Kind(lambda: joined("1 hour"), sided=True),
-    "some late": Kind(lambda: joined(f"{ALLOWED} seconds"), sided=True),
+    "nothing late": Kind(lambda: joined("1 hour"), sided=True, change=lambda one: one),
+    "some late": Kind(lambda: joined(f"{ALLOWED} seconds"), sided=True, change=lambda one: one),
 }
 
 

@@ -1,5 +1,5 @@
-"""After a rewind, a fork, a rescale, a repair or a fall-back the rest of the input comes in other batches: every
-event is once in state, net panes or ledger. Which come too late another cut may change, in panes and ledger alike.
+"""After a rewind, a fork, a rescale, a repair, a fall-back or a change the rest of the input comes in other batches:
+every event is once in state, net panes or ledger. Which come too late may change with it, in panes and ledger alike.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tests.other_cuts import (
 from tests.test_recovery_mixed import folder
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=3), RocksDB(max_levels=3)]
-STEPS = ("rewound", "forked", "rescaled", "repaired", "fallen back", "fed")
+STEPS = ("rewound", "forked", "rescaled", "repaired", "fallen back", "fed", "changed")
 
 
 def stream(chance: random.Random) -> list[Event]:
@@ -82,7 +82,7 @@ class Root:
     def __init__(self, kind: Kind, events: list[Event], path: Path) -> None:
         self.kind, self.events, self.path = kind, events, path
         self.root, self.forks, self.has = path / "0", 0, {}
-        self.held = Held()
+        self.held, self.changed = Held(), False
         self.panes: list[list[Row]] = []
         self.ledger: list[Row] = []
         """What the roots it was forked from have put out until then."""
@@ -106,7 +106,10 @@ class Root:
     def runner(self, store: StoreConfig, policy: Policy | None = None) -> Any:
         forget()  # as a new process
         parts = None if self.root.exists() else 2
-        return self.kind.make().standalone(checkpoint=self.root, store=store, partitions=parts, policy=policy)
+        described = self.kind.make()
+        if self.changed:
+            described = self.kind.change(described)
+        return described.standalone(checkpoint=self.root, store=store, partitions=parts, policy=policy)
 
     def batches(self, held: Held) -> list[Any]:
         return [self.kind.batch(part) for part in self.cut(held)[1 if held.history else 0 :]]
@@ -144,6 +147,8 @@ class Root:
             if self.checkpoint.read(self.checkpoint.ids()[-1]).manifest.partitions != 1 + number % 4:
                 rescale(self.root, 1 + number % 4)
                 self.note(self.held)
+        elif step == "changed":  # and back again where a rewind or fork goes to before it
+            self.changed = True
         elif step == "fed":
             if self.kind.feeds and self.held.sizes:
                 runner = self.runner(store)
