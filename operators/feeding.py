@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -46,28 +47,19 @@ def to_feed(job: Job, rows: pa.Table | None, operator: str | None = None) -> dic
             continue
         for name, tables in found.items():
             for rows_then in as_written(job.checkpoint, output.late_of(name)):
-                ledger = _as_now(windowed[name], rows_then)
+                renamed = [pair for at, *pair in job.head.operators[name].renamed if at > output.id]
+                ledger = _as_now(windowed[name], rows_then, renamed)
                 tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     whole = {name: pa.concat_tables(tables) for name, tables in found.items()}
     return {name: table for name, table in whole.items() if table.num_rows}
 
 
-def _as_now(plan: Plan, rows: pa.Table) -> pa.Table:
-    """Ledger rows as they were written, with the columns of now: what was not kept then is null.
-
-    Raises `UsageError` where the key or the time had another name, and nobody says so.
-    """
-    for old, new in plan.renames.columns:
-        if old in rows.column_names and new not in rows.column_names:
+def _as_now(plan: Plan, rows: pa.Table, renamed: Sequence[Sequence[str]]) -> pa.Table:
+    """Ledger rows as written, with the columns of now: ``renamed`` since, oldest first; null what was not kept."""
+    for old, new in renamed:
+        if old in rows.column_names:
+            rows = rows.drop_columns([name for name in (new,) if name in rows.column_names])
             rows = rows.rename_columns([new if name == old else name for name in rows.column_names])
-    needed = [name for name in (plan.event_time, *plan.never_null) if name and name not in plan.added]
-    if missing := [name for name in needed if name not in rows.column_names]:
-        raise UsageError(
-            "the late ledger has rows from when columns had other names: say which, .renamed(columns=...)",
-            code="renamed",
-            missing=missing,
-            found=rows.column_names,
-        )
     columns = [
         rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in plan.late_schema

@@ -65,6 +65,7 @@ class OperatorState(msgspec.Struct, frozen=True):
 
     ``since``: the checkpoint from which it is configured so. ``gone_us``: windows up to this end were forgotten under
     settings before; ``closed_us``: those up to this end had been closed, until the next checkpoint that is no fence.
+    ``renamed``: input columns that got another name: in which checkpoint, old, new; the ledger is as it was written.
     """
 
     configuration: dict[str, Any]
@@ -83,6 +84,7 @@ class OperatorState(msgspec.Struct, frozen=True):
     since: int = 0
     gone_us: int | None = None
     closed_us: int | None = None
+    renamed: tuple[tuple[int, str, str], ...] = ()
 
 
 class Restore(msgspec.Struct, frozen=True):

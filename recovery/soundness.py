@@ -103,6 +103,8 @@ def _check_operator(operator: OperatorState, checkpoint_id: int) -> None:
     for partition in operator.partitions:
         _check_partition(partition, names, checkpoint_id)
     _times((operator.watermark_us, operator.watermark_before_us, operator.due_us), "a time of an operator")
+    for renamed_in, _, _ in operator.renamed:
+        _count(renamed_in, "renamed")
     _check_progress(operator.progress)
     for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
         _check_depth(tree)

@@ -126,6 +126,7 @@ def evolve(
         tables=made,
         types=_types(plan),
         since=checkpoint_id if changes else stored.since,
+        renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
         **bounds,
     )
     return settled(fitting, operator), operator, changes
