@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recovery.bars import Bar, bar
 from recovery.commands.app import AsJson
-from recovery.printing import bar, emit, pairs, print_json, text
+from recovery.printing import emit, pairs, print_json, text
 from statestore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,24 +61,34 @@ def bootstrap_root(
 
     archive = _archive(described(job), files or [], named or [], schema)
     chosen = _offsets(offsets, list(archive.streams))
-    with bar("rows") as progress:
-        task = progress.add_task("", total=None)
-        found = archive.survey(lambda rows: progress.advance(task, rows))
+    with bar() as seen:
+        found = archive.survey(_counted(seen, None))
     total = sum(one.rows for one in found.values())
     if not confirm:
         _print_plan(root, found, chosen, standalone, as_json)
         return
-    with bar("rows") as progress:
-        task = progress.add_task("", total=total)
+    with bar() as seen:
         manifest = archive.bootstrap(
             root,
             offsets=chosen,
             standalone=standalone,
             partitions=partitions or os.cpu_count() or 1,
             deliver=not undelivered,
-            seen=lambda rows: progress.advance(task, rows),
+            seen=_counted(seen, total),
         )
     _print_done(root, manifest, as_json)
+
+
+def _counted(drawn: Bar, total: int | None) -> Callable[[int], None]:
+    """A bar for whoever tells how many rows it has read since it told last."""
+    done = 0
+
+    def read(rows: int) -> None:
+        nonlocal done
+        done += rows
+        drawn("rows", done, total)
+
+    return read
 
 
 def _archive(description: Any, files: list[str], named: list[str], schema: str | None) -> Archive:

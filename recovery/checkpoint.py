@@ -10,11 +10,12 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from recovery.ahead import Seen, each, told_nobody
 from recovery.manifest import FORMAT, Manifest, Version, decode, encode
 from recovery.outputs import Output, output_of
 from recovery.records import Boundary, newest_boundary, outputs_below, read_pins
@@ -70,14 +71,15 @@ def now_us() -> int:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint root."""
+    """An opened checkpoint root. ``seen`` is told of what takes a while: of manifests read, and of files."""
 
     objects: Objects
     marker: Marker
     writer: str = field(default_factory=lambda: uuid.uuid4().hex)
+    seen: Seen = told_nobody
 
     @classmethod
-    def open(cls, root: str | os.PathLike[str]) -> Checkpoint:
+    def open(cls, root: str | os.PathLike[str], seen: Seen = told_nobody) -> Checkpoint:
         """Open an existing root. Raises `NotFoundError` when there is none; changes nothing."""
         objects = Objects(root)
         try:
@@ -89,7 +91,7 @@ class Checkpoint:
                 root=objects.root,
             ) from None
         marker = _read_marker(data)
-        return cls(Objects(root, bases=marker.bases), marker)
+        return cls(Objects(root, bases=marker.bases), marker, seen=seen)
 
     @classmethod
     def open_or_create(cls, root: str | os.PathLike[str]) -> Checkpoint:
@@ -163,6 +165,10 @@ class Checkpoint:
             )
         return Head(manifest, digest)
 
+    def loads(self, ids: Sequence[int]) -> Iterator[tuple[int, Callable[[], Head]]]:
+        """Each id, in this order, with a call that does what `load` does: several are read ahead."""
+        return each(self.seen, "checkpoints", self.load, ids)
+
     def head(self) -> Head | None:
         """The newest checkpoint, None when there is none yet. A damaged one is an error, never passed over."""
         ids = self.ids()
@@ -191,7 +197,8 @@ class Checkpoint:
         if ids:
             head = self.load(ids[-1]).manifest
             wanted = [one for one in ids if first <= one and (last is None or one <= last)]
-            yield from (self.load(one).manifest for one in wanted if not head.abandons(one))
+            for _, read in self.loads([one for one in wanted if not head.abandons(one)]):
+                yield read().manifest
 
     def pane_paths(self) -> list[str]:
         """Full paths of all committed pane files, oldest first: what to give to a Parquet reader.
@@ -225,9 +232,9 @@ class Checkpoint:
     ) -> Iterator[Output]:
         below = outputs_below(self.objects, boundary, first, last)
         yield from (output for output in below if not head.abandons(output.id))
-        for number in left:
-            if first <= number and (last is None or number <= last) and not head.abandons(number):
-                yield boundary.left(output_of(self.load(number).manifest))
+        wanted = [one for one in left if first <= one and (last is None or one <= last)]
+        for _, read in self.loads([one for one in wanted if not head.abandons(one)]):
+            yield boundary.left(output_of(read().manifest))
 
     def publish(self, manifest: Manifest) -> Head:
         """Commit. Raises `FencedError` or `ConflictError` when the id is taken; nothing of ours is published then.

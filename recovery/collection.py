@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -89,9 +89,8 @@ def collect(
     checkpoint: Checkpoint,
     retention: Retention,
     at_us: int | None = None,
-    seen: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Collected:
-    """Collect what ``retention`` does not keep. ``seen`` is told of things deleted and things to delete.
+    """Collect what ``retention`` does not keep.
 
     Raises as `plan_collection`, and `ConflictError` where another collection was faster: run it again. What was
     begun is harmless, and the next run finishes it.
@@ -107,7 +106,7 @@ def collect(
     newer = {one: checkpoint.load(one).manifest for one in checkpoint.stored_ids() if one > known.head.id}
     pinned = _pinned(checkpoint, pins, boundary.id, known.manifests)
     known = Known(boundary, pins, known.head, {**known.manifests, **newer, **pinned}, known.stored, parts)
-    return _Sweep(checkpoint, known, boundary, parts, retention, at_us).run(seen)
+    return _Sweep(checkpoint, known, boundary, parts, retention, at_us).run()
 
 
 def survey(checkpoint: Checkpoint) -> Known:
@@ -134,9 +133,9 @@ def survey(checkpoint: Checkpoint) -> Known:
 
 
 def _manifests(checkpoint: Checkpoint, left: list[int], head: Manifest) -> Iterator[tuple[int, Manifest]]:
-    for number in left:
+    for number, read in checkpoint.loads(left):
         try:
-            yield number, checkpoint.load(number).manifest
+            yield number, read().manifest
         except CorruptionError:
             if not head.abandons(number):
                 raise
@@ -235,16 +234,16 @@ class _Sweep:
             freed=tuple(dict.fromkeys(base.root for base, _ in self._unneeded())),
         )
 
-    def run(self, seen: Callable[[int, int], None]) -> Collected:
+    def run(self) -> Collected:
         """Delete: manifests, so that nobody opens what is about to lose its files, then files."""
         planned, objects = self.planned(), self.checkpoint.objects
         newest = boundary_path(self.known.boundary.number)
         older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < newest]
         paths = [*map(manifest_path, planned.checkpoints), *planned.files, *older]
         for done, path in enumerate(paths):
-            seen(done, len(paths))
+            self.checkpoint.seen("deleted", done, len(paths))
             objects.delete(path)
-        seen(len(paths), len(paths))
+        self.checkpoint.seen("deleted", len(paths), len(paths))
         for base, pin in self._unneeded():
             remove(base, pin.name)
         return planned

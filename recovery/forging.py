@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from recovery.ahead import each
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, SparkPosition
 from recovery.records import decoded, outputs_below
@@ -173,15 +174,18 @@ def _lost(found: dict[int, dict[int, tuple[str, ...] | None]]) -> dict[int, list
 def _positions(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[SparkPosition]:
     """Where Spark stood at ``manifest`` and at those before it that can be read, newest first, each batch once."""
     done: int | None = None
-    for number in reversed(checkpoint.ids()):
-        if number > manifest.id or manifest.abandons(number):
-            continue
+
+    def position_of(number: int) -> SparkPosition | None:
+        return load_files(checkpoint.objects, checkpoint.load(number).manifest.spark)
+
+    line = [one for one in reversed(checkpoint.ids()) if one <= manifest.id and not manifest.abandons(one)]
+    for _, read in each(checkpoint.seen, "checkpoints", position_of, line):
         try:
-            position = checkpoint.load(number).manifest.spark
+            position = read()
             if position is None:
                 return
             if position.batch_id != done or position.read_ref is not None:
-                yield load_files(checkpoint.objects, position) or position
+                yield position
                 done = position.batch_id
         except (CorruptionError, NotFoundError):
             continue  # of one that is being collected, the index knows

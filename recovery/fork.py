@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from recovery.ahead import Seen, told_nobody
 from recovery.checkpoint import MARKER, Checkpoint, Marker, now_us
 from recovery.forging import check_stateless, files_read, forge, store_read
 from recovery.manifest import FORMAT, Manifest, OperatorState, SparkPosition, state_files
@@ -38,7 +39,10 @@ class Forked:
 
 
 def fork(
-    root: str | os.PathLike[str], destination: str | os.PathLike[str], checkpoint_id: int | None = None
+    root: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    checkpoint_id: int | None = None,
+    seen: Seen = told_nobody,
 ) -> Forked:
     """Make ``destination`` a job of its own that goes on from a checkpoint of ``root`` (default: the newest).
 
@@ -46,7 +50,7 @@ def fork(
     not empty, `NotFoundError` for a checkpoint that is not there, `IncompatibleError` where it is not known any more
     what Spark has read, or Spark keeps state of its own.
     """
-    source = Checkpoint.open(root)
+    source = Checkpoint.open(root, seen)
     head = source.head() if checkpoint_id is None else source.read(checkpoint_id)
     if head is None:
         raise NotFoundError("this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=root)

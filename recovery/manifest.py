@@ -181,6 +181,12 @@ def state_files(manifest: Manifest) -> Iterator[FileRef]:
             yield from partition.files
 
 
+def without_state(manifest: Manifest) -> Manifest:
+    """All but the files of the state: for whoever holds thousands of manifests."""
+    operators = {name: msgspec.structs.replace(one, partitions=()) for name, one in manifest.operators.items()}
+    return msgspec.structs.replace(manifest, operators=operators)
+
+
 def files_of(manifest: Manifest) -> Iterator[FileRef]:
     """Every file that a checkpoint names."""
     yield from state_files(manifest)

@@ -11,16 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -107,54 +97,43 @@ def gone() -> None:
     raise SystemExit(0)
 
 
-def bar(what: str) -> Progress:
-    """A bar on standard error, gone when it is done; none where that is no terminal."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-def throughput_bar() -> Progress:
-    """The same for bytes, with their rate; a task has a field ``what``."""
-    columns = (
-        TextColumn("{task.fields[what]}"),
-        BarColumn(bar_width=20),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    return _on_errors(*columns)
-
-
-def _on_errors(*columns: ProgressColumn) -> Progress:
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
 def print_rows(
     parts: Iterable[pa.Table],
     form: Format,
     output: Path | None,
     limit: int | None,
     columns: Callable[[], pa.Schema] | None = None,
+    clear: Callable[[], None] = lambda: None,
 ) -> None:
     """Rows, as many as ``limit`` says, in a format; Parquet and Arrow go to a file or a pipe, never to a terminal.
 
     ``columns`` says which columns all parts have together; they are asked for where a format needs them in advance.
+    ``clear`` is called before anything is written to a terminal.
     """
     parts = _first(parts, limit)
     if form is Format.table:
-        _print_table(parts, limit)
+        tables = list(parts)
+        clear()
+        _print_table(tables, limit)
         return
-    if form in (Format.parquet, Format.arrow) and output is None and sys.stdout.isatty():
+    on_terminal = output is None and sys.stdout.isatty()
+    if form in (Format.parquet, Format.arrow) and on_terminal:
         raise UsageError("this format is not for terminals: --output FILE, or a pipe", code="read-output")
     schema = columns() if columns is not None and form is not Format.json else None
     try:
         with output.open("wb") if output is not None else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as sink:
-            _write(parts, form, sink, schema)
+            _write(_in_turn(parts, sink, clear) if on_terminal else parts, form, sink, schema)
             sink.flush()
     except BrokenPipeError:
         gone()
+
+
+def _in_turn(parts: Iterable[pa.Table], sink: Any, clear: Callable[[], None]) -> Iterator[pa.Table]:
+    """Rows and a bar never stand on a terminal together."""
+    for part in parts:
+        clear()
+        yield part
+        sink.flush()
 
 
 def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
@@ -170,7 +149,7 @@ def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
                 return
 
 
-def _write(parts: Iterator[pa.Table], form: Format, sink: Any, schema: pa.Schema | None) -> None:
+def _write(parts: Iterable[pa.Table], form: Format, sink: Any, schema: pa.Schema | None) -> None:
     import pyarrow as pa  # these take a while to import
     import pyarrow.csv as pc_csv
     import pyarrow.parquet as pq
@@ -218,10 +197,9 @@ def _nested(value: Any) -> str | None:
     return None if value is None else value.hex() if isinstance(value, bytes) else json.dumps(value, default=str)
 
 
-def _print_table(parts: Iterator[pa.Table], limit: int | None) -> None:
+def _print_table(tables: list[pa.Table], limit: int | None) -> None:
     import pyarrow as pa
 
-    tables = list(parts)
     # A job that has changed showed other columns before.
     rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
     more = limit is not None and rows.num_rows > limit

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from recovery.ahead import ahead
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, OperatorState
 from recovery.outputs import Output
@@ -31,6 +32,8 @@ from statestore.tables import TableSpec
 
 STARTS, ENDS = ("window_start",), ("window_end", "slice_end")
 """Columns that say where a window begins and ends."""
+FILES_AT_ONCE = 4
+"""Files whose rows are in memory."""
 AT = "checkpoint"
 """The column that says which checkpoint a pane or ledger row is of."""
 
@@ -90,7 +93,8 @@ def state_rows(
 ) -> Iterator[pa.Table]:
     """Rows of a state table, partition by partition, each in the order of the key."""
     yield spec.schema.empty_table()
-    for base in operator.partitions:
+    for done, base in enumerate(operator.partitions):
+        checkpoint.seen("partitions", done, len(operator.partitions))
         with open_store(Parquet(), checkpoint.objects, "", operator.tables, base) as store:
             for rows in store.scan(spec.name):
                 yield wanted.of(rows)
@@ -100,11 +104,16 @@ def output_rows(
     checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str, wanted: Wanted
 ) -> Iterator[pa.Table]:
     """Pane rows (``kind`` is panes) or ledger rows (late) of checkpoints, each with the checkpoint's id in front."""
-    for output in outputs:
-        for ref in _files(output, kind, operator):
-            rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
-            ids = pa.array([output.id], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
-            yield wanted.of(rows.add_column(0, AT, ids))
+
+    def rows_of(file: tuple[int, FileRef]) -> pa.Table:
+        number, ref = file
+        rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
+        ids = pa.array([number], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
+        return wanted.of(rows.add_column(0, AT, ids))
+
+    files = ((output.id, ref) for output in outputs for ref in _files(output, kind, operator))
+    for _, read in ahead(rows_of, files, FILES_AT_ONCE):
+        yield read()
 
 
 def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str) -> pa.Schema:

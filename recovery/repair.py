@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from recovery.ahead import each
 from recovery.checkpoint import Checkpoint, Head, manifest_path
 from recovery.forging import finish, unfinished
 from recovery.lease import check_idle
@@ -20,9 +21,6 @@ from statestore.files.segments import FileRef
 
 log = logging.getLogger("tidemark")
 
-Seen = Callable[[int, int], None]
-"""Told of files read, and of files known of so far."""
-
 
 @dataclass(frozen=True)
 class Repair:
@@ -32,7 +30,7 @@ class Repair:
     reset: Reset | None
 
 
-def plan_repair(checkpoint: Checkpoint, seen: Seen = lambda _done, _all: None) -> Repair:
+def plan_repair(checkpoint: Checkpoint) -> Repair:
     """Read every byte of what the newest checkpoint needs, and where something is wrong, of the one before it, and so
     on. Changes nothing. Raises `CorruptionError` where none is whole.
     """
@@ -49,7 +47,7 @@ def plan_repair(checkpoint: Checkpoint, seen: Seen = lambda _done, _all: None) -
             findings.append(Finding("manifest", number, manifest_path(number), error.message))
             continue
         newest = newest or head.manifest
-        wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, checked, seen)]
+        wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, checked)]
         findings += [one for one in wrong if one not in findings]
         if not wrong:
             return Repair(tuple(findings), None if number == ids[-1] else plan_reset(checkpoint, number))
@@ -62,14 +60,14 @@ def plan_repair(checkpoint: Checkpoint, seen: Seen = lambda _done, _all: None) -
     )
 
 
-def repair(checkpoint: Checkpoint, *, force: bool = False, seen: Seen = lambda _done, _all: None) -> Repair:
+def repair(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
     """Go back to the newest checkpoint that is whole; what is damaged stays where it is and does not count any more.
 
     Nothing is written where nothing is wrong. Raises what `plan_repair` and `recovery.reset.reset` do, and
     `UsageError` (``running``) beside a running driver unless ``force`` fences it; nothing has happened then.
     """
     check_idle(checkpoint, force)
-    found = plan_repair(checkpoint, seen)
+    found = plan_repair(checkpoint)
     return found if found.reset is None else Repair(found.findings, reset(checkpoint, found.reset.to))
 
 
@@ -159,7 +157,7 @@ def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
 
 
 def _files(
-    checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, checked: dict[str, Finding | None], seen: Seen
+    checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, checked: dict[str, Finding | None]
 ) -> list[Finding]:
     """What is wrong with files that a checkpoint needs, panes that a sink has yet to get among them."""
     needed = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
@@ -167,11 +165,10 @@ def _files(
         needed |= {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
     except CorruptionError as error:
         return [Finding("manifest", manifest.id, error.context["path"], error.message)]
-    for path, (ref, number) in needed.items():
-        if path not in checked:
-            checked[path] = file_finding(checkpoint, ref, number, read=True)
-        seen(len(checked), len(checked.keys() | needed.keys()))
-    return [found for path in needed if (found := checked[path]) is not None]
+    unread = [(*one, True) for path, one in needed.items() if path not in checked]
+    for (ref, _, _), found in each(checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), unread):
+        checked[ref.path] = found()
+    return [one for path in needed if (one := checked[path]) is not None]
 
 
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:
@@ -181,6 +178,6 @@ def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterat
         for output in outputs_below(checkpoint.objects, boundary, newest.delivered + 1, manifest.id - 1):
             if not manifest.abandons(output.id):
                 yield from ((output.id, ref) for ref in output.panes)
-        for number in range(max(newest.delivered, boundary.id) + 1, manifest.id):
-            if not manifest.abandons(number):
-                yield from ((number, ref) for ref in checkpoint.load(number).manifest.panes)
+        left = range(max(newest.delivered, boundary.id) + 1, manifest.id)
+        for number, read in checkpoint.loads([one for one in left if not manifest.abandons(one)]):
+            yield from ((number, ref) for ref in read().manifest.panes)

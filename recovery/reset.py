@@ -14,7 +14,7 @@ import msgspec
 
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.forging import Entries, Hook, check_stateless, files_read, finish, no_hook, store_read
-from recovery.manifest import Ids, Manifest
+from recovery.manifest import Ids, Manifest, without_state
 from recovery.pins import pinned
 from recovery.verify import file_finding
 from statestore.errors import CorruptionError
@@ -127,9 +127,9 @@ def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
 
 
 def _readable(checkpoint: Checkpoint, ids: list[int]) -> Iterator[tuple[int, Manifest]]:
-    for number in ids:
+    for number, read in checkpoint.loads(ids):
         try:
-            yield number, checkpoint.load(number).manifest
+            yield number, without_state(read().manifest)
         except CorruptionError:
             continue
 

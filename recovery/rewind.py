@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from recovery.ahead import each
 from recovery.checkpoint import Checkpoint
 from recovery.lease import check_idle
-from recovery.manifest import Manifest
+from recovery.manifest import Manifest, without_state
 from recovery.reset import Reset, plan_reset, reset
 from recovery.spark_log import load_files
 from recovery.summary import events_of, time_text
@@ -122,11 +123,11 @@ def plan_rewind(checkpoint: Checkpoint, to: int) -> tuple[Reset, Replay]:
 def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:
     """Checkpoints that count, newest first; of those that cannot be read, the id."""
     newest: Manifest | None = None
-    for number in reversed(checkpoint.ids()):
-        if number < first or (newest is not None and newest.abandons(number)):
+    for number, read in checkpoint.loads([one for one in reversed(checkpoint.ids()) if one >= first]):
+        if newest is not None and newest.abandons(number):
             continue
         try:
-            manifest = checkpoint.load(number).manifest
+            manifest = without_state(read().manifest)
         except CorruptionError:
             yield number
             continue
@@ -139,8 +140,9 @@ def _spans(checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: l
         return ()
     begin = chosen.spark.end if chosen.spark is not None else ()
     files: dict[str, set[str]] = {}
-    for manifest in undone:
-        position = load_files(checkpoint.objects, manifest.spark) if manifest.kind in ("batch", "bootstrap") else None
+    positions = [one.spark for one in undone if one.kind in ("batch", "bootstrap")]
+    for _, read in each(checkpoint.seen, "input", lambda one: load_files(checkpoint.objects, one), positions):
+        position = read()
         for source, paths in (position.files if position is not None else {}).items():
             files.setdefault(source, set()).update(path.rpartition(" ")[0] for path in paths)
     return tuple(

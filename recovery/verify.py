@@ -6,11 +6,12 @@ Nothing is changed; what is found is a list, so that all damage is seen at once.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
+from recovery.ahead import each
 from recovery.checkpoint import Checkpoint, Head, manifest_path
 from recovery.manifest import Manifest
 from recovery.records import Boundary, held_pins, read_part, read_pins
@@ -61,14 +62,13 @@ def verify(
     read_percent: float = 0.0,
     spark: bool = False,
     last: int | None = None,
-    seen: Callable[[int, int], None] = lambda _done, _all: None,
     seed: int = 0,
 ) -> Report:
     """Look at every checkpoint of a root, pinned ones too, and at outputs of those that were collected; or at the
     ``last`` so many only.
 
     ``read_percent`` of the files are read against their checksums; with ``spark`` its log must agree with the newest
-    checkpoint. ``seen`` is told of files done and files in all. What is collected meanwhile is no finding.
+    checkpoint. What is collected meanwhile is no finding.
     """
     ids, boundary = checkpoint.ids(), checkpoint.boundary()
     chain = [boundary.id, *ids] if boundary.number else ids
@@ -89,12 +89,11 @@ def verify(
             needed[ref.root, ref.path] = (ref, number)
     chance = random.Random(seed)
     wrong: set[tuple[int, str]] = set()
-    for done, (ref, number) in enumerate(needed.values()):
-        found = file_finding(checkpoint, ref, number, read=chance.uniform(0, 100) < read_percent)
-        if found is not None:
+    files = [(*one, chance.uniform(0, 100) < read_percent) for one in needed.values()]
+    for (ref, _, _), finding in each(checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), files):
+        if (found := finding()) is not None:
             findings.append(found)
             wrong.add((ref.root, ref.path))
-        seen(done + 1, len(needed))
     if spark and ids and ids[-1] in heads:
         findings += _spark(checkpoint, heads[ids[-1]].manifest)
     whole = [
@@ -136,9 +135,9 @@ def _outputs(checkpoint: Checkpoint, boundary: Boundary, findings: list[Finding]
 
 
 def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) -> Iterator[tuple[int, Head]]:
-    for number in ids:
+    for number, read in checkpoint.loads(ids):
         try:
-            yield number, checkpoint.load(number)
+            yield number, read()
         except (DataError, NotFoundError) as error:
             findings.append(Finding("manifest", number, manifest_path(number), error.message))
 
@@ -155,7 +154,7 @@ def _chain(heads: dict[int, Head], ids: list[int]) -> Iterator[Finding]:
             yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
 
 
-def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, *, read: bool) -> Finding | None:
+def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) -> Finding | None:
     """What is wrong with a file that checkpoint ``number`` needs; with ``read``, with any byte of it."""
     try:
         if (size := checkpoint.objects.at(ref.root).size(ref.path)) != ref.bytes:

@@ -145,12 +145,12 @@ def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, w
 CHILD = """
 import os, signal, sys
 from recovery.checkpoint import Checkpoint
-from recovery.collection import collect, plan_collection
-from recovery.retention import HOUR_US, Retention
-def seen(done, total):
-    if done == int(float(sys.argv[2]) * total):
+from recovery.collection import collect
+from recovery.retention import Retention
+def seen(what, done, total):
+    if what == "deleted" and done == int(float(sys.argv[2]) * total):
         os.kill(os.getpid(), signal.SIGKILL)
-collect(Checkpoint.open(sys.argv[1]), Retention(keep=3, grace_us=0), seen=seen)
+collect(Checkpoint.open(sys.argv[1], seen), Retention(keep=3, grace_us=0))
 """
 
 

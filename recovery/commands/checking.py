@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
+from recovery.bars import bar
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, verbs
-from recovery.printing import bar, emit, print_json
+from recovery.printing import emit, print_json
 from recovery.summary import size_text
 from recovery.verify import Finding, Report, verify
 
@@ -58,15 +59,8 @@ def verify_root(
     Exit codes: 0 whole, 10 a manifest is damaged, 11 the chain is broken, 12 files are gone or cut, 13 bytes are
     wrong, 14 Spark disagrees.
     """
-    checkpoint = Checkpoint.open(root)
-    with bar("files") as progress:
-        task = progress.add_task("", total=None)
-        found = verify(
-            checkpoint,
-            read_percent=read_data,
-            spark=spark,
-            seen=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    with bar() as seen:
+        found = verify(Checkpoint.open(root, seen), read_percent=read_data, spark=spark)
     if as_json:
         print_json(asdict(found))
     else:

@@ -11,12 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from recovery.bars import bar
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, verbs
 from recovery.commands.reading import Form, Limit, Operator, Output, keys_of
 from recovery.history import history
 from recovery.history.happenings import Event, History
-from recovery.printing import Format, bar, emit, print_document, print_rows, text
+from recovery.printing import Format, emit, print_document, print_rows, text
 
 TABLE_ROWS = 50
 LONG = 60
@@ -48,16 +49,8 @@ def print_history(
     as_json: AsJson = False,
 ) -> None:
     """Why a number is so: what came to one window, what was shown of it, refused by it, and when it was forgotten."""
-    checkpoint = Checkpoint.open(root)
-    with bar("checkpoints") as progress:
-        task = progress.add_task("", total=None)
-        found = history(
-            checkpoint,
-            window,
-            keys_of(key),
-            operator,
-            lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    with bar() as seen:
+        found = history(Checkpoint.open(root, seen), window, keys_of(key), operator)
     form = Format.json if as_json else form
     if form is Format.table:
         _print(found, TABLE_ROWS if limit is None else limit)

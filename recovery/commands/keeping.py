@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from recovery.bars import bar
 from recovery.checkpoint import Checkpoint
 from recovery.collection import Collected, collect, plan_collection
 from recovery.commands.app import AsJson, Confirm, Root, verbs
 from recovery.fork import fork
 from recovery.pins import pin, unpin
-from recovery.printing import bar, emit, pairs, print_json
+from recovery.printing import emit, pairs, print_json
 from recovery.retention import Retention
 from recovery.summary import size_text
 from statestore.durations import span_us
@@ -29,7 +30,8 @@ def fork_checkpoint(
     """A new job that goes on from a checkpoint of this one, which may be running. No state is copied: the new job
     reads the files where they are, and a pin keeps them.
     """
-    made = fork(root, destination, at)
+    with bar() as seen:
+        made = fork(root, destination, at, seen)
     if as_json:
         print_json(asdict(made))
         return
@@ -89,16 +91,11 @@ def collect_checkpoints(
 
     What --keep or --age keeps is kept, and pinned checkpoints are. Panes and ledgers of checkpoints that go stay.
     """
-    checkpoint, retention = Checkpoint.open(root), _retention(keep, age, grace, output_age)
-    if not confirm:
-        _print(plan_collection(checkpoint, retention), as_json, done=False)
-        return
-    with bar("files") as progress:
-        task = progress.add_task("", total=None)
-        found = collect(
-            checkpoint, retention, seen=lambda done, total: progress.update(task, completed=done, total=total)
-        )
-    _print(found, as_json, done=True)
+    retention = _retention(keep, age, grace, output_age)
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        found = collect(checkpoint, retention) if confirm else plan_collection(checkpoint, retention)
+    _print(found, as_json, done=confirm)
 
 
 def _retention(keep: int | None, age: str | None, grace: str, output_age: str | None) -> Retention:

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from recovery.bars import bar
 from recovery.budget import outlook, outlook_text, sentence
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.commands.app import AsJson, Root, chosen, verbs
@@ -39,9 +40,10 @@ def list_checkpoints(
     as_json: AsJson = False,
 ) -> None:
     """The newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
-    checkpoint = Checkpoint.open(root)
-    ids = checkpoint.ids()
-    rows = _rows(checkpoint, ids, last)
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        ids = checkpoint.ids()
+        rows = _rows(checkpoint, ids, last)
     if as_json:
         print_json([{name: value for name, value in row.items() if name != "age"} for row in rows])
         return
@@ -83,9 +85,9 @@ def _rows(checkpoint: Checkpoint, ids: list[int], last: int) -> list[Row]:
     head, pins = checkpoint.load(ids[-1]).manifest, read_pins(checkpoint.objects)
     held = {pin.checkpoint for pin in pins if pin.name in held_pins(checkpoint.objects)}
     rows = []
-    for number in sorted({*ids[-last:], *held}):
+    for number, read in checkpoint.loads(sorted({*ids[-last:], *held})):
         try:
-            manifest = checkpoint.load(number).manifest
+            manifest = read().manifest
         except CorruptionError:
             if not head.abandons(number):
                 raise

@@ -9,6 +9,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
+from recovery.bars import Bar, bar
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, chosen, verbs
 from recovery.outputs import Output as OutputOf
@@ -54,10 +55,11 @@ def print_state(
     as_json: AsJson = False,
 ) -> None:
     """Rows of a state table at a checkpoint, by partition in the order of the key."""
-    checkpoint = Checkpoint.open(root)
-    _, state = operator_of(chosen(checkpoint, at).manifest, operator)
-    rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
-    _print(rows, form, output, limit, as_json)
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        _, state = operator_of(chosen(checkpoint, at).manifest, operator)
+        rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
+        _print(rows, form, output, limit, as_json, seen)
 
 
 @verbs.command("panes", epilog="Example: tidemark panes /data/flights --from 40 --format csv > panes.csv")
@@ -116,8 +118,10 @@ def print_difference(
     as_json: AsJson = False,
 ) -> None:
     """What is different in a state table between two checkpoints, by its key."""
-    checkpoint, wanted = Checkpoint.open(root), _wanted(key, window, since, until)
-    _print([state_difference(checkpoint, (before, after), operator, table, wanted)], form, output, limit, as_json)
+    wanted = _wanted(key, window, since, until)
+    with bar() as seen:
+        rows = state_difference(Checkpoint.open(root, seen), (before, after), operator, table, wanted)
+        _print([rows], form, output, limit, as_json, seen)
 
 
 def _print_output(
@@ -132,14 +136,15 @@ def _print_output(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    checkpoint = Checkpoint.open(root)
-    name, _ = operator_of(chosen(checkpoint, None).manifest, operator)
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        name, _ = operator_of(chosen(checkpoint, None).manifest, operator)
 
-    def outputs() -> Iterable[OutputOf]:
-        return checkpoint.outputs(first or 0, last)
+        def outputs() -> Iterable[OutputOf]:
+            return checkpoint.outputs(first or 0, last)
 
-    rows = output_rows(checkpoint, outputs(), kind, name, wanted)
-    _print(rows, form, output, limit, as_json, lambda: output_schema(checkpoint, outputs(), kind, name))
+        rows = output_rows(checkpoint, outputs(), kind, name, wanted)
+        _print(rows, form, output, limit, as_json, seen, lambda: output_schema(checkpoint, outputs(), kind, name))
 
 
 def _print(
@@ -148,10 +153,11 @@ def _print(
     output: Path | None,
     limit: int | None,
     as_json: bool,
+    seen: Bar,
     columns: Callable[[], pa.Schema] | None = None,
 ) -> None:
     form = Format.json if as_json else form
-    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit, columns)
+    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit, columns, seen.clear)
 
 
 def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import TaskID
 from rich.text import Text
 
+from recovery.bars import bar
 from recovery.commands.app import AsJson, Root, verbs
 from recovery.commands.checking import ReadData
-from recovery.printing import bar, emit, print_json
+from recovery.printing import emit, print_json
 from recovery.summary import size_text
 
 
@@ -41,14 +41,7 @@ def write(
     """
     from recovery.report import write_report
 
-    with bar("reading") as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def seen(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done)
-
+    with bar() as seen:
         made = write_report(root, output, last=last, read_percent=read_data, seen=seen)
     if as_json:
         print_json(asdict(made))

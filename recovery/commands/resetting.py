@@ -10,11 +10,12 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from recovery.bars import bar
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, verbs
 from recovery.commands.checking import findings_table
-from recovery.printing import bar, emit, pairs, print_json, text
-from recovery.repair import Repair, plan_repair, plan_resync, repair, resync, text_of
+from recovery.printing import emit, pairs, print_json, text
+from recovery.repair import plan_repair, plan_resync, repair, resync, text_of
 from recovery.reset import Reset
 from recovery.rewind import Replay, checkpoint_at, plan_replay, plan_rewind, rewind
 from statestore.errors import UsageError
@@ -42,13 +43,15 @@ def rewind_root(
     A new checkpoint has all of the older one; those in between stay and do not count any more. Spark's own checkpoint
     is written anew to fit; the old one is kept in spark-replaced.
     """
-    checkpoint = Checkpoint.open(root)
-    chosen = checkpoint_at(checkpoint, to)
-    planned, replay = plan_rewind(checkpoint, chosen)
-    if planned.id == chosen + 1:
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        chosen = checkpoint_at(checkpoint, to)
+        planned, replay = plan_rewind(checkpoint, chosen)
+        undoes = planned.id != chosen + 1
+        done = rewind(checkpoint, chosen, force=force) if confirm and undoes else planned
+    if not undoes:
         _say(as_json, {"done": False, "reset": None}, f"checkpoint {chosen} is the newest: there is nothing to undo")
         return
-    done = rewind(checkpoint, chosen, force=force) if confirm else planned
     if as_json:
         print_json({"done": confirm, "reset": done.id, "abandoned": done.abandoned, **asdict(replay)})
         return
@@ -73,16 +76,16 @@ def repair_root(
     """
     if (to is None) == (not resync_spark):
         raise UsageError("say which: --to newest-good or --resync-spark", code="repair-what")
-    checkpoint = Checkpoint.open(root)
-    planned, replay = _planned(checkpoint, resync_spark)
-    if planned.reset is None:
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        planned = plan_resync(checkpoint) if resync_spark else plan_repair(checkpoint)
+        replay = plan_replay(checkpoint, planned.reset) if planned.reset is not None else None
+        if confirm and planned.reset is not None:
+            planned = resync(checkpoint, force=force) if resync_spark else repair(checkpoint, force=force)
+    done = planned.reset
+    if done is None or replay is None:
         _say(as_json, {"done": False, "findings": [], "reset": None}, "nothing to repair")
         return
-    if confirm:
-        planned = resync(checkpoint, force=force) if resync_spark else repair(checkpoint, force=force)
-    done = planned.reset
-    assert done is not None
-    assert replay is not None
     if as_json:
         found = [asdict(one) for one in planned.findings]
         print_json(
@@ -90,16 +93,6 @@ def repair_root(
         )
         return
     emit(findings_table(planned.findings), Text(""), *_plan(done, replay, confirm))
-
-
-def _planned(checkpoint: Checkpoint, resync_spark: bool) -> tuple[Repair, Replay | None]:
-    if resync_spark:
-        planned = plan_resync(checkpoint)
-    else:
-        with bar("files") as progress:
-            task = progress.add_task("", total=None)
-            planned = plan_repair(checkpoint, lambda done, total: progress.update(task, completed=done, total=total))
-    return planned, plan_replay(checkpoint, planned.reset) if planned.reset is not None else None
 
 
 def _say(as_json: bool, values: dict[str, object], words: str) -> None:

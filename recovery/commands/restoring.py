@@ -10,9 +10,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from recovery.bars import throughput_bar
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, chosen, verbs
-from recovery.printing import emit, print_json, throughput_bar
+from recovery.printing import emit, print_json
 from recovery.rehearsal import Rehearsed, rehearse
 from recovery.summary import size_text
 from statestore.restoring import Restored

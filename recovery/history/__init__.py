@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from recovery.ahead import each
 from recovery.checkpoint import Checkpoint
 from recovery.history.bounds import FEW, Bounds, Measure, Regular
 from recovery.history.contributions import form_of, forms_of, read_changes, read_folded
 from recovery.history.happenings import Found, History
 from recovery.history.shown import read_panes, read_rejected
-from recovery.history.steps import Seen, Step, Steps, read_steps
+from recovery.history.steps import Step, Steps, read_steps
 from recovery.history.telling import told
 from recovery.manifest import OperatorState
 from statestore.errors import NotFoundError, UsageError
@@ -21,20 +22,14 @@ from statestore.errors import NotFoundError, UsageError
 EVERYWHERE = Bounds(-(2**63), 2**63 - 1)
 
 
-def history(
-    checkpoint: Checkpoint,
-    window: str,
-    keys: Mapping[str, str],
-    operator: str | None = None,
-    seen: Seen = lambda _done, _all: None,
-) -> History:
+def history(checkpoint: Checkpoint, window: str, keys: Mapping[str, str], operator: str | None = None) -> History:
     """What happened to the window that ``window`` names: a time at which it begins, or ends, or that it alone holds.
 
-    ``keys``: a value, as text, of each key column. ``seen`` is told how much is done. Raises `UsageError` for a key
-    or window that cannot be, `NotFoundError` for a window that nothing ever came to; it names those that are near.
+    ``keys``: a value, as text, of each key column. Raises `UsageError` for a key or window that cannot be,
+    `NotFoundError` for a window that nothing ever came to; it names those that are near.
     """
-    steps = read_steps(checkpoint, operator, seen)
-    reader = _Reader(checkpoint, steps, _checked(steps.newest, keys), seen)
+    steps = read_steps(checkpoint, operator)
+    reader = _Reader(checkpoint, steps, _checked(steps.newest, keys))
     measure = reader.measure
     asked = measure.place(window)
     regular = Regular.of(steps.newest.configuration)
@@ -59,8 +54,8 @@ def history(
 class _Reader:
     """Reads what there is of one key."""
 
-    def __init__(self, checkpoint: Checkpoint, steps: Steps, keys: dict[str, str], seen: Seen) -> None:
-        self.checkpoint, self.steps, self.keys, self._seen = checkpoint, steps, keys, seen
+    def __init__(self, checkpoint: Checkpoint, steps: Steps, keys: dict[str, str]) -> None:
+        self.checkpoint, self.steps, self.keys = checkpoint, steps, keys
         self.measure = Measure.of(steps.newest.configuration)
 
     def read(self, around: Bounds) -> Found:
@@ -72,12 +67,13 @@ class _Reader:
             folded, newest = read_folded(self.checkpoint, form, self.steps.base, self.keys, around)
             found.folded += folded
             found.folded_up_to = max(found.folded_up_to, newest)
-        for done, step in enumerate(self.steps.all):
-            self._read(step, around, found)
-            self._seen(len(self.steps.all) + done + 1, 2 * len(self.steps.all))
+        for _, added in each(self.checkpoint.seen, "changes", lambda step: self._added(step, around), self.steps.all):
+            found.add(added())
         return found
 
-    def _read(self, step: Step, around: Bounds, found: Found) -> None:
+    def _added(self, step: Step, around: Bounds) -> Found:
+        """By one checkpoint."""
+        found = Found()
         for spec, ref in step.segments:
             form = form_of(spec)
             if form is not None and not (form.shape == "panes" and self.steps.shows):
@@ -87,6 +83,7 @@ class _Reader:
         state = step.state or self.steps.newest
         for ref in step.late:
             found.rejected += read_rejected(self.checkpoint, step.id, ref, self.keys, state, self.measure)
+        return found
 
 
 def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:

@@ -64,6 +64,12 @@ class Found:
     panes: list[Pane] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
+    def add(self, other: Found) -> None:
+        """What one more checkpoint added."""
+        self.changes += other.changes
+        self.panes += other.panes
+        self.rejected += other.rejected
+
     def holds(self, window: Bounds) -> bool:
         """Whether anything came to a window, or was shown of it, or refused by it."""
         came = any(one.of(window) for one in (*self.folded, *self.changes))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from recovery.checkpoint import Checkpoint
+from recovery.checkpoint import Checkpoint, Head
 from recovery.manifest import Manifest, OperatorState, SparkPosition
 from recovery.outputs import Output, output_of
 from recovery.reading import operator_of
@@ -20,9 +20,6 @@ from recovery.summary import time_text
 from statestore.errors import CorruptionError, NotFoundError
 from statestore.files.segments import FileRef
 from statestore.tables import TableSpec
-
-Seen = Callable[[int, int], None]
-"""Is told how much is done, and of how much."""
 
 
 @dataclass
@@ -67,7 +64,7 @@ class Steps:
     all: list[Step]
 
 
-def read_steps(checkpoint: Checkpoint, operator: str | None, seen: Seen) -> Steps:
+def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
     """Every checkpoint of a root. Raises `NotFoundError` for a root without any, or without this operator."""
     ids = checkpoint.ids()
     if not ids:
@@ -78,11 +75,10 @@ def read_steps(checkpoint: Checkpoint, operator: str | None, seen: Seen) -> Step
     name, newest = operator_of(head, operator)
     steps: dict[int, Step] = {}
     base: tuple[int, OperatorState] | None = None
-    for done, number in enumerate(ids):
-        seen(done + 1, 2 * len(ids))
+    for number, read in checkpoint.loads(ids):
         step = steps.setdefault(number, Step(number))
         step.abandoned = head.abandons(number)
-        if (manifest := _manifest(checkpoint, step)) is None:
+        if (manifest := _manifest(step, read)) is None:
             continue
         state = manifest.operators.get(name)
         step.manifest, step.state = manifest, state
@@ -100,10 +96,10 @@ def read_steps(checkpoint: Checkpoint, operator: str | None, seen: Seen) -> Step
     return Steps(name, first, newest, base_id, shows, [steps[number] for number in sorted(steps)])
 
 
-def _manifest(checkpoint: Checkpoint, step: Step) -> Manifest | None:
+def _manifest(step: Step, read: Callable[[], Head]) -> Manifest | None:
     """The manifest of a checkpoint; None where it is damaged and was abandoned for that."""
     try:
-        return checkpoint.load(step.id).manifest
+        return read().manifest
     except CorruptionError:
         if not step.abandoned:
             raise

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recovery.ahead import Seen, told_nobody
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import Manifest
 from recovery.report import sections
@@ -22,7 +23,6 @@ from statestore.errors import UsageError
 LAST = 500
 OPERATORS = 6
 """So many operators have a timeline of windows, the last ones."""
-Seen = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def write_report(
     *,
     last: int = LAST,
     read_percent: float = 0.0,
-    seen: Seen = lambda _what, _done, _all: None,
+    seen: Seen = told_nobody,
 ) -> Written:
     """Write the report of a root, of its ``last`` checkpoints; of their files so many percent are read whole.
 
@@ -51,11 +51,9 @@ def write_report(
     """
     path = Path(output)
     _check_output(path)
-    checkpoint = Checkpoint.open(root)
-    past = history(checkpoint, last, lambda done, total: seen("checkpoints", done, total))
-    found = verify(
-        checkpoint, read_percent=read_percent, last=last, seen=lambda done, total: seen("files", done, total)
-    )
+    checkpoint = Checkpoint.open(root, seen)
+    past = history(checkpoint, last)
+    found = verify(checkpoint, read_percent=read_percent, last=last)
     page = render(
         title=_title(checkpoint, past.head),
         verdict=_verdict(found, past, read_percent),
@@ -67,7 +65,7 @@ def write_report(
             sections.watermarks(past),
             sections.late(past),
             sections.state(past),
-            sections.windows(_windows(checkpoint, past, seen), past.head),
+            sections.windows(_windows(checkpoint, past), past.head),
             sections.about(checkpoint, past.head),
         ],
     )
@@ -76,7 +74,7 @@ def write_report(
     return Written(os.fspath(path), len(data), len(past.points), len(found.findings))
 
 
-def _windows(checkpoint: Checkpoint, past: History, seen: Seen) -> list[Windows]:
+def _windows(checkpoint: Checkpoint, past: History) -> list[Windows]:
     head = past.head
     if head is None:
         return []
@@ -85,7 +83,7 @@ def _windows(checkpoint: Checkpoint, past: History, seen: Seen) -> list[Windows]
     found = []
     for done, name in enumerate(names):
         found.append(windows_of(checkpoint, head, ids, name))
-        seen("windows", done + 1, len(names))
+        checkpoint.seen("windows", done + 1, len(names))
     return found
 
 

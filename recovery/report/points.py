@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from recovery.checkpoint import Checkpoint
+from recovery.checkpoint import Checkpoint, Head
 from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState
 from recovery.summary import brief
 from statestore.errors import DataError, NotFoundError
@@ -78,23 +78,20 @@ class History:
         return tuple(point for point in self.points if not point.abandoned)
 
 
-def history(
-    checkpoint: Checkpoint, last: int, seen: Callable[[int, int], None] = lambda _done, _all: None
-) -> History:
-    """The ``last`` checkpoints of a root. ``seen`` is told of manifests read and manifests to read."""
+def history(checkpoint: Checkpoint, last: int) -> History:
+    """The ``last`` checkpoints of a root."""
     ids = checkpoint.ids()
     chosen, found, lost = ids[-last:], [], []
     head: Manifest | None = None
     younger: Manifest | None = None
-    for done, number in enumerate(reversed(ids[-last - 1 :])):
-        manifest = _read(checkpoint, number)
+    for done, (number, read) in enumerate(checkpoint.loads(ids[-last - 1 :][::-1])):
+        manifest = _manifest(read)
         if younger is not None:
             found.append(_point(younger, manifest, head))
         younger = manifest if done < len(chosen) else None
         if done < len(chosen):
             head = head or manifest
             lost += [number] if manifest is None else []
-            seen(done + 1, len(chosen))
     if younger is not None:
         found.append(_point(younger, None, head))
     newest = ids[-1] if ids else None
@@ -117,9 +114,9 @@ def state_files(operator: OperatorState) -> list[FileRef]:
     return list({(ref.root, ref.path): ref for partition in operator.partitions for ref in partition.files}.values())
 
 
-def _read(checkpoint: Checkpoint, number: int) -> Manifest | None:
+def _manifest(read: Callable[[], Head]) -> Manifest | None:
     try:
-        return checkpoint.load(number).manifest
+        return read().manifest
     except (DataError, NotFoundError):  # verify says what is wrong with it
         return None
 

@@ -119,9 +119,9 @@ def _panes(
     """Panes of checkpoints, newest first, until there is enough."""
     ends: set[int] = set()
     left = READ_BYTES
-    for number in reversed(ids):
+    for number, read in checkpoint.loads(ids[::-1]):
         try:
-            refs = [r for r in checkpoint.read(number).manifest.panes if r.path.startswith(f"panes/{operator}/")]
+            refs = [r for r in read().manifest.panes if r.path.startswith(f"panes/{operator}/")]
             left -= sum(ref.bytes for ref in refs)
             if left < 0 or len(ends) >= WINDOWS:
                 notes.append(f"panes of checkpoint {number:,} and older ones were not read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from statestore.tables import TableSpec
 from statestore.testing.generated import applied
 
 
-class Opening:
+class Opening(ABC):
     """Opens the store under test, and says what it promises beyond the protocol."""
 
     durable: ClassVar[bool] = False
@@ -22,9 +23,9 @@ class Opening:
     durable_apply: ClassVar[bool] = False
     """Whether what ``apply`` has returned for outlives the process being killed."""
 
+    @abstractmethod
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         """The store under test, its files (if it has any) in ``folder``, which may not exist yet."""
-        raise NotImplementedError("say how your store is opened")
 
     @contextmanager
     def opened(self, specs: Sequence[TableSpec], folder: Path, *steps: ChangeSet) -> Iterator[StateStore]:

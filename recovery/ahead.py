@@ -1,0 +1,55 @@
+"""Reading ahead: of many small objects several are asked for at once, and taken in their order.
+
+A root far away answers each request late, however small: one after the other, a long line of checkpoints would take
+minutes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+AT_ONCE = 16
+"""Requests under way."""
+Seen: TypeAlias = Callable[[str, int, int], None]
+"""Is told what is being read ("checkpoints", "files"), how much of it is done, and how much there is in all."""
+
+
+def told_nobody(_what: str, _done: int, _all: int) -> None:
+    """For whoever draws no bar."""
+
+
+def ahead(
+    act: Callable[[Item], Result], items: Iterable[Item], at_once: int = AT_ONCE
+) -> Iterator[tuple[Item, Callable[[], Result]]]:
+    """Each item, in order, with a call that gives what ``act`` gives for it, or raises what that raises.
+
+    ``act`` runs on threads of this process, for up to ``at_once`` items that nobody has asked for yet.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # takes a while to import
+
+    pool = ThreadPoolExecutor(at_once, "tidemark-ahead")
+    begun: deque[tuple[Item, Callable[[], Result]]] = deque()
+    try:
+        for item in items:
+            begun.append((item, pool.submit(act, item).result))
+            if len(begun) > at_once:
+                yield begun.popleft()
+        while begun:
+            yield begun.popleft()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def each(
+    seen: Seen, what: str, act: Callable[[Item], Result], items: Sequence[Item]
+) -> Iterator[tuple[Item, Callable[[], Result]]]:
+    """As `ahead`; ``seen`` is told of each item when the next is asked for."""
+    for done, pair in enumerate(ahead(act, items)):
+        seen(what, done, len(items))
+        yield pair
+    seen(what, len(items), len(items))

@@ -1,0 +1,157 @@
+"""Progress bars: drawn on a terminal, by every verb that reads much; nothing of them in what is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from recovery.ahead import AT_ONCE, ahead, each
+from statestore.store import Parquet
+from tests.test_forging import made
+from tests.test_standalone import STREAM, example
+
+ROOT = Path(__file__).parents[1]
+COMMAND = """
+import sys
+from recovery import bars
+bars.PATIENCE_S = float(sys.argv.pop(1))
+from recovery.cli import main
+main()
+"""
+VERBS = {
+    "list": (["list", "ROOT"], "checkpoints"),
+    "state": (["state", "ROOT", "--at", 7], "partitions"),
+    "diff": (["diff", "ROOT", 3, 7], "partitions"),
+    "panes": (["panes", "ROOT"], "checkpoints"),
+    "late": (["late", "ROOT"], "checkpoints"),
+    "history": (["history", "ROOT", "--key", "k=a", "--window", "1970-01-01T00:00:00"], "changes"),
+    "verify": (["verify", "ROOT", "--read-data"], "files"),
+    "gc": (["gc", "ROOT", "--keep", 2, "--grace", "0 seconds"], "checkpoints"),
+    "report": (["report", "ROOT", "--output", "REPORT"], "windows"),
+    "rewind": (["rewind", "FILES", "--to", 3], "input"),
+    "rewind to a time": (["rewind", "FILES", "--to", "2999-01-01"], "checkpoints"),
+    "repair": (["repair", "ROOT", "--to", "newest-good"], "files"),
+    "resync": (["repair", "OTHER", "--resync-spark"], "checkpoints"),
+    "fork": (["fork", "FILES", "FORK", "--at", 3], "checkpoints"),
+    "restore": (["restore", "ROOT", "--at", 7], "rows"),
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A root of the worked example, one of a source of files, and one that Spark's log does not agree with."""
+    folder = tmp_path_factory.mktemp("bars")
+    runner = example("retracting").standalone(checkpoint=folder / "root", store=Parquet(), partitions=2)
+    runner.run(STREAM, drain=True)
+    made(str(folder / "files"))
+    made(str(folder / "other"))
+    (folder / "other/spark/metadata").write_bytes(b'{"id":"second"}')
+    return {name.upper(): str(folder / name) for name in ("root", "files", "other", "fork", "report")}
+
+
+def on_terminal(
+    places: dict[str, str], *arguments: object, patience: float, rows_too: bool = False
+) -> tuple[int, str, str]:
+    """Exit code, standard output, and what a terminal got: standard error, with ``rows_too`` both."""
+    ours, theirs = pty.openpty()
+    code = [sys.executable, "-c", COMMAND, str(patience)]
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
+    output = theirs if rows_too else subprocess.PIPE
+    with subprocess.Popen(
+        [*code, *(places.get(str(one), str(one)) for one in arguments)],
+        cwd=ROOT,
+        env=environment,
+        stdout=output,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        drawn: list[bytes] = []
+        reader = Thread(target=lambda: drawn.extend(_read(ours)))
+        reader.start()
+        printed = process.stdout.read().decode() if process.stdout is not None else ""
+        process.wait()
+        reader.join()
+    os.close(ours)
+    return process.returncode, printed, b"".join(drawn).decode()
+
+
+def _read(terminal: int) -> Iterator[bytes]:
+    """All that comes, until nobody can write any more."""
+    while True:
+        try:
+            data = os.read(terminal, 1 << 16)
+        except OSError:
+            return
+        if not data:
+            return
+        yield data
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_that_takes_long_has_a_bar_on_a_terminal(places: dict[str, str], name: str) -> None:
+    arguments, counted = VERBS[name]
+    code, printed, drawn = on_terminal(places, *arguments, "--json", patience=0)
+    assert code == 0
+    assert counted in drawn
+    assert "━" in drawn
+    lines = printed.splitlines() if name in ("state", "diff", "panes", "late") else [printed]
+    assert [json.loads(line) for line in lines]
+    assert not {"━", "\x1b", "\r"} & set(printed)
+
+
+def test_nothing_of_a_bar_is_left_where_rows_are_printed_beside_it(places: dict[str, str]) -> None:
+    plain = subprocess.run(
+        [sys.executable, "-m", "recovery.cli", "panes", places["ROOT"], "--format", "csv"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert plain.stderr == b""
+    rows = plain.stdout.decode().splitlines()
+    _, _, both = on_terminal(places, "panes", "ROOT", "--format", "csv", patience=0, rows_too=True)
+    assert "checkpoints" in both
+    # A bar is rubbed out to the start of its line, then rows come.
+    assert [line.rpartition("\x1b[2K")[2] for line in both.splitlines() if line.endswith(tuple(rows))] == rows
+
+
+def test_what_takes_no_time_has_no_bar(places: dict[str, str]) -> None:
+    code, printed, drawn = on_terminal(places, "list", "ROOT", "--json", patience=3600)
+    assert code == 0
+    assert len(json.loads(printed)) == 8
+    assert "checkpoints" not in drawn
+    assert "━" not in drawn
+
+
+def test_reading_ahead_keeps_order_and_raises_in_its_turn() -> None:
+    def act(number: int) -> int:
+        if number % 7 == 3:
+            raise ValueError(number)
+        return 2 * number
+
+    found: list[int | str] = []
+    told: list[tuple[str, int, int]] = []
+    for number, read in each(lambda *one: told.append(one), "numbers", act, range(40)):
+        try:
+            found.append(read())
+        except ValueError:
+            found.append(f"not {number}")
+    assert found == [f"not {n}" if n % 7 == 3 else 2 * n for n in range(40)]
+    assert told == [("numbers", done, 40) for done in range(41)]
+
+
+def test_no_more_is_read_ahead_than_was_said() -> None:
+    begun: list[int] = []
+    reading = ahead(begun.append, iter(range(10_000)))
+    for _ in range(5):
+        next(reading)[1]()
+    reading.close()
+    assert sorted(begun) == list(range(len(begun)))
+    assert 5 <= len(begun) <= 5 + AT_ONCE
