@@ -191,7 +191,9 @@ def test_manifests_of_broken_bytes(roots: list[Path], data: st.DataObject) -> No
     body[at : at + data.draw(st.integers(0, 3))] = piece
     try:
         put(root, 3, bytes(body))
+        was = listing(root)
         answers(root, data.draw(SOME))
+        assert listing(root) == was
     finally:
         path.write_bytes(before)
         forget()

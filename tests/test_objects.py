@@ -71,12 +71,12 @@ def test_a_name_is_taken_once(objects: Objects, tmp_path: Path) -> None:
 
 
 def test_many_threads_race_and_one_wins(objects: Objects, tmp_path: Path) -> None:
-    threads_race(objects, racers=16, rounds=15, name="new/{}/manifest")
+    assert sorted(threads_race(objects, racers=16, rounds=15, name="new/{}/manifest")) == list(range(15))
     assert files_below(tmp_path) == sorted(f"new/{number}/manifest" for number in range(15))
 
 
 def test_many_processes_race_and_one_wins(objects: Objects, tmp_path: Path) -> None:
-    processes_race(objects, racers=4, rounds=40)
+    assert sorted(processes_race(objects, racers=4, rounds=40)) == list(range(40))
     assert objects.names("m") == sorted(map(str, range(40)))
     assert len(files_below(tmp_path)) == 40
 

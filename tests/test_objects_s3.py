@@ -110,11 +110,11 @@ def test_a_name_is_taken_once(objects: Objects, s3_proxy: Proxy, first: bytes) -
 
 
 def test_many_threads_race_and_one_wins(objects: Objects) -> None:
-    threads_race(objects, racers=6, rounds=20)
+    assert sorted(threads_race(objects, racers=6, rounds=20)) == list(range(20))
 
 
 def test_many_processes_race_and_one_wins(objects: Objects) -> None:
-    processes_race(objects, racers=3, rounds=25)
+    assert sorted(processes_race(objects, racers=3, rounds=25)) == list(range(25))
 
 
 def test_a_writer_streams_and_leaves_no_local_file(objects: Objects, copies: Path) -> None:

@@ -233,4 +233,5 @@ def test_it_is_warned_about(name: str) -> None:
 def test_sessions_that_retract_are_not_warned_about(window: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Harness(base(window).accumulation("retracting"), SCHEMA)
+        harness = Harness(base(window).accumulation("retracting"), SCHEMA)
+    assert harness.windows().num_rows == 0

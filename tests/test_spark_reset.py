@@ -100,9 +100,15 @@ def test_rewound_to_before_the_first_batch(spark: SparkSession, made: Path, root
 
 
 def test_rewound_over_a_drain(spark: SparkSession, made: Path, tmp_path: Path) -> None:
-    shutil.copytree(made / "whole", tmp_path / "root")
-    reset(Checkpoint.open(tmp_path / "root"), of_batch(tmp_path / "root", 6))
-    goes_on(spark, made, tmp_path / "root")
+    root = tmp_path / "root"
+    shutil.copytree(made / "whole", root)
+    drained = Checkpoint.open(root).ids()[-1]
+    done = reset(Checkpoint.open(root), of_batch(root, 6))
+    assert done.abandoned[-1][1] == drained
+    assert not done.manifest.drained
+    last = goes_on(spark, made, root)
+    assert last.drained
+    assert last.id > drained
 
 
 def flipped(path: Path, at: int) -> None:
