@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from operators.delivery import ArrowSink, SparkSink
-    from operators.spark.query import SparkJob
+    from operators.spark.job import SparkJob
     from operators.standalone import Standalone
 
 
@@ -101,7 +101,7 @@ class Runnable(ABC):
         time. ``policy`` says what the start does when another driver runs this checkpoint, or the newest one is
         damaged.
         """
-        from operators.spark.query import SparkJob
+        from operators.spark.job import SparkJob
 
         return SparkJob(
             self,

@@ -78,8 +78,8 @@ def fork(
     )
     Checkpoint(Objects(destination, bases=bases), marker).publish(begun)
     into.create(MARKER, msgspec.json.encode(marker) + b"\n")
-    sizes = {(ref.root, ref.path): ref.bytes for ref in state_files(begun)}
-    return Forked(into.root, marker.job_id, manifest.id, len(sizes), sum(sizes.values()), kept.name)
+    read = state_files(begun)
+    return Forked(into.root, marker.job_id, manifest.id, len(read), sum(ref.bytes for ref in read), kept.name)
 
 
 def _from_base(operator: OperatorState) -> OperatorState:

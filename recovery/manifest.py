@@ -86,6 +86,11 @@ class OperatorState(msgspec.Struct, frozen=True):
     closed_us: int | None = None
     renamed: tuple[tuple[int, str, str], ...] = ()
 
+    @property
+    def files(self) -> list[FileRef]:
+        """The files of its state, each once: partitions share some after a rescale."""
+        return list({(ref.root, ref.path): ref for part in self.partitions for ref in part.files}.values())
+
 
 class Restore(msgspec.Struct, frozen=True):
     """What the last start read to have the state of ``checkpoint`` in its ``store``, all operators and partitions.
@@ -174,11 +179,9 @@ def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
     return tuple(ref for ref in late if ref.path.startswith(f"late/{operator}/"))
 
 
-def state_files(manifest: Manifest) -> Iterator[FileRef]:
-    """Every file of the state."""
-    for operator in manifest.operators.values():
-        for partition in operator.partitions:
-            yield from partition.files
+def state_files(manifest: Manifest) -> list[FileRef]:
+    """Every file of the state, once."""
+    return [ref for operator in manifest.operators.values() for ref in operator.files]
 
 
 def without_state(manifest: Manifest) -> Manifest:

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState
-from statestore.files.segments import FileRef
+from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
 
 Row = dict[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,12 +72,6 @@ def brief(manifest: Manifest) -> Row:
         "state_files": len(files),
         "state_bytes": sum(ref.bytes for ref in files),
     }
-
-
-def state_files(manifest: Manifest) -> list[FileRef]:
-    """The files that hold the state, each once: partitions share some after a rescale."""
-    refs = (ref for op in manifest.operators.values() for part in op.partitions for ref in part.files)
-    return list({(ref.root, ref.path): ref for ref in refs}.values())
 
 
 def shared_files(operator: OperatorState) -> int:

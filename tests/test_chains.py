@@ -18,19 +18,15 @@ from operators import (
     RETRACTING,
     chain,
     count,
-    deduplicated,
     every_element,
     join,
     last,
     max_,
-    merge,
     min_,
     session,
-    session_join,
     sliding,
     sum_,
     tumbling,
-    union,
     windowed,
 )
 from operators.harness import Harness
@@ -221,17 +217,6 @@ def test_an_operator_that_is_added_begins_empty_and_the_others_keep_their_state(
         Harness(per_user(late="1 second", name="other"), CLICKS, folder=tmp_path)
 
 
-def test_a_join_that_lets_no_time_through_is_warned_about() -> None:
-    met = join(event_time="at", on="user", within=("0 s", "1 s"), name="met", update="1 hour")
-    after = windowed(event_time="time", name="after").window(tumbling("1 minute")).aggregate(n=count())
-    described = chain(met, after.late("0 seconds"), inputs={"met": ("a", "b")})
-    with pytest.warns(UserWarning, match="met may show a row of any time"):
-        tested = Harness(described, {"a": CLICKS, "b": CLICKS})
-    one = clicks((1, "u", "nl", 1), (200, "u", "nl", 1))
-    assert tested.feed({"a": one, "b": one}).num_rows == 0
-    assert shown(tested.finish(), "window_start", "n") == [(0, 1), (3, 1)]
-
-
 def test_what_another_operator_showed_is_still_delivered(tmp_path: Path) -> None:
     got: list[tuple[int, list[str]]] = []
 
@@ -248,21 +233,6 @@ def test_what_another_operator_showed_is_still_delivered(tmp_path: Path) -> None
     described.standalone(checkpoint=tmp_path, sink=take).run(batches, drain=True)
     assert [names for _, names in got] == [["n"], ["users"], ["users"]]
     assert [number for number, _ in got] == sorted({number for number, _ in got})
-
-
-@pytest.mark.parametrize("name", ["", "../x", "a/b", "a b"])
-def test_names_of_operators_are_those_of_folders(name: str) -> None:
-    near = {"event_time": "at", "on": "user"}
-    for begin in (
-        lambda: windowed(event_time="at", name=name),
-        lambda: join(**near, within=("0 s", "1 s"), name=name),
-        lambda: deduplicated(**near, name=name),
-        lambda: merge(event_time="at", key="user", name=name),
-        lambda: session_join(**near, gap="1 s", name=name),
-        lambda: union(event_time="at", sides=("a", "b"), name=name),
-    ):
-        with pytest.raises(UsageError, match="operator-name"):
-            begin()
 
 
 def test_what_was_too_late_comes_back_through_all_operators() -> None:
@@ -306,47 +276,6 @@ def test_a_wider_window_behind_a_sliding_one_waits_for_the_starts() -> None:
         (0, 1, 1)
     ]
     assert shown(tested.feed(clicks((70, "a", "nl", 1))), *names) == [(1, 4, 3)]
-
-
-WRONG = {
-    "chain": lambda: chain(),
-    "chain-names": lambda: chain(per_user(), per_user()),
-    "chain-inputs": lambda: chain(per_user(), per_country(), inputs={"per_country": ("per_user", "other")}),
-    "chain-accumulating": lambda: chain(per_user(late="1 hour"), per_country()),
-    "chain-watermark": lambda: chain(per_user(), per_country()).watermark(None),
-    "chain-time": lambda: chain(
-        windowed(event_time="at", key="user", name="visits").window(session("1 minute")).aggregate(n=count()),
-        windowed(event_time="window_start", name="again").window(tumbling("1 hour")).aggregate(n=count()),
-    ),
-    "chain-retractions": lambda: chain(
-        per_user(late="1 hour").accumulation(RETRACTING),
-        join(event_time=("window_end", "at"), on="user", within=("0 seconds", "1 hour"), name="met"),
-        inputs={"per_user": "clicks", "met": ("per_user", "clicks")},
-    ),
-}
-
-
-@pytest.mark.parametrize("code", WRONG)
-def test_what_makes_no_chain_is_refused(code: str) -> None:
-    def begun() -> Harness:
-        return Harness(WRONG[code](), CLICKS)
-
-    with pytest.raises(UsageError, match=code):
-        begun()
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: chain(per_user(), per_country(), inputs={"nobody": "x"}),
-        lambda: chain(per_user(), per_country(), inputs={"per_user": "per_country"}),
-        lambda: chain(per_user(), per_country(), inputs={"per_country": "clicks"}),
-        lambda: chain(per_user(), inputs={"per_user": "clicks__old"}),
-    ],
-)
-def test_inputs_name_what_is_there(wrong: Any) -> None:
-    with pytest.raises(UsageError, match="chain-inputs"):
-        wrong()
 
 
 EVENTS = st.lists(

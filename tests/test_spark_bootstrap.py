@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from operators import join
-from operators.spark.query import SparkJob
+from operators.spark.job import SparkJob
 from recovery.checkpoint import Checkpoint
 from recovery.spark_log import INLINE_FILES
 from recovery.verify import verify

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from operators.delivery import SparkSink
-    from operators.spark.query import SparkJob
+    from operators.spark.job import SparkJob
     from recovery.policy import Policy
     from statestore.durations import Span
     from statestore.store import StoreConfig

@@ -24,7 +24,7 @@ from operators.bootstrapping import (
 from operators.chains.binding import bind_graph
 from operators.chains.description import Chain
 from operators.chains.graph import Graph
-from operators.job import Job, Position
+from operators.job import Position
 from operators.sides import Sided
 from operators.spark.rounds import run_history
 from operators.spark.sides import all_sides, by_name
@@ -38,7 +38,7 @@ from statestore.errors import UsageError
 from statestore.objects import Objects
 
 if TYPE_CHECKING:
-    from operators.spark.query import SparkJob
+    from operators.spark.job import SparkJob
 
 History: TypeAlias = DataFrame | Mapping[str, DataFrame]
 """Batches: of the one stream, or by name."""
@@ -66,16 +66,7 @@ def bootstrap(job: SparkJob, history: History, offsets: Handover, *, deliver: bo
     handed = _handed_over(job, streams, batches, _offsets(list(streams), offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
     checkpoint = Checkpoint.open_or_create(job.checkpoint)
-    begun = Job.begin(
-        graph,
-        checkpoint,
-        job.store,
-        partitions=job.partitions,
-        otherwise=max(1, job.stream.sparkSession.sparkContext.defaultParallelism),
-        check=check_new(checkpoint.objects),
-        hook=job.hook,
-        policy=job.policy,
-    )
+    begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
     with at_work(begun):
         round_ = begun.round(now_us())
         results = run_history(rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns)), round_)

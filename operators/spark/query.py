@@ -7,125 +7,42 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 
-from operators.bootstrapping import begun
-from operators.chains.binding import bind_graph
 from operators.chains.running import GraphRound
 from operators.delivery import Delivery, SparkSink
 from operators.feeding import to_feed, warn_of_purged
-from operators.job import Hook, Job, Position, no_hook
+from operators.job import Job, Position
 from operators.progress.metrics import Metrics, metrics
 from operators.progress.origins import Gap
-from operators.runnable import Runnable
-from operators.spark.bootstrap import Handover, History, bootstrap
 from operators.spark.reporting import log_checkpoint
 from operators.spark.rounds import run_batch, run_feed, run_tick
 from operators.spark.ticker import Ticker
-from operators.spark.types import read_schemas
 from operators.watermarks import Progress, not_asked_until
-from recovery.checkpoint import Checkpoint, now_us
+from recovery.checkpoint import now_us
 from recovery.manifest import Manifest
 from recovery.outputs import Output
-from recovery.policy import Policy
 from recovery.presence import Presence
 from recovery.spark_log import (
     FOLDER,
     SparkLog,
-    check_agreement,
     check_follows,
     check_same,
     load_files,
     store_files,
 )
-from statestore.errors import IncompatibleError, TidemarkError, UsageError
+from statestore.errors import TidemarkError, UsageError
 from statestore.files.segments import read_verified
-from statestore.objects import Objects
-from statestore.store import StoreConfig
 
 
 class StoppingError(TidemarkError):
     """Raised inside Spark's query to end it between two batches; never seen by users."""
-
-
-@dataclass(frozen=True)
-class SparkJob:
-    """A description on a streaming DataFrame. ``start`` runs it; ``schedule`` says how often."""
-
-    description: Runnable
-    stream: DataFrame
-    checkpoint: str
-    store: StoreConfig
-    sink: SparkSink | None
-    partitions: int | None
-    trigger: dict[str, Any] | None = None
-    hook: Hook = no_hook
-    tick: int = 1_000_000
-    policy: Policy = field(default_factory=Policy)
-    streams: Mapping[str, DataFrame] = field(default_factory=dict)
-
-    def schedule(self, **trigger: Any) -> SparkJob:
-        """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
-        return replace(self, trigger=trigger)
-
-    def with_hook(self, hook: Hook) -> SparkJob:
-        """Call ``hook(moment, checkpoint_id)`` before and after each manifest: for fault injection."""
-        return replace(self, hook=hook)
-
-    @property
-    def begun(self) -> bool:
-        """Whether anything was taken in at this root, by this or an earlier run: then `bootstrap` is refused."""
-        return begun(self.checkpoint)
-
-    def bootstrap(self, history: History, *, offsets: Handover = None, deliver: bool = True) -> Manifest:
-        """Begin a new root with the state a batch DataFrame leads to; ``start`` then reads exactly what it had not.
-
-        Of several streams, ``history`` and ``offsets`` are by name or side; one without is read from its beginning.
-        Sources of files pass over its files; other ``offsets`` say where it ends, as ``{"topic":{"0":100}}``. Without
-        ``deliver`` no sink gets its panes. Raises `UsageError` where something does not fit, `ConflictError` where
-        files changed meanwhile: nothing is handed over then.
-        """
-        return bootstrap(self, history, offsets, deliver=deliver)
-
-    def start(self) -> DurableQuery:
-        """Take over the checkpoint, deliver what is outstanding, and start Spark's query.
-
-        Raises before anything runs: `UsageError` for a description that does not fit the stream or a drained
-        checkpoint, `IncompatibleError` for a checkpoint of another job, a changed configuration, or a Spark
-        checkpoint that does not belong to ours.
-        """
-        if not self.stream.isStreaming:
-            raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
-        graph = bind_graph(self.description, read_schemas(self.description, self.stream))
-        session = self.stream.sparkSession
-        spark_log = SparkLog(Objects(self.checkpoint))
-        if not spark_log.has_marker():
-            check_agreement(None, spark_log)
-        checkpoint = Checkpoint.open_or_create(self.checkpoint)
-        job = Job.begin(
-            graph,
-            checkpoint,
-            self.store,
-            partitions=self.partitions,
-            otherwise=max(1, session.sparkContext.defaultParallelism),
-            check=lambda head: _check_input(head, spark_log),
-            hook=self.hook,
-            policy=self.policy,
-        )
-        job.parallel = session.sparkContext.defaultParallelism
-        query = DurableQuery(session, job, spark_log, self.sink, self.tick / 1e6 if graph.clocked else None)
-        # Only what the job reads: nothing projected later reaches the source.
-        columns = [sf.col(f"`{name}`") for name in graph.columns]
-        query.begin(self.stream.select(*columns), self.trigger)
-        return query
 
 
 class DurableQuery:
@@ -388,13 +305,3 @@ class DurableQuery:
         if self._query is None:
             raise UsageError("the query has not started", code="not-started")
         return self._query
-
-
-def _check_input(head: Manifest | None, spark_log: SparkLog) -> None:
-    if head is not None and head.input is not None:
-        raise IncompatibleError(
-            "the standalone runner has been feeding this checkpoint: continue with it, or give a folder of its own",
-            code="other-runner",
-            id=head.id,
-        )
-    check_agreement(load_files(spark_log.objects, head.spark if head else None), spark_log)

@@ -22,6 +22,14 @@ EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 """By the worst kind of what was found."""
 
 
+ReadPercent = Annotated[
+    float,
+    typer.Option(
+        "--read-data", metavar="[PERCENT]", min=0, max=100, help="Read every byte, of all files or of so many."
+    ),
+]
+
+
 class ReadData(TyperCommand):
     """``--read-data`` alone means all files."""
 
@@ -45,12 +53,7 @@ def _is_number(text: str) -> bool:
 @verbs.command("verify", cls=ReadData, epilog="Example: tidemark verify /data/flights --read-data --spark-checkpoint")
 def verify_root(
     root: Root,
-    read_data: Annotated[
-        float,
-        typer.Option(
-            "--read-data", metavar="[PERCENT]", min=0, max=100, help="Read every byte, of all files or of so many."
-        ),
-    ] = 0.0,
+    read_data: ReadPercent = 0.0,
     spark: Annotated[bool, typer.Option("--spark-checkpoint", help="Whether Spark's own log agrees, too.")] = False,
     as_json: AsJson = False,
 ) -> None:

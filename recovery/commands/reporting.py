@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recovery.bars import bar
 from recovery.commands.app import AsJson, Root, verbs
-from recovery.commands.checking import ReadData
+from recovery.commands.checking import ReadData, ReadPercent
 from recovery.printing import emit, print_json
 from recovery.summary import size_text
 
@@ -26,12 +26,7 @@ def write(
         "report.html"
     ),
     last: Annotated[int, typer.Option("--last", min=1, help="Only the newest so many checkpoints.")] = 500,
-    read_data: Annotated[
-        float,
-        typer.Option(
-            "--read-data", metavar="[PERCENT]", min=0, max=100, help="Read every byte, of all files or of so many."
-        ),
-    ] = 0.0,
+    read_data: ReadPercent = 0.0,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: AsJson = False,
 ) -> None:

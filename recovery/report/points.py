@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from recovery.checkpoint import Checkpoint, Head
-from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState
+from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
 from recovery.summary import brief
 from statestore.errors import DataError, NotFoundError
-from statestore.files.segments import FileRef
 
 TAKEN = ("on_time", "future", "mildly_late")
 """Classes of events that are processed."""
@@ -109,11 +108,6 @@ def is_time(time_us: int | None) -> bool:
     return time_us is not None and _BEGINNING_US < time_us < END_OF_TIME_US
 
 
-def state_files(operator: OperatorState) -> list[FileRef]:
-    """All its state files, each once: partitions share some after a rescale."""
-    return list({(ref.root, ref.path): ref for partition in operator.partitions for ref in partition.files}.values())
-
-
 def _manifest(read: Callable[[], Head]) -> Manifest | None:
     try:
         return read().manifest
@@ -139,7 +133,7 @@ def _point(manifest: Manifest, before: Manifest | None, head: Manifest | None) -
         classes=_classes(manifest, facts["rejected"]),
         marks=marks,
         lags=lags,
-        sizes={name: sum(ref.bytes for ref in state_files(one)) for name, one in manifest.operators.items()},
+        sizes={name: sum(ref.bytes for ref in one.files) for name, one in manifest.operators.items()},
         abandoned=head is not None and head.abandons(manifest.id),
     )
 
@@ -150,9 +144,8 @@ def _written(manifest: Manifest, before: Manifest | None) -> int | None:
         return 0
     if before is None and manifest.id > 1:
         return None
-    known = {ref.path for one in before.operators.values() for ref in state_files(one)} if before else set()
-    files = [ref for one in manifest.operators.values() for ref in state_files(one)]
-    return sum(ref.bytes for ref in files if ref.path not in known and not ref.root)
+    known = {ref.path for ref in state_files(before)} if before else set()
+    return sum(ref.bytes for ref in state_files(manifest) if ref.path not in known and not ref.root)
 
 
 def _classes(manifest: Manifest, rejected: int) -> dict[str, int]:

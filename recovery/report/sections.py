@@ -10,7 +10,7 @@ from recovery.lease import running
 from recovery.manifest import Manifest
 from recovery.report import series
 from recovery.report.charts import Chart, Row, partition_bars, timeline
-from recovery.report.points import History, Point, is_time, state_files
+from recovery.report.points import History, Point, is_time
 from recovery.report.windows import Window, Windows
 from recovery.report.words import counted, skew_text, span_text
 from recovery.summary import partitions, progress, size_text, time_text
@@ -167,7 +167,7 @@ def _state_lead(head: Manifest | None) -> str:
         return "There is no state yet."
     parts = []
     for name, one in head.operators.items():
-        whole = size_text(sum(ref.bytes for ref in state_files(one)))
+        whole = size_text(sum(ref.bytes for ref in one.files))
         even = skew_text([row["bytes"] for row in partitions(one)])
         parts.append(f"{name}: {whole} on {counted(len(one.partitions), 'partition')} ({even})")
     return "; ".join(parts) + "."
