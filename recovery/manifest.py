@@ -216,18 +216,26 @@ class Version(msgspec.Struct):
     format: int
 
 
+# Made here, once: two threads that are the first to decode a type end the process.
+_FILE, _VERSION, _MANIFEST = (
+    msgspec.json.Decoder(_File),
+    msgspec.json.Decoder(Version),
+    msgspec.json.Decoder(Manifest),
+)
+
+
 def decode(data: bytes, path: str) -> tuple[Manifest, str]:
     """The manifest and its checksum. Raises `CorruptionError` or, for a newer format, `IncompatibleError`."""
     if len(data) > MANIFEST_BYTES:
         raise _damaged(path, f"more than {MANIFEST_BYTES} bytes")
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = _FILE.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
     if checksum(bytes(file.manifest)) != file.checksum:
         raise _damaged(path, "checksum does not match")
     try:
-        version = msgspec.json.decode(file.manifest, type=Version).format
+        version = _VERSION.decode(file.manifest).format
         if version != FORMAT:
             raise IncompatibleError(
                 "this manifest has another format: use the tidemark version that wrote it or a newer one",
@@ -236,7 +244,7 @@ def decode(data: bytes, path: str) -> tuple[Manifest, str]:
                 expected=FORMAT,
                 found=version,
             )
-        manifest = msgspec.json.decode(file.manifest, type=Manifest)
+        manifest = _MANIFEST.decode(file.manifest)
         check(manifest)
         return manifest, file.checksum
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:

@@ -147,6 +147,23 @@ def test_reading_ahead_keeps_order_and_raises_in_its_turn() -> None:
     assert told == [("numbers", done, 40) for done in range(41)]
 
 
+READER = """
+import sys
+from recovery.checkpoint import Checkpoint
+sys.setswitchinterval(1e-6)
+checkpoint = Checkpoint.open(sys.argv[1])
+print([read().manifest.id for _, read in checkpoint.loads(checkpoint.ids())])
+"""
+
+
+def test_threads_may_be_the_first_to_read_a_manifest(places: dict[str, str]) -> None:
+    for _ in range(8):  # msgspec builds what it knows of a type at the first decoding, guarded by nothing
+        done = subprocess.run(
+            [sys.executable, "-c", READER, places["ROOT"]], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, f"{list(range(1, 9))}\n")
+
+
 def test_no_more_is_read_ahead_than_was_said() -> None:
     begun: list[int] = []
     reading = ahead(begun.append, iter(range(10_000)))

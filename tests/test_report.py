@@ -175,12 +175,12 @@ def test_without_the_extra_the_error_names_it(root: Path, tmp_path: Path, monkey
 
 
 def test_only_the_last_checkpoints_are_read(root: Path) -> None:
-    checkpoint, seen = Checkpoint.open(root), []
-    whole = history(checkpoint, 100)
-    part = history(checkpoint, 3, lambda *progress: seen.append(progress))
+    seen: list[tuple[str, int, int]] = []
+    whole = history(Checkpoint.open(root), 100)
+    part = history(Checkpoint.open(root, lambda *told: seen.append(told)), 3)
     assert (part.older, whole.older) == (4, 0)
     assert part.points == whole.points[-3:]  # the one before is read too, for what was written since
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert seen == [("checkpoints", done, 4) for done in range(5)]
 
 
 def test_a_long_history_is_drawn_in_bars_of_several_checkpoints(root: Path) -> None:

@@ -19,7 +19,8 @@ HEAD = """# The command `tidemark`
 
 Reads checkpoints on any machine with the package: no Java, no Spark. No verb changes a checkpoint that is there;
 `rewind` and `repair` add one, and only when told to `--confirm`. All are safe while the job runs. Roots are folders
-or `s3://…`. Times are UTC.
+or `s3://…`. Times are UTC. On a terminal a bar on standard error shows how far a verb is that takes a while; many
+checkpoints and files are read several at once.
 
 Exit codes: 0 done, 2 wrong usage, 3 the checkpoint's data cannot be used, 4 not found, 5 any other error; `verify`
 has its own. Errors are one line on standard error, with a code explained in [ERRORS.md](ERRORS.md). Shell completion:
