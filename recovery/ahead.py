@@ -48,8 +48,9 @@ def ahead(
 def each(
     seen: Seen, what: str, act: Callable[[Item], Result], items: Sequence[Item]
 ) -> Iterator[tuple[Item, Callable[[], Result]]]:
-    """As `ahead`; ``seen`` is told of each item when the next is asked for."""
+    """As `ahead`; ``seen`` is told before the first is begun, and of each when the next is asked for."""
+    if items:
+        seen(what, 0, len(items))
     for done, pair in enumerate(ahead(act, items)):
-        seen(what, done, len(items))
         yield pair
-    seen(what, len(items), len(items))
+        seen(what, done + 1, len(items))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from recovery.ahead import each
 from recovery.checkpoint import Checkpoint, manifest_path, now_us
 from recovery.manifest import Manifest, files_of
 from recovery.outputs import Output
@@ -239,11 +240,10 @@ class _Sweep:
         planned, objects = self.planned(), self.checkpoint.objects
         newest = boundary_path(self.known.boundary.number)
         older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < newest]
-        paths = [*map(manifest_path, planned.checkpoints), *planned.files, *older]
-        for done, path in enumerate(paths):
-            self.checkpoint.seen("deleted", done, len(paths))
-            objects.delete(path)
-        self.checkpoint.seen("deleted", len(paths), len(paths))
+        manifests = [manifest_path(number) for number in planned.checkpoints]
+        for what, paths in (("manifests", manifests), ("files", planned.files), ("boundaries", older)):
+            for _, deleted in each(self.checkpoint.seen, what, objects.delete, paths):
+                deleted()
         for base, pin in self._unneeded():
             remove(base, pin.name)
         return planned
