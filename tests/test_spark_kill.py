@@ -68,14 +68,12 @@ def test_killed_between_segments_and_manifest(folder: Path, store: str) -> None:
     child.kill()
     assert written, "the segments of checkpoint 5 are there"
     assert Checkpoint.open(folder / "checkpoint").ids()[-1] == 4
-    child = start(folder, store)
     chance = random.Random(store)
     for _ in range(KILLS):
+        child = start(folder, store)
         child.wait_for(lambda event: event["event"] == "started")
         time.sleep(chance.uniform(0.0, 4.0))
         child.kill()
-        child = start(folder, store)
-    child.kill()
     finish(folder, store)
 
 

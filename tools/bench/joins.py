@@ -197,7 +197,7 @@ def _bids(chance: np.random.Generator, keys: int, rows: int, first: int, span: i
 def main() -> None:
     """Run one side."""
     side, folder = sys.argv[1], Path(sys.argv[2])
-    spark = local_session("bench", **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
+    spark = local_session("bench", sustained=True, **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
     left, right = (reader.parquet(str(folder / name)) for name in SIDES)
     print(json.dumps({"ours": ours, "spark": peer}[side](spark, left, right, folder)), flush=True)

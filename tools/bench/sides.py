@@ -106,7 +106,7 @@ def _panes(panes: DataFrame) -> dict[str, Any]:
 def main() -> None:
     """Run one side."""
     side, folder = sys.argv[1], Path(sys.argv[3])
-    spark = local_session("bench", **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
+    spark = local_session("bench", sustained=True, **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
     run = {"ours": ours, "spark": peer}[side]
     print(json.dumps(run(spark, stream.parquet(str(folder / "input")), folder)), flush=True)
