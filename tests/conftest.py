@@ -66,15 +66,30 @@ def forget() -> None:
 FIRST = (
     "test_spark_kill",
     "test_spark_jobs_killed",
-    "test_spark_job",
-    "test_contract",
     "test_conformance",
+    "test_contract",
     "test_general_twin",
-    "test_spark_general",
+    "test_collection",
+    "test_spark_bootstrap",
     "test_spark_progress",
+    "test_fork",
+    "test_spark_chains",
+    "test_spark_general",
+    "test_spark_job",
+    "test_join_operator_killed",
+    "test_operator_api_killed",
+    "test_standalone_killed",
     "test_weather",
+    "test_conformance_runner",
+    "test_hostile",
+    "test_parquet",
+    "test_recovery_mixed",
+    "test_merging_sessions",
+    "test_spark_keeping",
+    "test_stores",
+    "test_windows_twin",
 )
-"""Files that take minutes: begun last, one of them would run alone while the other processes have nothing to do."""
+"""The longest files: begun last, one of them would run alone while the other processes have nothing to do."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

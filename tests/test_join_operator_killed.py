@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -18,6 +19,21 @@ from tests.join_operator_messages import expected
 from tests.operator_messages import STORES
 
 ROOT = Path(__file__).parents[1]
+LONG = bool(os.environ.get("TIDEMARK_LONG"))
+MOMENTS = ("before-manifest", "after-manifest", "received")
+CASES = [("join", name, moment) for name in STORES for moment in MOMENTS]
+CASES += [("sessions", name, moment) for name in ("parquet", "rocksdb") for moment in MOMENTS]
+BOUNDED = [
+    ("join", "rocksdb", "before-manifest"),
+    ("join", "parquet", "after-manifest"),
+    ("join", "memory", "received"),
+    ("sessions", "parquet", "before-manifest"),
+    ("sessions", "rocksdb", "after-manifest"),
+    ("sessions", "parquet", "received"),
+]
+"""In CI each kind is killed at each moment, and each store has its turn; a join on every store is killed anywhere
+below, and a job on every store around the manifest in `tests.test_standalone_killed`.
+"""
 
 
 def child(folder: Path, name: StoreName, kind: str, *death: str) -> subprocess.Popen[str]:
@@ -37,10 +53,7 @@ def check_exact(folder: Path, kind: str) -> None:
     assert sorted(map(repr, (row for rows in taken.values() for row in rows))) == sorted(map(repr, wanted))
 
 
-@pytest.mark.parametrize("moment", ["before-manifest", "after-manifest", "received"])
-@pytest.mark.parametrize(
-    ("kind", "name"), [*(("join", name) for name in STORES), ("sessions", "parquet"), ("sessions", "rocksdb")]
-)
+@pytest.mark.parametrize(("kind", "name", "moment"), CASES if LONG else BOUNDED)
 def test_killed_at_a_moment(tmp_path: Path, kind: str, name: StoreName, moment: str) -> None:
     for death in (f"{moment}:5", f"{moment}:12"):
         process = child(tmp_path, name, kind, death)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import random
 import signal
 import subprocess
@@ -17,6 +19,12 @@ from tests.operator_child import JOB
 from tests.operator_messages import STORES, expected, stream
 
 ROOT = Path(__file__).parents[1]
+LONG = bool(os.environ.get("TIDEMARK_LONG"))
+MOMENTS = ("before-manifest", "after-manifest", "received")
+BOUNDED: list[tuple[StoreName, str]] = list(zip(("rocksdb", "parquet", "memory"), MOMENTS, strict=True))
+"""In CI each moment and each store has its turn; every store is killed anywhere below, and around the manifest in
+`tests.test_standalone_killed`.
+"""
 
 
 def child(folder: Path, name: StoreName, *death: str) -> subprocess.Popen[str]:
@@ -36,8 +44,7 @@ def check_exact(folder: Path) -> None:
     assert sorted(map(repr, (row for rows in taken.values() for row in rows))) == sorted(map(repr, wanted))
 
 
-@pytest.mark.parametrize("moment", ["before-manifest", "after-manifest", "received"])
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("name", "moment"), list(itertools.product(STORES, MOMENTS)) if LONG else BOUNDED)
 def test_killed_at_a_moment(tmp_path: Path, name: StoreName, moment: str) -> None:
     for death in (f"{moment}:6", f"{moment}:12"):
         process = child(tmp_path, name, death)
