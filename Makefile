@@ -21,7 +21,7 @@ demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
 test: $(VENV)/installed-dev
-	@echo "==> running the tests ($(JOBS) at a time, a quarter of an hour on two cores)"
+	@echo "==> running the tests ($(JOBS) at a time, some twenty minutes on two cores)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: $(VENV)/installed-dev
