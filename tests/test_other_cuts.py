@@ -86,6 +86,9 @@ class Root:
         self.panes: list[list[Row]] = []
         self.ledger: list[Row] = []
         """What the roots it was forked from have put out until then."""
+        self.once: set[tuple[int, int]] = set()
+        self.acted, self.again = Counter[str](), 0
+        """What was done, and how many batches had events that had come before, in another batch."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -124,6 +127,10 @@ class Root:
         held = Held(held.history, (*held.sizes, *(size for size in more if size)))
         self.runner(store, policy).run(self.batches(held), drain=drain)
         self.note(held)
+        bounds = [(part[0].id, part[-1].id) for part in self.cut(held)]
+        latest = max((last for _, last in self.once), default=-1)
+        self.again += sum(first <= latest and (first, last) not in self.once for first, last in bounds)
+        self.once.update(bounds)
 
     def note(self, held: Held) -> None:
         """What those checkpoints have that were made since; the newest, all of it."""
@@ -141,12 +148,15 @@ class Root:
             to = next(one for one in (*known[first:], *known[:first]) if self.whole(one))
             reset(self.checkpoint, to)
             self.note(self.has[to])
+            self.acted[step] += 1
         elif step == "forked":
             self.fork([one.id for one in self.checkpoint.history() if one.id in self.has], number)
+            self.acted[step] += 1
         elif step == "rescaled":
-            if self.checkpoint.read(self.checkpoint.ids()[-1]).manifest.partitions != 1 + number % 4:
-                rescale(self.root, 1 + number % 4)
-                self.note(self.held)
+            partitions = self.checkpoint.read(self.checkpoint.ids()[-1]).manifest.partitions
+            rescale(self.root, (partitions + number % 3) % 4 + 1)
+            self.note(self.held)
+            self.acted[step] += 1
         elif step == "changed":  # and back again where a rewind or fork goes to before it
             self.changed = True
         elif step == "fed":
@@ -154,10 +164,14 @@ class Root:
                 runner = self.runner(store)
                 runner.run(self.batches(self.held))
                 runner.feed_back()
+                self.acted[step] += runner.head.kind == "feed"
                 self.note(self.held)
-        elif self.damage(number):
+        else:
+            self.run(sizes, store)
+            self.damage(number)
             found = plan_repair(self.checkpoint).reset
             assert found is not None
+            self.acted[step] += 1
             if step == "repaired":
                 repair(self.checkpoint)
                 self.note(self.has[found.to])
@@ -178,16 +192,13 @@ class Root:
         self.has = {at: self.held}
         self.panes, self.ledger = panes, ledger
 
-    def damage(self, number: int) -> bool:
-        """To the newest manifest, or a state file that it is the first to name, if there is one to go back to."""
-        *_, before, head = [None, *self.checkpoint.history()]
-        if before is None or before.id not in self.has or before.input is None:
-            return False
+    def damage(self, number: int) -> None:
+        """To the newest manifest, or a state file that it is the first to name."""
+        *_, before, head = self.checkpoint.history()
         refs = [ref for one in head.operators.values() for part in one.partitions for ref in part.files]
         own = [ref.path for ref in refs if ref.path not in str(before)]
         path = self.root / (own[number % len(own)] if own and number % 3 else manifest_path(head.id))
         os.truncate(path, path.stat().st_size - 20)
-        return True
 
     def put_out(self, last: int | None = None) -> tuple[list[list[Row]], list[Row]]:
         """Panes by checkpoint, and the ledger but for what was fed back; with those of the roots before."""
@@ -334,7 +345,7 @@ def history(kind: Kind, chance: random.Random, path: Path, check: Callable[[Root
     """A job to which everything is done, in any order and place, to the end of its input; with a look after each."""
 
     def sizes() -> list[int]:
-        return [chance.randint(1, 12) for _ in range(chance.randint(1, 3))]
+        return [chance.randint(1, 7) for _ in range(chance.randint(1, 3))]
 
     root = Root(kind, stream(chance), path)
     if chance.random() < 0.5:
@@ -344,8 +355,14 @@ def history(kind: Kind, chance: random.Random, path: Path, check: Callable[[Root
         root.take(step, chance.randrange(100), sizes(), chance.choice(STORES))
         root.run(sizes(), chance.choice(STORES))
         check(root)
-    root.run([20] * 3, chance.choice(STORES), drain=True)
+    root.run([20] * 3, chance.choice(STORES))
     assert root.held.taken == len(root.events)
+    root.take("fed", 0, [], chance.choice(STORES))
+    check(root)
+    root.run([], chance.choice(STORES), drain=True)
+    assert set(root.acted) >= set(STEPS) - {"fed", "changed"}
+    assert root.again
+    assert root.acted["fed"] or not kind.feeds
     return root
 
 
