@@ -88,6 +88,23 @@ def test_an_empty_object_that_stands_for_a_folder_is_no_child(objects: Objects, 
     assert objects.names("m") == ["1"]
 
 
+def test_a_folder_moves_and_what_stands_for_folders_goes(objects: Objects, s3_root: str) -> None:  # noqa: F811
+    fs = connection(s3_root)
+    for name in ("m/", "m/a/", "m/b/"):  # as Hadoop's S3A makes them
+        fs.pipe_file(f"{s3_root}/{name}", b"")
+    for name in ("m/1", "m/a/2", "m/a/.hidden", "other"):
+        objects.put(name, name.encode())
+    objects.move("m", "kept/7")
+    assert (objects.names(""), objects.exists("m"), objects.names("m")) == (["kept", "other"], False, [])
+    assert fs.find(s3_root) == [
+        *(f"{s3_root.removeprefix('s3://')}/kept/7/{name}" for name in ("1", "a/.hidden", "a/2")),
+        f"{s3_root.removeprefix('s3://')}/other",
+    ]
+    assert objects.read("kept/7/a/2") == b"m/a/2"
+    objects.move("m", "kept/8")
+    assert objects.names("kept") == ["7"]
+
+
 def test_what_is_deleted_is_gone_here_too(objects: Objects, copies: Path) -> None:
     objects.put("a", b"data")
     objects.map("a")

@@ -153,18 +153,21 @@ class RemoteStorage:
         self._send(path, lambda fs: self._remove(fs, path))
 
     def move(self, folder: str, into: str) -> None:
-        """Copy what is below, then delete it."""
+        """Copy what is below, then delete it, with the empty objects that stand for folders: Hadoop leaves some."""
         full = self._full(folder)
         try:
             found = self._ask(folder, lambda fs: _fresh(fs).find(full))
         except NotFoundError:
             return
-        names = [str(entry)[len(full) + 1 :] for entry in found]
+        names = [str(entry)[len(full) + 1 :] for entry in found if not entry.endswith("/")]
         for name in names:
             old, new = self._full(f"{folder}/{name}"), self._full(f"{into}/{name}")
             self._send(f"{into}/{name}", partial(_copy, old=old, new=new))
         for name in names:
             self.delete(f"{folder}/{name}")
+        for entry in found:
+            if entry.endswith("/"):
+                self._send(folder, partial(_delete, key=entry))
 
     def locate(self, path: str) -> str:
         """The object's URL."""
@@ -310,6 +313,10 @@ def _canonical(url: str) -> str:
 
 def _copy(fs: Any, *, old: str, new: str) -> None:
     fs.cp_file(old, new)
+
+
+def _delete(fs: Any, *, key: str) -> None:
+    fs.rm_file(key)
 
 
 def _fresh(fs: Any) -> Any:
