@@ -66,6 +66,7 @@ def forget() -> None:
 FIRST = (
     "test_spark_kill",
     "test_spark_jobs_killed",
+    "test_spark_s3",
     "test_conformance",
     "test_contract",
     "test_general_twin",

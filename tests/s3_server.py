@@ -6,6 +6,7 @@ Import ``s3_endpoint`` and ``s3_root``, and for the proxy ``s3_front`` and ``s3_
 from __future__ import annotations
 
 import http.client
+import logging
 import socket
 import threading
 import urllib.request
@@ -45,6 +46,7 @@ def _one_at_a_time(act: Callable[..., Any]) -> Callable[..., Any]:
 def s3_endpoint() -> Iterator[str]:
     """The address of a server that lives as long as the session."""
     with mock.patch.object(S3Response, "put_object", _one_at_a_time(S3Response.put_object)):
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         host, port = server.get_host_and_port()

@@ -31,7 +31,7 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def output(root: Path, kind: str, operator: str | None = None) -> dict[int, list[tuple[object, ...]]]:
+def output(root: Path | str, kind: str, operator: str | None = None) -> dict[int, list[tuple[object, ...]]]:
     """Rows of the pane or ledger files that manifests name, per checkpoint with any, numbered from 0; the ledgers of
     one ``operator`` of a chain.
     """
@@ -39,7 +39,7 @@ def output(root: Path, kind: str, operator: str | None = None) -> dict[int, list
     found = []
     for one in checkpoint.outputs():
         refs = one.late_of(operator) if operator else getattr(one, kind)
-        tables = [pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs]
+        tables = [pq.read_table(pa.BufferReader(checkpoint.objects.map(ref.path))) for ref in refs]
         if tables:
             found.append(rows(pa.concat_tables(tables)))
     return dict(enumerate(found))

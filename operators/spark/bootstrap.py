@@ -29,9 +29,10 @@ from operators.sides import Sided
 from operators.spark.rounds import run_history
 from operators.spark.sides import all_sides, by_name
 from operators.spark.sources import FileStamps, Source, dropping, sources_of
+from operators.spark.storage import open_with
 from operators.spark.types import arrow_schema, read_schemas
 from operators.watermarks import INPUT
-from recovery.checkpoint import Checkpoint, now_us
+from recovery.checkpoint import now_us
 from recovery.forging import finish
 from recovery.manifest import Manifest
 from statestore.errors import UsageError
@@ -65,7 +66,7 @@ def bootstrap(job: SparkJob, history: History, offsets: Handover, *, deliver: bo
     stamps = FileStamps(job.stream.sparkSession)
     handed = _handed_over(job, streams, batches, _offsets(list(streams), offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
-    checkpoint = Checkpoint.open_or_create(job.checkpoint)
+    checkpoint = open_with(job.stream.sparkSession, job.checkpoint)
     begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
     with at_work(begun):
         round_ = begun.round(now_us())

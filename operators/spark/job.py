@@ -17,6 +17,7 @@ from operators.job import Hook, Job, no_hook
 from operators.runnable import Runnable
 from operators.spark.bootstrap import Handover, History, bootstrap
 from operators.spark.query import DurableQuery
+from operators.spark.storage import open_with
 from operators.spark.types import read_schemas
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest
@@ -80,7 +81,7 @@ class SparkJob:
         spark_log = SparkLog(Objects(self.checkpoint))
         if not spark_log.has_marker():
             check_agreement(None, spark_log)
-        checkpoint = Checkpoint.open_or_create(self.checkpoint)
+        checkpoint = open_with(session, self.checkpoint)
         job = self.begin(graph, checkpoint, lambda head: _check_input(head, spark_log))
         job.parallel = session.sparkContext.defaultParallelism
         query = DurableQuery(session, job, spark_log, self.sink, self.tick / 1e6 if graph.clocked else None)

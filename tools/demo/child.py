@@ -24,8 +24,20 @@ class Child:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, cwd=cwd
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+                cwd=cwd,
             )
+
+    def tell(self, *words: object) -> None:
+        """A line of JSON, for a child that reads such."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
 
     def events(self) -> Iterator[Event]:
         """Its events until it ends."""
@@ -49,12 +61,14 @@ class Child:
         self._close()
 
     def finish(self) -> None:
-        """Wait for the end. Raises `ChildFailedError` unless it ended well."""
+        """End its input and wait for the end. Raises `ChildFailedError` unless it ended well."""
         if self._close() != 0:
             raise ChildFailedError(self._log.read_text()[-4000:])
 
     def _close(self) -> int:
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._process.stdin.close()
         self._process.stdout.read()
         self._process.stdout.close()
         return self._process.wait()

@@ -1,0 +1,57 @@
+"""The checkpoint root as Spark reaches it: Hadoop's file systems write its own checkpoint, fsspec writes ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from recovery.checkpoint import MARKER, Checkpoint
+from recovery.spark_log import FOLDER
+from statestore.errors import UsageError
+from statestore.objects import Objects
+
+
+def open_with(session: SparkSession, root: str) -> Checkpoint:
+    """Open a root, or make it one, where Spark has the same storage as we have.
+
+    Raises `UsageError` (``spark-storage``) where Spark has no file system for it, before anything is written, and
+    (``spark-storage-differs``) where Spark does not find there what we have written.
+    """
+    path, system = _file_system(session, Objects(root).url(MARKER))
+    checkpoint = Checkpoint.open_or_create(root)
+    try:
+        seen, reason = system.exists(path), "nothing is there"
+    except Py4JJavaError as error:
+        seen, reason = False, _said(error)
+    if not seen:
+        raise UsageError(
+            "spark does not find the checkpoint root that this process has written: give both the same endpoint and "
+            "credentials (STORES.md, remote roots)",
+            code="spark-storage-differs",
+            url=checkpoint.objects.url(MARKER),
+            reason=reason,
+        )
+    return checkpoint
+
+
+def _file_system(session: SparkSession, url: str) -> tuple[Any, Any]:
+    java: Any = session._jvm
+    path = java.org.apache.hadoop.fs.Path(url)
+    settings = session._jsparkSession.sessionState().newHadoopConf()  # type: ignore[attr-defined]
+    try:
+        return path, path.getFileSystem(settings)
+    except Py4JJavaError as error:
+        raise UsageError(
+            f"spark has no file system for this root, and its own checkpoint ({FOLDER}/) lies there: for s3:// it "
+            "needs hadoop-aws (STORES.md, remote roots)",
+            code="spark-storage",
+            url=url,
+            reason=_said(error),
+        ) from None
+
+
+def _said(error: Py4JJavaError) -> str:
+    """Java's error in one line."""
+    return str(error.java_exception.toString()).splitlines()[0]
