@@ -126,12 +126,12 @@ def _print_plan(
     if as_json:
         print_json({"root": root, "streams": {name: asdict(one) for name, one in found.items()}, "done": False})
         return
-    from recovery.summary import time_text
+    from recovery.summary import counted, time_text
 
     table = pairs()
     table.add_row("would make", root)
     for name, one in found.items():
-        table.add_row(f"stream {name}", f"{one.files:,} files, {one.rows:,} rows")
+        table.add_row(f"stream {name}", f"{counted(one.files, 'file')}, {counted(one.rows, 'row')}")
         if one.first_us is not None:
             table.add_row("event times", f"{time_text(one.first_us)} to {time_text(one.last_us)}")
         table.add_row("columns", ", ".join(one.columns))

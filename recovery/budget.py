@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from recovery.manifest import Manifest, OperatorState, Restore
-from recovery.summary import size_text
+from recovery.summary import counted, size_text
 from statestore.restoring import Restored
 from statestore.store import RESTORE_BYTES_PER_S, StoreConfig
 
@@ -115,6 +115,6 @@ def sentence(one: Restore) -> str:
     """For a log and for people."""
     if one.store == "parquet":
         return "restored nothing in 0.0 s: the parquet store reads on demand"
-    files = "1 file" if one.files == 1 else f"{one.files:,} files"
-    what = f"{files}, {size_text(one.bytes)}, {one.rows:,} rows" if one.files else "nothing"
+    rows = counted(one.rows, "row")
+    what = f"{counted(one.files, 'file')}, {size_text(one.bytes)}, {rows}" if one.files else "nothing"
     return f"restored {what} in {one.seconds:.1f} s; predicted {one.predicted_s:.1f} s, budget {one.budget_s} s"

@@ -132,3 +132,8 @@ def partitions(operator: OperatorState) -> list[Row]:
         }
         for number, state in enumerate(operator.partitions)
     ]
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 file``, ``2 files``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

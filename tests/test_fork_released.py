@@ -49,7 +49,7 @@ def test_its_pin_goes_with_the_last_checkpoint_that_needs_it(root: Path, forked:
     assert collect(checkpoint, NEWEST).freed == ()
     assert read_pins(Objects(root)), "a pinned checkpoint of the fork reads its files"
     whole(forked)
-    CliRunner().invoke(app, ["unpin", str(forked), "still"])
+    assert CliRunner().invoke(app, ["unpin", str(forked), "still"]).exit_code == 0
     planned = plan_collection(checkpoint, NEWEST)
     assert planned.freed == (str(root),)
     assert read_pins(Objects(root)), "it was only a plan"

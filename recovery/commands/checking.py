@@ -15,7 +15,7 @@ from recovery.bars import bar
 from recovery.checkpoint import Checkpoint
 from recovery.commands.app import AsJson, Root, verbs
 from recovery.printing import emit, print_json
-from recovery.summary import size_text
+from recovery.summary import counted, size_text
 from recovery.verify import Finding, Report, verify
 
 EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
@@ -73,7 +73,7 @@ def verify_root(
 
 
 def _print(found: Report) -> None:
-    looked = f"{found.checkpoints:,} checkpoints, {found.files:,} files, {size_text(found.bytes)}"
+    looked = f"{counted(found.checkpoints, 'checkpoint')}, {counted(found.files, 'file')}, {size_text(found.bytes)}"
     if not found.findings:
         emit(Text(f"whole: {looked}"))
         return

@@ -16,7 +16,7 @@ from recovery.fork import fork
 from recovery.pins import pin, unpin
 from recovery.printing import emit, pairs, print_json
 from recovery.retention import Retention
-from recovery.summary import size_text
+from recovery.summary import counted, size_text
 from statestore.durations import span_us
 
 
@@ -38,7 +38,7 @@ def fork_checkpoint(
     table = pairs()
     table.add_row("forked", f"checkpoint {made.checkpoint_id} into {made.root}")
     table.add_row("job", made.job_id)
-    table.add_row("reads", f"{made.files:,} files, {size_text(made.bytes)}, where they are")
+    table.add_row("reads", f"{counted(made.files, 'file')}, {size_text(made.bytes)}, where they are")
     table.add_row("pin", f"{made.pin}, in {root}")
     emit(table)
 
@@ -115,10 +115,10 @@ def _print(found: Collected, as_json: bool, *, done: bool) -> None:
     count = len(found.checkpoints)
     table.add_row(
         "deleted" if done else "to delete",
-        f"{count:,} checkpoints, up to {found.boundary}" if count else "no checkpoint",
+        f"{counted(count, 'checkpoint')}, up to {found.boundary}" if count else "no checkpoint",
     )
-    table.add_row("", f"{len(found.files):,} files, {size_text(found.bytes)}")
-    table.add_row("kept" if done else "to keep", f"{found.kept:,} checkpoints" + _pinned(found))
+    table.add_row("", f"{counted(len(found.files), 'file')}, {size_text(found.bytes)}")
+    table.add_row("kept" if done else "to keep", counted(found.kept, "checkpoint") + _pinned(found))
     for what, gone in (("panes", found.panes_gone), ("ledgers", found.late_gone)):
         if gone:
             table.add_row("", f"no {what} of checkpoints up to {gone}")

@@ -22,6 +22,7 @@ from recovery.summary import (
     Row,
     age_text,
     brief,
+    counted,
     full,
     partitions,
     progress,
@@ -158,7 +159,7 @@ def _facts(manifest: Manifest, driver: Lease | None) -> Table:
     table.add_row("job", manifest.job_id)
     for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):
         for ref in refs:
-            table.add_row(label, f"{ref.path} ({ref.rows:,} rows)")
+            table.add_row(label, f"{ref.path} ({counted(ref.rows, 'row')})")
     return table
 
 

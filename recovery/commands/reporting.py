@@ -14,7 +14,7 @@ from recovery.bars import bar
 from recovery.commands.app import AsJson, Root, verbs
 from recovery.commands.checking import ReadData, ReadPercent
 from recovery.printing import emit, print_json
-from recovery.summary import size_text
+from recovery.summary import counted, size_text
 
 
 @verbs.command(
@@ -41,7 +41,7 @@ def write(
     if as_json:
         print_json(asdict(made))
     else:
-        count = f"{made.findings:,} findings" if made.findings else "no findings"
-        emit(Text(f"{made.output}: {made.checkpoints:,} checkpoints, {count}, {size_text(made.bytes)}"))
+        count = counted(made.findings, "finding") if made.findings else "no findings"
+        emit(Text(f"{made.output}: {counted(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}"))
     if show:
         webbrowser.open(output.resolve().as_uri())

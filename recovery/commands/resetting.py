@@ -18,6 +18,7 @@ from recovery.printing import emit, pairs, print_json, text
 from recovery.repair import plan_repair, plan_resync, repair, resync, text_of
 from recovery.reset import Reset
 from recovery.rewind import Replay, checkpoint_at, plan_replay, plan_rewind, rewind
+from recovery.summary import counted
 from statestore.errors import UsageError
 
 LISTED = 20
@@ -107,14 +108,14 @@ def _plan(done: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
     table.add_row("back to", f"checkpoint {replay.to}, made {replay.created} UTC")
     table.add_row("as checkpoint", f"{done.id}; abandoned: {text_of(done.abandoned)}")
     table.add_row("watermark", text(replay.watermark))
-    table.add_row("replayed", f"{replay.events:,} events of {replay.checkpoints:,} checkpoints")
+    table.add_row("replayed", f"{counted(replay.events, 'event')} of {counted(replay.checkpoints, 'checkpoint')}")
     if replay.unreadable:
         ids = ", ".join(map(str, replay.unreadable))
         table.add_row("", f"and those of checkpoints that cannot be read: {ids}")
     if replay.batches:
         table.add_row("input", f"{replay.batches:,} batches")
     for one in replay.sources:
-        files = "" if one.files is None else f" ({len(one.files):,} files)"
+        files = "" if one.files is None else f" ({counted(len(one.files), 'file')})"
         table.add_row(f"source {one.source}", Text(f"{one.begin or 'its beginning'} to {one.end}{files}"))
         if one.starting_offsets is not None:
             table.add_row("", Text(f"startingOffsets {one.starting_offsets}"))
@@ -123,5 +124,5 @@ def _plan(done: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
         had = ", which the sink has had" if shown.delivered else ""
         table.add_row(label, f"{shown.rows:,} of checkpoint {shown.checkpoint}{had}")
     if len(replay.panes) > LISTED:
-        table.add_row("", f"and of {len(replay.panes) - LISTED:,} more checkpoints; --json has all")
+        table.add_row("", f"and of {counted(len(replay.panes) - LISTED, 'more checkpoint')}; --json has all")
     return [table, Text("done", style="green") if confirmed else DRY]

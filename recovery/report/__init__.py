@@ -15,8 +15,8 @@ from recovery.report import sections
 from recovery.report.page import MARK, render
 from recovery.report.points import History, history, is_time
 from recovery.report.windows import Windows, windows_of
-from recovery.report.words import counted, span_text
-from recovery.summary import brief, size_text, time_text
+from recovery.report.words import span_text
+from recovery.summary import brief, counted, size_text, time_text
 from recovery.verify import Report, verify
 from statestore.errors import UsageError
 

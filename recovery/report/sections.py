@@ -12,8 +12,8 @@ from recovery.report import series
 from recovery.report.charts import Chart, Row, partition_bars, timeline
 from recovery.report.points import History, Point, is_time
 from recovery.report.windows import Window, Windows
-from recovery.report.words import counted, skew_text, span_text
-from recovery.summary import partitions, progress, size_text, time_text
+from recovery.report.words import skew_text, span_text
+from recovery.summary import counted, partitions, progress, size_text, time_text
 from recovery.verify import Report
 
 OPERATORS = 12
@@ -56,7 +56,7 @@ class Section:
 def checkpoints(history: History) -> Section:
     """Time, bytes and rows of checkpoints."""
     points = history.points
-    lead = f"{len(points):,} checkpoints"
+    lead = counted(len(points), "checkpoint")
     lead += f", {points[0].id:,} to {points[-1].id:,}" if points else ""
     lead += f"; {history.older:,} older ones were not looked at (--last)." if history.older else "."
     if abandoned := len(points) - len(history.counting):
@@ -259,9 +259,8 @@ def _shown_in(window: Window) -> str:
 
 def findings(report: Report) -> Section:
     """What verify found."""
-    looked = (
-        f"{report.checkpoints:,} checkpoints and {report.files:,} files ({size_text(report.bytes)}) were looked at."
-    )
+    what = f"{counted(report.checkpoints, 'checkpoint')} and {counted(report.files, 'file')}"
+    looked = f"{what} ({size_text(report.bytes)}) were looked at."
     if not report.findings:
         return Section("findings", "Findings", f"Nothing is wrong: {looked}")
     rows = [

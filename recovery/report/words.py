@@ -30,8 +30,3 @@ def skew_text(sizes: list[int]) -> str:
     ratio = largest * len(sizes) / total
     word = "even" if ratio < 1.5 else "uneven" if ratio < 3 else "skewed"
     return f"{word}: partition {sizes.index(largest)} has {ratio:.1f} times the mean"
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 file``, ``2 files``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
