@@ -146,6 +146,20 @@ def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tm
     assert sum(len(found) for _, found in seen) == sum(len(found) for found in output(root, "panes").values())
 
 
+def test_a_root_whose_name_is_a_pattern_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, sample(1, 80)[0])
+    root, seen = tmp_path / "a [1] {b,c} *?%20é", dict[int, int]()
+
+    def sink(panes: DataFrame, checkpoint_id: int) -> None:
+        seen[checkpoint_id] = panes.count()
+
+    for _ in range(2):
+        query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
+        query.process_all_available()
+        query.stop()
+    assert list(seen.values()) == [len(found) for found in output(root, "panes").values()] != []
+
+
 @pytest.fixture
 def running(spark: SparkSession, tmp_path: Path) -> Iterator[object]:
     write(tmp_path / "input", 0, batch([(1, "a", 1)]))

@@ -40,6 +40,9 @@ from recovery.spark_log import (
 from statestore.errors import TidemarkError, UsageError
 from statestore.files.segments import read_verified
 
+_LITERAL = {ord(one): f"\\{one}" for one in "{}[]*?\\"}
+"""Spark takes a path with one of these for a pattern, unless it is escaped."""
+
 
 class StoppingError(TidemarkError):
     """Raised inside Spark's query to end it between two batches; never seen by users."""
@@ -280,7 +283,7 @@ class DurableQuery:
         objects = self._job.checkpoint.objects
         for ref in output.panes:
             read_verified(objects, ref)
-        paths = [objects.url(ref.path) for ref in output.panes]
+        paths = [objects.url(ref.path).translate(_LITERAL) for ref in output.panes]
         self._sink(self._session.read.parquet(*paths), output.id)
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
