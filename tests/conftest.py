@@ -67,6 +67,7 @@ FIRST = (
     "test_spark_kill",
     "test_spark_jobs_killed",
     "test_spark_s3",
+    "test_spark_kafka",
     "test_conformance",
     "test_contract",
     "test_general_twin",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +22,13 @@ from recovery.checkpoint import Checkpoint
 from recovery.verify import verify
 from statestore.errors import UsageError
 from statestore.objects import Objects
+from tests.driver import Driver
 from tests.s3_job_child import EXCLUDES, PACKAGES
 from tests.s3_server import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
 from tests.spark_inputs import job, sample
 from tests.test_cli import ROOT, tidemark
 from tests.test_spark_job import output, stream
-from tools.demo.child import Child, ChildFailedError
+from tools.demo.child import ChildFailedError
 
 pytestmark = pytest.mark.spark
 TABLES = sample(4, 80)
@@ -75,47 +75,6 @@ class Bucket:
         return [key for key, body in everything.items() if text.encode() in body.read()]
 
 
-class Driver:
-    """The process in which Spark runs; after it was killed, the next one."""
-
-    def __init__(self, folder: Path, bucket: Bucket) -> None:
-        self.log = folder / "driver.log"
-        self._command = [sys.executable, "-m", "tests.s3_job_child", bucket.url("input", "s3a")]
-        self._jars = ""
-        self._begin()
-
-    def _begin(self) -> None:
-        self._child = Child([*self._command, self._jars], self.log, cwd=ROOT)
-        self._jars = self._child.wait_for(lambda event: event["event"] == "ready")["jars"]
-
-    def told(self, *words: object, until: str) -> dict[str, Any]:
-        """What it says when it has done it, with the checkpoints that a sink got meanwhile."""
-        delivered: dict[int, int] = {}
-
-        def see(event: dict[str, Any]) -> None:
-            if event["event"] == "delivered":
-                delivered[event["checkpoint"]] = event["rows"]
-
-        self._child.tell(*words)
-        return self._child.wait_for(lambda event: event["event"] in (until, "refused"), see) | {"sink": delivered}
-
-    def start(self, root: str, *pause: str) -> dict[str, Any]:
-        return self.told("start", root, *pause, until="started")
-
-    def goes_on(self, root: str) -> dict[str, Any]:
-        """To the end of the input and of time."""
-        assert self.start(root)["event"] == "started"
-        self.told("settle", until="settled")
-        return self.told("drain", until="stopped")
-
-    def kill(self) -> None:
-        self._child.kill()
-        self._begin()
-
-    def finish(self) -> None:
-        self._child.finish()
-
-
 @pytest.fixture(scope="module")
 def bucket(s3_endpoint: str) -> Iterator[Bucket]:  # noqa: F811
     with pytest.MonkeyPatch.context() as patch:
@@ -129,7 +88,7 @@ def driver(bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """With ``before`` in the bucket: a job that has read three of its four files."""
     bucket.put_input(0, BEFORE)
     try:
-        driver = Driver(tmp_path_factory.mktemp("driver"), bucket)
+        driver = Driver(tmp_path_factory.mktemp("driver"), "tests.s3_job_child", bucket.url("input", "s3a"))
     except ChildFailedError as error:
         if "resolveMavenCoordinates" not in str(error) or os.environ.get("CI"):
             raise
