@@ -95,7 +95,9 @@ def fetched(coordinates: Sequence[str], folder: Path) -> list[str]:
         raise UnavailableError("Maven Central did not answer in three minutes") from error
     paths = found.read_text().strip().split(os.pathsep) if found.exists() else []
     if done.returncode != 0 or len(paths) != len(coordinates):
-        raise UnavailableError((done.stdout + done.stderr)[-2000:])
+        said = done.stdout + done.stderr
+        missing = [line.strip(": \t") for line in said.splitlines() if line.endswith(": not found")]
+        raise UnavailableError(", ".join(missing) or said[-2000:])
     return paths
 
 
