@@ -34,11 +34,17 @@ def batch(events: list[Event], first_id: int = 0) -> pa.Table:
 
 
 def write(folder: Path, number: int, table: pa.Table) -> None:
-    """Batch ``number`` as a file; modification times give Spark the order."""
+    """Batch ``number`` as a file; modification times give Spark the order.
+
+    A query that runs sees it whole and with its time, or not at all: of one with the time of now Spark would remember
+    that, and pass over the next ones as far too old.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{number:04d}.parquet"
-    pq.write_table(table, path)
-    os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+    hidden = folder / f".{path.name}"
+    pq.write_table(table, hidden)
+    os.utime(hidden, (1_000_000_000 + number, 1_000_000_000 + number))
+    hidden.rename(path)
 
 
 def sample(batches: int, rows: int, seed: int = 7) -> list[pa.Table]:
