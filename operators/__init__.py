@@ -5,8 +5,9 @@ Names are loaded when they are asked for, so that the command line starts fast.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from statestore import lazily
 
 if TYPE_CHECKING:
     from operators.aggregates import accumulate as accumulate
@@ -88,114 +89,106 @@ if TYPE_CHECKING:
     from statestore.store import Parquet as Parquet
     from statestore.store import RocksDB as RocksDB
 
-_NAMES = {
-    "operators.aggregates": (
-        "accumulate",
-        "apply_rows",
-        "arg_max",
-        "arg_min",
-        "count",
-        "count_by_value",
-        "count_distinct",
-        "count_distinct_approx",
-        "earliest",
-        "first",
-        "last",
-        "latest",
-        "list_",
-        "max_",
-        "mean",
-        "median",
-        "min_",
-        "quantile",
-        "set_",
-        "sorted_list",
-        "stddev",
-        "sum_",
-        "top_n",
-        "variance",
-    ),
-    "operators.chains": (
-        "Chain",
-        "chain",
-    ),
-    "operators.dedup.description": (
-        "Deduplicated",
-        "deduplicated",
-    ),
-    "operators.description": (
-        "ACCUMULATING",
-        "DISCARDING",
-        "RETRACTING",
-        "Windowed",
-        "windowed",
-    ),
-    "operators.joins": (
-        "Joined",
-        "every",
-        "join",
-        "keep",
-    ),
-    "operators.merging.accumulation": ("merge_accumulate",),
-    # By the modules that define them: one beside them has the name of a function.
-    "operators.merging.description": ("Merged", "SessionJoined", "Unioned", "merge", "session_join", "union"),
-    "operators.progress": (
-        "advance_time",
-        "generation",
-    ),
-    "operators.progress.buffered": ("BufferProgress",),
-    "operators.progress.generators": (
-        "IngestionTime",
-        "Punctuation",
-        "fixed",
-        "max_event_time",
-    ),
-    "operators.querying": (
-        "Query",
-        "query",
-    ),
-    "operators.triggers": (
-        "after_count",
-        "after_processing_time",
-        "after_watermark",
-        "all_of",
-        "any_of",
-        "each_batch",
-        "every_element",
-        "every_event_time",
-        "every_processing_time",
-        "or_finally",
-        "repeatedly",
-    ),
-    "operators.window_operator": (
-        "JoinOperator",
-        "Refused",
-        "WindowOperator",
-        "run_operator",
-    ),
-    "operators.windows": (
-        "count_window",
-        "global_window",
-        "session",
-        "sliding",
-        "tumbling",
-    ),
-    "recovery.policy": ("Policy",),
-    "statestore.messages.tables": ("Retention",),
-    "statestore.store": (
-        "Memory",
-        "Parquet",
-        "RocksDB",
-    ),
-}
-_MODULE = {name: module for module, names in _NAMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_MODULE)
+__getattr__, __dir__ = lazily.names(
+    __name__,
+    {
+        "operators.aggregates": (
+            "accumulate",
+            "apply_rows",
+            "arg_max",
+            "arg_min",
+            "count",
+            "count_by_value",
+            "count_distinct",
+            "count_distinct_approx",
+            "earliest",
+            "first",
+            "last",
+            "latest",
+            "list_",
+            "max_",
+            "mean",
+            "median",
+            "min_",
+            "quantile",
+            "set_",
+            "sorted_list",
+            "stddev",
+            "sum_",
+            "top_n",
+            "variance",
+        ),
+        "operators.chains": (
+            "Chain",
+            "chain",
+        ),
+        "operators.dedup.description": (
+            "Deduplicated",
+            "deduplicated",
+        ),
+        "operators.description": (
+            "ACCUMULATING",
+            "DISCARDING",
+            "RETRACTING",
+            "Windowed",
+            "windowed",
+        ),
+        "operators.joins": (
+            "Joined",
+            "every",
+            "join",
+            "keep",
+        ),
+        "operators.merging.accumulation": ("merge_accumulate",),
+        # By the modules that define them: one beside them has the name of a function.
+        "operators.merging.description": ("Merged", "SessionJoined", "Unioned", "merge", "session_join", "union"),
+        "operators.progress": (
+            "advance_time",
+            "generation",
+        ),
+        "operators.progress.buffered": ("BufferProgress",),
+        "operators.progress.generators": (
+            "IngestionTime",
+            "Punctuation",
+            "fixed",
+            "max_event_time",
+        ),
+        "operators.querying": (
+            "Query",
+            "query",
+        ),
+        "operators.triggers": (
+            "after_count",
+            "after_processing_time",
+            "after_watermark",
+            "all_of",
+            "any_of",
+            "each_batch",
+            "every_element",
+            "every_event_time",
+            "every_processing_time",
+            "or_finally",
+            "repeatedly",
+        ),
+        "operators.window_operator": (
+            "JoinOperator",
+            "Refused",
+            "WindowOperator",
+            "run_operator",
+        ),
+        "operators.windows": (
+            "count_window",
+            "global_window",
+            "session",
+            "sliding",
+            "tumbling",
+        ),
+        "recovery.policy": ("Policy",),
+        "statestore.messages.tables": ("Retention",),
+        "statestore.store": (
+            "Memory",
+            "Parquet",
+            "RocksDB",
+        ),
+    },
+)

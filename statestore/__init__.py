@@ -5,8 +5,9 @@ Names are loaded when they are asked for, so that the command line starts fast.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from statestore import lazily
 
 if TYPE_CHECKING:
     from statestore.changes import Applied as Applied
@@ -39,36 +40,28 @@ if TYPE_CHECKING:
     from statestore.tables import Group as Group
     from statestore.tables import TableSpec as TableSpec
 
-_NAMES = {
-    "changes": ("Applied", "ChangeSet", "Lookup", "Ranges", "TableChanges"),
-    "combiners": ("register_combiner",),
-    "errors": (
-        "ConflictError",
-        "CorruptionError",
-        "DataError",
-        "FencedError",
-        "IncompatibleError",
-        "InvariantError",
-        "LimitError",
-        "NotFoundError",
-        "TidemarkError",
-        "UnavailableError",
-        "UsageError",
-    ),
-    "memory": ("MemoryStore",),
-    "objects": ("Objects",),
-    "parquet": ("ParquetStore",),
-    "store": ("Memory", "Parquet", "RocksDB", "StateStore", "StateView", "StoreConfig"),
-    "tables": ("Column", "Group", "TableSpec"),
-}
-_MODULE = {name: module for module, names in _NAMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"statestore.{_MODULE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_MODULE)
+__getattr__, __dir__ = lazily.names(
+    __name__,
+    {
+        "statestore.changes": ("Applied", "ChangeSet", "Lookup", "Ranges", "TableChanges"),
+        "statestore.combiners": ("register_combiner",),
+        "statestore.errors": (
+            "ConflictError",
+            "CorruptionError",
+            "DataError",
+            "FencedError",
+            "IncompatibleError",
+            "InvariantError",
+            "LimitError",
+            "NotFoundError",
+            "TidemarkError",
+            "UnavailableError",
+            "UsageError",
+        ),
+        "statestore.memory": ("MemoryStore",),
+        "statestore.objects": ("Objects",),
+        "statestore.parquet": ("ParquetStore",),
+        "statestore.store": ("Memory", "Parquet", "RocksDB", "StateStore", "StateView", "StoreConfig"),
+        "statestore.tables": ("Column", "Group", "TableSpec"),
+    },
+)

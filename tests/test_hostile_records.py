@@ -19,8 +19,8 @@ from recovery.pins import pin
 from recovery.records import boundary_path, pin_path
 from recovery.retention import Retention
 from statestore.checksums import checksum
-from tests.conftest import SCRATCH, forget
-from tests.test_hostile import POOL, answers, changed, listing, places, put
+from tests.conftest import SCRATCH
+from tests.test_hostile import POOL, answers, changed, manifest_of, places, put, untouched
 from tests.test_standalone import STREAM, example
 
 VERBS = [
@@ -61,39 +61,23 @@ def sealed(body: bytes) -> bytes:
 @given(data=st.data())
 def test_records_that_lie(root: Path, data: st.DataObject) -> None:
     path = root / data.draw(st.sampled_from([BOUNDARY, PIN]))
-    before = path.read_bytes()
-    tree = json.loads(before)["record"]
+    tree = json.loads(path.read_bytes())["record"]
     for _ in range(data.draw(st.integers(1, 2))):
         place = data.draw(st.sampled_from(list(places(tree))))
         tree = changed(tree, place, data.draw(st.sampled_from(POOL)), data.draw(st.sampled_from(["put", "drop"])))
-    try:
-        path.write_bytes(sealed(json.dumps(tree).encode()))
-        was = listing(root)
-        answers(root, data.draw(SOME))
-        assert listing(root) == was
-    finally:
-        path.write_bytes(before)
-        forget()
+    assert untouched(root, path, sealed(json.dumps(tree).encode()), data.draw(SOME))
 
 
 @settings(max_examples=settings.default.max_examples // 2)
 @given(data=st.data())
 def test_manifests_that_lie_to_other_verbs(root: Path, data: st.DataObject) -> None:
     path = root / manifest_path(Checkpoint.open(root).ids()[-1])
-    before = path.read_bytes()
-    tree = json.loads(before)["manifest"]
+    tree = json.loads(path.read_bytes())["manifest"]
     place = data.draw(st.sampled_from(list(places(tree))))
     tree = changed(
         tree, place, data.draw(st.sampled_from(POOL)), data.draw(st.sampled_from(["put", "drop", "repeat"]))
     )
-    try:
-        put(root, int(path.stem), json.dumps(tree).encode())
-        was = listing(root)
-        answers(root, data.draw(SOME))
-        assert listing(root) == was
-    finally:
-        path.write_bytes(before)
-        forget()
+    assert untouched(root, path, manifest_of(json.dumps(tree).encode()), data.draw(SOME))
 
 
 @pytest.mark.parametrize("name", [BOUNDARY, PIN])

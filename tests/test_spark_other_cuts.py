@@ -83,8 +83,10 @@ def goes_on(
     name: str,
     begun: Sequence[list[int]] = (),
     policy: Policy | None = None,
-) -> None:
-    """Over the rest of the files, three a batch; ``begun`` are the batches of the root it was forked from."""
+) -> int:
+    """Over the rest of the files, three a batch, all checked; how many events it has had in the end. ``begun`` are
+    the batches of the root it was forked from.
+    """
     for drain in (False, True):
         run(spark, made, root.root, name, 3, policy, drain=drain)
         cut = [*begun, *batches(root.root)]
@@ -96,6 +98,9 @@ def goes_on(
     assert one_by_one != judged(KINDS[name], root.cut(root.held))[1]
     found = tidemark("verify", root.root, "--read-data", 100, "--spark-checkpoint")
     assert (found.returncode, found.stderr) == (0, "")
+    head = Checkpoint.open(root.root).head()
+    assert head is not None
+    return head.manifest.totals["events"]
 
 
 def of_batch(root: Path, batch_id: int) -> int:
@@ -130,7 +135,7 @@ def test_it_takes_the_rest_in_other_batches(
     name = KIND[act.__name__]
     root = shutil.copytree(made / name, tmp_path / "root")
     act(root)
-    goes_on(spark, made, job(root, name), name)
+    assert goes_on(spark, made, job(root, name), name) == len(EVENTS)
 
 
 def test_a_start_that_falls_back_takes_the_rest_in_other_batches(
@@ -139,7 +144,8 @@ def test_a_start_that_falls_back_takes_the_rest_in_other_batches(
     root = shutil.copytree(made / "triggered", tmp_path / "root")
     path = root / manifest_path(Checkpoint.open(root).ids()[-1])
     os.truncate(path, path.stat().st_size // 2)
-    goes_on(spark, made, job(root, "triggered"), "triggered", policy=Policy(damaged="reset"))
+    policy = Policy(damaged="reset")
+    assert goes_on(spark, made, job(root, "triggered"), "triggered", policy=policy) == len(EVENTS)
 
 
 def test_a_fork_takes_the_rest_in_other_batches(spark: SparkSession, made: Path, tmp_path: Path) -> None:
@@ -150,4 +156,4 @@ def test_a_fork_takes_the_rest_in_other_batches(spark: SparkSession, made: Path,
     assert (done.returncode, done.stderr) == (0, "")
     forked = job(tmp_path / "fork", name)
     forked.panes, forked.ledger = first.put_out(at)
-    goes_on(spark, made, forked, name, batches(made / name, at))
+    assert goes_on(spark, made, forked, name, batches(made / name, at)) == len(EVENTS)
