@@ -35,6 +35,10 @@ class _Meta(msgspec.Struct, frozen=True):
     sweeps: dict[str, Sweep] = {}
 
 
+# Made here, once: two threads that are the first to decode a type end the process.
+_DECODER = msgspec.json.Decoder(_Meta)
+
+
 class RocksStore:
     """State tables of one partition in one RocksDB folder. One read-write opener at a time."""
 
@@ -145,7 +149,7 @@ class RocksStore:
         """What the folder knows about itself. Raises `CorruptionError` when it is not for these tables."""
         stored = self._database.get(_META)
         try:
-            meta = _Meta(tables) if stored is None else msgspec.json.decode(stored, type=_Meta)
+            meta = _Meta(tables) if stored is None else _DECODER.decode(stored)
         except msgspec.MsgspecError as error:
             raise self._database.faults.damaged(error) from None
         if bytes(meta.tables) != bytes(tables):

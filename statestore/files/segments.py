@@ -215,9 +215,13 @@ def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, byte
     return spec if table == spec else table
 
 
+# Made here, once: two threads that are the first to decode a type end the process.
+_TABLE = msgspec.json.Decoder(TableSpec)
+
+
 def _described(text: str) -> TableSpec | None:
     try:
-        return msgspec.json.decode(text, type=TableSpec)
+        return _TABLE.decode(text)
     except (msgspec.DecodeError, RecursionError, UsageError):
         return None
 
