@@ -42,7 +42,9 @@ def ahead(
         while begun:
             yield begun.popleft()
     finally:
-        pool.shutdown(cancel_futures=True)
+        # Without waiting: the garbage collector may close this inside the start of a thread, whose locks a join
+        # takes.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def each(

@@ -7,9 +7,9 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -74,7 +74,7 @@ def on_terminal(
     ) as process:
         os.close(theirs)
         drawn: list[bytes] = []
-        reader = Thread(target=lambda: drawn.extend(_read(ours)))
+        reader = threading.Thread(target=lambda: drawn.extend(_read(ours)))
         reader.start()
         printed = process.stdout.read().decode() if process.stdout is not None else ""
         process.wait()
@@ -172,3 +172,17 @@ def test_no_more_is_read_ahead_than_was_said() -> None:
     reading.close()
     assert sorted(begun) == list(range(len(begun)))
     assert 5 <= len(begun) <= 5 + AT_ONCE
+
+
+DROPPED = """
+import threading
+from recovery.ahead import ahead
+reading = ahead(len, ["x"] * 100)
+next(reading)
+with getattr(threading, "_shutdown_locks_lock", threading.Lock()):  # held while a thread starts
+    del reading
+"""
+
+
+def test_what_was_read_ahead_may_be_dropped_while_a_thread_starts() -> None:
+    subprocess.run([sys.executable, "-c", DROPPED], cwd=ROOT, timeout=60, check=True)
