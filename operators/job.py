@@ -36,7 +36,9 @@ from recovery.manifest import (
 from recovery.policy import Policy
 from recovery.repair import opened
 from recovery.rescale import check_partitions
+from recovery.visibility import Written, check_visible
 from statestore.errors import CorruptionError, UsageError, invariant
+from statestore.objects import Objects
 from statestore.store import StoreConfig
 from statestore.tables import TableSpec
 
@@ -206,7 +208,8 @@ class Job:
     ) -> Manifest:
         """Publish the next checkpoint; with ``fed``, as one that took the whole ledger so far.
 
-        Raises `FencedError` or `ConflictError`; nothing was published then.
+        Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) where a file that another process
+        has written is not here; nothing was published then.
         """
         head = self.head
         answers = {
@@ -215,6 +218,7 @@ class Job:
         }
         for name, own in answers.items():
             _check_results(name, head.operators[name], own)
+            _check_written(self.checkpoint.objects, head.operators[name], own)
         self._hook("before-manifest", head.id + 1)
         operators = {name: _moved(head.operators[name], own) for name, own in answers.items()}
         ordered = [one for own in answers.values() for one in own]
@@ -276,6 +280,12 @@ def _check_results(name: str, operator: OperatorState, results: Sequence[Partiti
             part=part,
             values=values,
         )
+
+
+def _check_written(objects: Objects, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
+    """What other processes have written is here too; of its own files this process knows."""
+    pairs = [(one, operator.partitions[one.partition]) for one in results if one.host]
+    check_visible(objects, [Written(one.host, ref) for one, base in pairs for ref in one.written(base)])
 
 
 def _moved(operator: OperatorState, results: Sequence[PartitionResult]) -> OperatorState:

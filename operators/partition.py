@@ -72,7 +72,9 @@ class Round:
 
 
 class PartitionResult(msgspec.Struct, frozen=True):
-    """What one partition wrote and saw; the driver puts these into a manifest."""
+    """What one partition wrote and saw; the driver puts these into a manifest. ``host`` is where it ran, empty in the
+    driver's own process.
+    """
 
     operator: str
     partition: int
@@ -87,6 +89,12 @@ class PartitionResult(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
     origins: tuple[str, ...] = ()
     restored: Restored = Restored()
+    host: str = ""
+
+    def written(self, base: PartitionState) -> tuple[FileRef, ...]:
+        """The files that are new: those that ``base`` does not name."""
+        known = {ref.path for ref in base.files}
+        return (*(ref for ref in self.state.files if ref.path not in known), *self.panes, *self.late)
 
 
 def run_partition(

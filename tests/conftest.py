@@ -90,6 +90,7 @@ FIRST = (
     "test_spark_keeping",
     "test_stores",
     "test_windows_twin",
+    "test_visibility",
 )
 """The longest files: begun last, one of them would run alone while the other processes have nothing to do."""
 

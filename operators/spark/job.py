@@ -17,6 +17,7 @@ from operators.job import Hook, Job, no_hook
 from operators.runnable import Runnable
 from operators.spark.bootstrap import Handover, History, bootstrap
 from operators.spark.query import DurableQuery
+from operators.spark.sharing import check_shared
 from operators.spark.storage import open_with
 from operators.spark.types import read_schemas
 from recovery.checkpoint import Checkpoint
@@ -91,7 +92,8 @@ class SparkJob:
         return query
 
     def begin(self, graph: Graph, checkpoint: Checkpoint, check: Callable[[Manifest | None], None]) -> Job:
-        """Take over the checkpoint. See `Job.begin`."""
+        """Take over the checkpoint, once all executors have shown that they share its root. See `Job.begin`."""
+        check_shared(self.stream.sparkSession, checkpoint)
         return Job.begin(
             graph,
             checkpoint,

@@ -10,6 +10,7 @@ in any order and a task may run twice or as a zombie: nothing here publishes.
 from __future__ import annotations
 
 import gc
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -115,8 +116,9 @@ def _level(
     except TidemarkError as error:
         yield _answer_row(partition, Answer(failure=_failure(error)))
         return
+    host = socket.gethostname()
     for result in results:
-        yield _answer_row(partition, Answer(result))
+        yield _answer_row(partition, Answer(msgspec.structs.replace(result, host=host)))
     yield from exchange_rows(going)
 
 
