@@ -37,6 +37,7 @@ from recovery.policy import Policy
 from recovery.repair import opened
 from recovery.rescale import check_partitions
 from recovery.visibility import Written, check_visible
+from statestore.combiners import registrations
 from statestore.errors import CorruptionError, UsageError, invariant
 from statestore.objects import Objects
 from statestore.store import StoreConfig
@@ -182,6 +183,7 @@ class Job:
                 origins=self.head.operators[name].origins,
                 feeding=feeding,
                 shows=plan is self.graph.output,
+                combiners=registrations(self.tables(name)),
             )
             for name, plan in self.graph.plans.items()
         }

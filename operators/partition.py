@@ -19,6 +19,7 @@ from operators.plan import Intake, Plan
 from operators.transition import Moments
 from operators.watermarks import Progress, mark_of
 from statestore.checksums import checksum
+from statestore.combiners import Registration
 from statestore.errors import CorruptionError
 from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
@@ -37,7 +38,8 @@ WORTH_TELLING_S = 1.0
 @dataclass(frozen=True)
 class Round:
     """What the driver tells every partition of an operator for one checkpoint. ``tables``: those of its plan, as
-    files know their columns; ``shows``: its panes are the job's.
+    files know their columns; ``shows``: its panes are the job's; ``combiners``: those of the driver, which a worker
+    knows once it has read this.
     """
 
     root: str
@@ -54,6 +56,7 @@ class Round:
     bases: tuple[str, ...] = ()
     feeding: bool = False
     shows: bool = True
+    combiners: tuple[Registration, ...] = ()
 
     @property
     def before_us(self) -> int | None:

@@ -6,9 +6,9 @@ they were applied, so it need not be commutative. Null is the identity of every 
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,14 @@ import pyarrow.compute as pc
 
 from statestore.errors import IncompatibleError, UsageError, invariant
 from statestore.lists import ordered, union
-from statestore.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS
+from statestore.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, TableSpec
 
 Starts = npt.NDArray[np.int64]
 GroupFunction = Callable[[pa.Table, Starts], pa.Table]
 """Takes the group's columns, rows of a key side by side, and where each key's rows start; gives one row a key."""
+
+ENTRY_POINTS = "tidemark.combiners"
+"""The group of entry points by which packages offer combiners; the name of one is that of the combiner."""
 
 _registered: dict[tuple[str, int], GroupFunction] = {}
 
@@ -31,8 +34,10 @@ _F = TypeVar("_F", bound=GroupFunction)
 def register_combiner(name: str, version: int = 1) -> Callable[[_F], _F]:
     """Decorator: make a function a combiner under ``name`` and ``version``, for `Group`.
 
-    Name it ``module:function`` and every process finds it by itself; any other name must be registered before a
-    table that uses it is opened, also in Spark's workers. Raises `UsageError` for a name that is taken.
+    A table names it by that, and no table says where it is: it must be registered before one is folded. A Spark job
+    takes its combiners along to the workers. Other processes import the module that registers it, or find it by an
+    entry point of the group ``tidemark.combiners`` of an installed package, whose name is ``name``.
+    Raises `UsageError` for a name that is taken.
     """
     if name in GROUP_COMBINERS or name in COLUMN_COMBINERS:
         raise UsageError("this combiner is built in: choose another name", code="combiner-name", name=name)
@@ -48,23 +53,58 @@ def register_combiner(name: str, version: int = 1) -> Callable[[_F], _F]:
 
 
 def registered(name: str, version: int) -> GroupFunction:
-    """The registered combiner. Raises `IncompatibleError` when this process does not have it."""
-    if (name, version) not in _registered and ":" in name:
-        try:
-            pkgutil.resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise IncompatibleError(
-                f"the combiner's module cannot be imported here ({error}): install it", code="combiner", name=name
-            ) from None
+    """The registered combiner. Raises `IncompatibleError` when this process does not have it.
+
+    ``name`` comes from a manifest, which may be a stranger's, so nothing is imported by it. It only chooses among the
+    entry points of packages that are installed here.
+    """
+    if (name, version) not in _registered:
+        _load_entry_points(name)
     try:
         return _registered[name, version]
     except KeyError:
         raise IncompatibleError(
-            "this table needs a combiner that is not registered here: import the module that registers it",
+            "this table needs a combiner that is not registered here: import the module that registers it, say "
+            f"--import MODULE on the command line, or install a package with an entry point for it in {ENTRY_POINTS}",
             code="combiner",
             name=name,
             version=version,
         ) from None
+
+
+def _load_entry_points(name: str) -> None:
+    """Import what installed packages offer under this name: that registers it."""
+    from importlib.metadata import entry_points  # takes a while to import
+
+    for one in entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            one.load()
+        except Exception as error:
+            raise IncompatibleError(
+                f"the package of this combiner is broken ({type(error).__name__}: {error}): install it again",
+                code="combiner",
+                name=name,
+                package=one.dist.name if one.dist else one.value,
+            ) from None
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A registered combiner on its way to another process. Where it is unpickled, it is registered."""
+
+    name: str
+    version: int
+    function: GroupFunction
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        register_combiner(self.name, self.version)(self.function)
+
+
+def registrations(specs: Iterable[TableSpec]) -> tuple[Registration, ...]:
+    """The combiners of these tables that are registered in this process."""
+    wanted = sorted({(group.combiner, group.version) for spec in specs for group in spec.groups})
+    return tuple(Registration(*one, _registered[one]) for one in wanted if one in _registered)
 
 
 def append(lists: pa.Array, starts: Starts) -> pa.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -291,12 +290,6 @@ def shown(root: Path) -> list[tuple[object, ...]]:
     checkpoint = Checkpoint.open(root)
     refs = [ref for manifest in checkpoint.history() for ref in manifest.panes]
     return rows(pa.concat_tables([pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs]))
-
-
-def test_a_name_that_says_where_it_is_lets_any_process_find_the_merge() -> None:
-    program = "from statestore.combiners import registered; registered('tests.test_aggregates_naive:OWN', 1)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 LISTS = (Column("v", "list<item: int64>"), Column("w", "list<item: int64>"), Column("n", "int64"))

@@ -167,7 +167,7 @@ def test_without_a_kind_nothing_is_taken_back() -> None:
 def test_any_process_finds_how_rows_cancel_out() -> None:
     program = (
         "from statestore.combiners import registered; import sys; assert 'operators' not in sys.modules; "
-        "registered('operators.aggregates.signed:cancel', 1)"
+        "registered('tidemark-cancel', 1)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

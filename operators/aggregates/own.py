@@ -46,8 +46,8 @@ def accumulate(
     returns an array of ``result_type``. Nulls are yours to treat; but a row of nulls alone stands for nothing, and no
     function is asked about it.
 
-    ``name`` and ``version`` stand for the functions: change the version when they compute something else. With a name
-    like ``module:attribute``, where the aggregate can be imported from, every process finds ``merge`` by itself.
+    ``name`` and ``version`` stand for the functions: change the version when they compute something else. Another
+    process that reads the state imports the module that calls this, see `register_combiner`.
     """
     keeps = tuple((column, parse_type(str(kind))) for column, kind in state.items())
     if not keeps or not columns:

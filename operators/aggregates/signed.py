@@ -25,7 +25,7 @@ from statestore.sorting import sorting
 from statestore.tables import Column, Group, TableSpec
 
 KIND, RETRACT = "kind", "retract"
-COMBINER = "operators.aggregates.signed:cancel"
+COMBINER = "tidemark-cancel"
 ROW = "_row"
 Flags = npt.NDArray[np.bool_]
 

@@ -20,7 +20,7 @@ from statestore.errors import UsageError
 from statestore.lists import whole
 from statestore.tables import Column, Group
 
-COMBINER = "operators.aggregates.sketches:unite"
+COMBINER = "tidemark-hll"
 
 
 def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:

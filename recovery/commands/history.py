@@ -13,7 +13,7 @@ from rich.text import Text
 
 from recovery.bars import bar
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, verbs
+from recovery.commands.app import AsJson, Import, Root, verbs
 from recovery.commands.reading import Form, Limit, Operator, Output, keys_of
 from recovery.history import history
 from recovery.history.happenings import Event, History
@@ -46,6 +46,7 @@ def print_history(
     form: Form = Format.table,
     output: Output = None,
     limit: Limit = None,
+    modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """Why a number is so: what came to one window, what was shown of it, refused by it, and when it was forgotten."""

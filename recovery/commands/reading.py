@@ -11,7 +11,7 @@ import typer
 
 from recovery.bars import Bar, bar
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, chosen, verbs
+from recovery.commands.app import AsJson, Import, Root, chosen, verbs
 from recovery.outputs import Output as OutputOf
 from recovery.printing import Format, print_rows
 from recovery.reading import (
@@ -52,6 +52,7 @@ def print_state(
     form: Form = Format.table,
     output: Output = None,
     limit: Limit = None,
+    modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """Rows of a state table at a checkpoint, by partition in the order of the key."""
@@ -115,6 +116,7 @@ def print_difference(
     form: Form = Format.table,
     output: Output = None,
     limit: Limit = None,
+    modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """What is different in a state table between two checkpoints, by its key."""

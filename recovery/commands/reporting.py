@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from recovery.bars import bar
-from recovery.commands.app import AsJson, Root, verbs
+from recovery.commands.app import AsJson, Import, Root, verbs
 from recovery.commands.checking import ReadData, ReadPercent
 from recovery.printing import emit, print_json
 from recovery.summary import counted, size_text
@@ -28,6 +28,7 @@ def write(
     last: Annotated[int, typer.Option("--last", min=1, help="Only the newest so many checkpoints.")] = 500,
     read_data: ReadPercent = 0.0,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """One HTML file about a checkpoint root, to read without a network: is it whole, how fast, how late, how large.

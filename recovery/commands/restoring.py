@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recovery.bars import throughput_bar
 from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, chosen, verbs
+from recovery.commands.app import AsJson, Import, Root, chosen, verbs
 from recovery.printing import emit, print_json
 from recovery.rehearsal import Rehearsed, rehearse
 from recovery.summary import size_text
@@ -32,6 +32,7 @@ def rehearse_restore(
     at: Annotated[int | None, typer.Option(metavar="ID", help="Which checkpoint; the newest by default.")] = None,
     store: Annotated[Store | None, typer.Option(help="Into which store; the job's by default.")] = None,
     parallel: Annotated[int, typer.Option(min=1, help="How many state partitions at once.")] = 1,
+    modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """A fire drill: restore the state of a checkpoint into a temporary folder, and see how long that takes.

@@ -14,7 +14,7 @@ from statestore.tables import TIME, Column, Group, TableSpec
 from statestore.testing.model import GROUP_RULES
 from statestore.testing.rows import Row
 
-LONGEST = "statestore.testing.tables:longest"
+LONGEST = "testing-longest"
 
 
 @register_combiner(LONGEST)
