@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from statestore.keyrange import EVERYTHING
 from statestore.memory import MemoryStore
 from statestore.objects import Objects
 from statestore.parquet import ParquetStore
+from statestore.private import make_private, of_this_user
 from statestore.restoring import Restoring
 from statestore.store import StateStore, StoreConfig
 from statestore.tables import TableSpec
@@ -53,8 +53,8 @@ def open_store(
     what is read for that.
 
     Raises `CorruptionError` when a file that ``base`` names is damaged or gone; the parquet store finds out when it
-    reads. Cost: parquet nothing; memory and rocksdb apply the segments written since they last held this
-    partition, or rebuild.
+    reads. Raises `UsageError` (``folder-shared``) where the cache would lie in a folder that others may use. Cost:
+    parquet nothing; memory and rocksdb apply the segments written since they last held this partition, or rebuild.
     """
     if config.name == "parquet":
         with contextlib.closing(_files(config, objects, specs, base)) as store:
@@ -165,8 +165,9 @@ def _inode(folder: Path) -> int | None:
 
 
 def rocks_folder(config: StoreConfig, identity: str) -> Path:
-    """Where the cache of this partition lies on this host."""
-    parent = Path(config.cache_dir) if config.cache_dir else Path(tempfile.gettempdir()) / "tidemark-rocksdb"
+    """Where the cache of this partition lies on this host, in a folder of this user alone. See `make_private`."""
+    parent = Path(config.cache_dir) if config.cache_dir else of_this_user("tidemark-rocksdb")
+    make_private(parent)
     return parent / hashlib.sha256(identity.encode()).hexdigest()[:24]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -113,13 +114,16 @@ def test_a_fetch_that_fails_leaves_no_copy(objects: Objects, s3_proxy: Proxy, co
     assert files_in(copies) == []
 
 
-def test_no_room_for_copies_is_said(s3_root: str, tmp_path: Path) -> None:  # noqa: F811
-    (tmp_path / "file").write_bytes(b"")
-    objects = Objects(s3_root, copies=str(tmp_path / "file"))
+def test_no_room_for_copies_is_said(s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "mkdir", full)
+    objects = Objects(s3_root, copies=str(tmp_path / "copies"))
     objects.put("a", b"data")
-    with pytest.raises(UnavailableError, match="check that the folder exists"):
+    with pytest.raises(UnavailableError, match="TMPDIR"):
         objects.map("a")
-    with pytest.raises(UnavailableError, match="check that the folder exists"), objects.writer("b"):
+    with pytest.raises(UnavailableError, match="TMPDIR"), objects.writer("b"):
         pass
     assert objects.open_input("a").read() == b"data"
 
@@ -260,7 +264,7 @@ def test_what_a_dead_process_left_unfinished_goes_and_nothing_that_is_not_ours(
     copies: Path,
 ) -> None:
     objects = bounded(s3_root, copies, 1000)
-    copies.mkdir()
+    copies.mkdir(mode=0o700)
     old, young, other = copies / f".{'0a' * 16}", copies / f".{'0b' * 16}", copies / "notes.txt"
     for file in (old, young, other):
         file.write_bytes(bytes(5000))

@@ -14,13 +14,13 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from statestore.errors import UsageError
+from statestore.private import make_private, of_this_user
 
 SUPPORTED = (17, 21)
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -111,7 +111,8 @@ def _has_vector_module(home: str) -> bool:
 def _launcher(home: str) -> str:
     """A JAVA_HOME whose ``bin/java`` starts the real one without the option it cannot take."""
     digest = hashlib.sha256(home.encode()).hexdigest()[:12]
-    folder = Path(tempfile.gettempdir()) / f"tidemark-java-{os.getuid()}-{digest}"
+    folder = of_this_user("tidemark-java") / digest
+    make_private(folder.parent)
     script = folder / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     text = f"""#!/bin/sh

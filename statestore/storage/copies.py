@@ -20,6 +20,7 @@ import pyarrow as pa
 import xxhash
 from fsspec.caching import ReadAheadCache
 
+from statestore.private import check_private, make_private
 from statestore.storage.faults import storage_errors
 from statestore.storage.local import version
 
@@ -46,9 +47,13 @@ _added: dict[tuple[Path, int], int] = {}
 
 
 class Copies:
-    """A folder of copies; their names say which object of which place they are of."""
+    """A folder of copies; their names say which object of which place they are of.
+
+    Raises `UsageError` (``folder-shared``) for a folder that others may read or write.
+    """
 
     def __init__(self, folder: Path, place: str, limit: int) -> None:
+        check_private(folder)
         self._folder = folder
         self._place = place
         self._limit = limit
@@ -83,8 +88,7 @@ class Copies:
 
     def temporary(self, path: str) -> Path:
         """A fresh name in the folder, which is made where it is missing."""
-        with storage_errors(path, writing=True):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self._folder)
         return self._folder / f".{uuid.uuid4().hex}"
 
     def forget(self, path: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -22,6 +21,7 @@ from statestore.errors import (
     UnavailableError,
     UsageError,
 )
+from statestore.private import of_this_user
 from statestore.storage.connection import check_scheme, connection, endpoint
 from statestore.storage.copies import COPIES_BYTES, Copies, Ranges
 from statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
@@ -46,7 +46,7 @@ class RemoteStorage:
         self._scheme = str(split_protocol(self.root)[0])
         check_scheme(self._scheme, url)
         self.atomic_create = {"s3": "if-none-match", "memory": "lock"}.get(self._scheme, "probed")
-        self._folder = Path(copies or os.path.join(tempfile.gettempdir(), "tidemark-copies"))
+        self._folder = Path(copies) if copies else of_this_user("tidemark-copies")
         self._copies_bytes = copies_bytes
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
