@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from operators.bootstrapping import begun, check_new, publish, take_history
@@ -24,10 +23,10 @@ from recovery.manifest import InputPosition, Manifest
 from recovery.outputs import Output
 from recovery.policy import Policy
 from recovery.presence import Presence
-from statestore.checksums import checksum
 from statestore.errors import IncompatibleError, UsageError
 from statestore.objects import Objects
 from statestore.store import StoreConfig
+from statestore.valuehash import hash_tables
 
 Batch: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table]
 """Rows of the one stream, or of some of several by name."""
@@ -266,12 +265,10 @@ def schemas_of(batch: pa.Table | Mapping[str, pa.Table]) -> pa.Schema | dict[str
 
 
 def _mark(graph: Graph, streams: Mapping[str, pa.Table]) -> str:
-    """A checksum of what the job reads of a batch."""
-    sink = pa.BufferOutputStream()
-    for name in sorted(streams):
-        rows = streams[name].select([n for n in graph.streams[name] if n in streams[name].column_names])
-        # Taken anew, equal rows have equal buffers, whatever they were a slice of.
-        rows = rows.take(pa.array(np.arange(rows.num_rows))).combine_chunks()
-        with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:
-            writer.write_table(rows.replace_schema_metadata(None))
-    return checksum(sink.getvalue())
+    """A hash of what the job reads of a batch, by its values: whatever version of Arrow holds them, and how."""
+    return hash_tables(
+        {
+            name: rows.select([n for n in graph.streams[name] if n in rows.column_names])
+            for name, rows in streams.items()
+        }
+    )
