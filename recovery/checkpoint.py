@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from recovery.ahead import Seen, each, told_nobody
-from recovery.manifest import FORMAT, Manifest, Version, decode, encode
+from recovery.manifest import FORMAT, Ids, Manifest, Version, decode, encode
 from recovery.outputs import Output, output_of
+from recovery.ranges import gaps, ids_text, outside
 from recovery.records import Boundary, newest_boundary, outputs_below, read_pins
 from recovery.soundness import MANIFEST_BYTES, Unsound, check_root
+from recovery.traces import ID_DIGITS, notes, traces, written
 from statestore.errors import (
     CommitUnknownError,
     ConflictError,
@@ -34,7 +36,6 @@ from statestore.objects import Objects
 
 MARKER = "tidemark.json"
 MANIFESTS = "manifests"
-ID_DIGITS = 20
 MARKER_BYTES = 1 << 20
 
 
@@ -42,6 +43,7 @@ class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     """What ``tidemark.json`` says: this folder is a checkpoint root, of this job, in this format.
 
     ``bases`` are the roots of those it was forked from, the nearest first; files may lie there, see `FileRef.root`.
+    ``first`` is the id of the checkpoint that it begins with: that of a fork is the one it was forked from.
     """
 
     format: int
@@ -49,6 +51,7 @@ class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     created_us: int
     atomic_create: str
     bases: tuple[str, ...] = ()
+    first: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,12 @@ class Checkpoint:
     marker: Marker
     writer: str = field(default_factory=lambda: uuid.uuid4().hex)
     seen: Seen = told_nobody
+    _published: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
+
+    @property
+    def published(self) -> int:
+        """The newest checkpoint that this one has published; 0 before the first."""
+        return self._published[0]
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], seen: Seen = told_nobody) -> Checkpoint:
@@ -98,9 +107,9 @@ class Checkpoint:
         """Open a root, or make it one. Of several that make it at once, all end up with the same."""
         objects = Objects(root)
         if not objects.exists(MARKER):
-            if objects.names(MANIFESTS):
+            if objects.names(MANIFESTS) or written(objects):
                 raise CorruptionError(
-                    "the root has manifests but its marker file is gone: put it back",
+                    "the root holds a job's files but its marker file is gone: put it back, or give a new folder",
                     code="marker-missing",
                     root=objects.root,
                 )
@@ -119,12 +128,49 @@ class Checkpoint:
         stems = (name.removesuffix(".json") for name in self.objects.names(MANIFESTS) if name.endswith(".json"))
         return sorted(int(stem) for stem in stems if len(stem) == ID_DIGITS and stem.isascii() and stem.isdecimal())
 
-    def ids(self) -> list[int]:
-        """All checkpoint ids, ascending, but for those that were collected; of pinned ones too."""
+    def listed(self) -> tuple[list[int], Boundary]:
+        """Ids of all manifests that lie here, ascending, and the boundary: at or below it only pinned ones count."""
         # In this order: of what is listed and deleted now, the boundary tells.
-        stored = self.stored_ids()
-        bound = self.boundary().id
-        return [number for number in stored if number > bound]
+        stored, boundary = self.stored_ids(), self.boundary()
+        if gaps([one for one in stored if one > boundary.id], self._first(boundary)):
+            # What is published while a folder is listed may be missing, though a later one is not: it is there now.
+            newest = stored[-1]
+            stored = sorted({*stored, *(one for one in self.stored_ids() if one < newest)})
+            boundary = self.boundary()
+        return stored, boundary
+
+    def present(self) -> list[int]:
+        """Ids of manifests that count, ascending, as far as they lie here: for who can go on where some are gone."""
+        stored, boundary = self.listed()
+        return [number for number in stored if number > boundary.id]
+
+    def ids(self, first: int = 0, last: int | None = None) -> list[int]:
+        """All checkpoint ids from ``first`` to ``last``, ascending, but for those that were collected.
+
+        Raises `CorruptionError` (``manifest-gone``) where one of them is gone that no reset has abandoned.
+        """
+        stored, boundary = self.listed()
+        left = [number for number in stored if number > boundary.id]
+        self._check_dense(left, boundary, first, last)
+        return _within(left, first, last)
+
+    def missing(self, left: Sequence[int], boundary: Boundary) -> list[Ids]:
+        """Ranges of ids that are neither collected nor among ``left``, the ids that lie above the boundary."""
+        return gaps(left, self._first(boundary))
+
+    def _first(self, boundary: Boundary) -> int:
+        """The lowest id that counts."""
+        return max(boundary.id + 1, self.marker.first)
+
+    def _check_dense(
+        self, left: Sequence[int], boundary: Boundary, first: int, last: int | None, head: Manifest | None = None
+    ) -> None:
+        among = [(max(a, first), b if last is None else min(b, last)) for a, b in self.missing(left, boundary)]
+        among = [(a, b) for a, b in among if a <= b]
+        if among:
+            head = head or self.load(left[-1]).manifest
+            if lost := outside(among, head.abandoned):
+                raise manifests_gone(lost)
 
     def read(self, checkpoint_id: int) -> Head:
         """One manifest. Raises `CorruptionError`, or `NotFoundError` where there is none or it was collected."""
@@ -135,11 +181,14 @@ class Checkpoint:
             bound = self.boundary().id
         if checkpoint_id <= bound:
             raise self.collected(checkpoint_id)
+        stored, boundary = self.listed()
+        if any(a <= checkpoint_id <= b for a, b in self.missing([one for one in stored if one > bound], boundary)):
+            raise manifests_gone([(checkpoint_id, checkpoint_id)])
         raise _no_such(checkpoint_id)
 
     def collected(self, checkpoint_id: int) -> NotFoundError:
         """The error for a checkpoint that is at or below the boundary."""
-        left = self.ids()
+        left = self.present()
         return NotFoundError(
             "this checkpoint was collected: choose one that is still there",
             code="collected",
@@ -169,15 +218,54 @@ class Checkpoint:
         """Each id, in this order, with a call that does what `load` does: several are read ahead."""
         return each(self.seen, "checkpoints", self.load, ids)
 
-    def head(self) -> Head | None:
-        """The newest checkpoint, None when there is none yet. A damaged one is an error, never passed over."""
-        ids = self.ids()
-        if not ids:
+    def head(self, *, search: bool = False) -> Head | None:
+        """The newest checkpoint, None when there is none yet. A damaged one is an error, never passed over.
+
+        Raises `CorruptionError` (``root-further``) where newer ones are known to have been published. ``search``: by
+        the names of state files too, which takes a request for each state partition: for who goes on from here.
+        """
+        # In this order: what leaves a trace has been published, and is listed.
+        seen = traces(self.objects, ("data",)) if search else notes(self.objects)
+        head = self.newest()
+        if head is None:
+            newest, position = 0, None
+        else:
+            newest, position = head.manifest.id, head.manifest.spark
+        if beyond := seen.beyond(newest, position):
+            raise self.further(newest, beyond)
+        return head
+
+    def newest(self) -> Head | None:
+        """The newest manifest that lies here, None when there is none yet: for who can go on where newer are gone."""
+        stored, boundary = self.listed()
+        left = [number for number in stored if number > boundary.id]
+        if not left:
+            self._check_new(boundary)
             return None
-        head = self.load(ids[-1])
-        if head.manifest.follows in ids:
+        head = self.load(left[-1])
+        if head.manifest.follows in left:
             self._check_parent(head)
         return head
+
+    def further(self, newest: int, beyond: int) -> CorruptionError:
+        """The error for a root with traces of checkpoint ``beyond``."""
+        return CorruptionError(
+            "this root has been further: it has traces of checkpoints whose manifests are gone: put them back",
+            code="root-further",
+            root=self.objects.root,
+            newest=newest,
+            traces_up_to=beyond,
+        )
+
+    def least(self, boundary: Boundary) -> int:
+        """The lowest id that the newest checkpoint can have: it is never collected, and a fork begins with one."""
+        return self._first(boundary) if boundary.number or self.marker.first > 1 else 0
+
+    def _check_new(self, boundary: Boundary) -> None:
+        """That a root without manifests never had any."""
+        beyond = self.least(boundary) or max(written(self.objects).values(), default=0)
+        if beyond and not self.stored_ids():
+            raise self.further(0, beyond)
 
     def _check_parent(self, head: Head) -> None:
         try:
@@ -193,11 +281,12 @@ class Checkpoint:
 
     def history(self, first: int = 0, last: int | None = None) -> Iterator[Manifest]:
         """All checkpoints that count, oldest first, from ``first`` to ``last``: not those a reset has abandoned."""
-        ids = self.ids()
-        if ids:
-            head = self.load(ids[-1]).manifest
-            wanted = [one for one in ids if first <= one and (last is None or one <= last)]
-            for _, read in self.loads([one for one in wanted if not head.abandons(one)]):
+        head = self.head()
+        if head is not None:
+            newest = head.manifest.id
+            ids = self.ids(first, newest if last is None else min(last, newest))
+            wanted = [one for one in ids if not head.manifest.abandons(one)]
+            for _, read in self.loads(wanted):
                 yield read().manifest
 
     def pane_paths(self) -> list[str]:
@@ -210,16 +299,20 @@ class Checkpoint:
     def outputs(self, first: int = 0, last: int | None = None) -> Iterator[Output]:
         """What the checkpoints from ``first`` to ``last`` put out, oldest first: of all that count, and of those that
         were collected too. Beside a collection, nothing is left out and nothing comes twice.
+
+        Raises `CorruptionError` (``manifest-gone``), before it gives any, where one of them is gone.
         """
-        head = self.head()
-        if head is None:
+        newest = self.head()
+        if newest is None:
             return
+        head = newest.manifest
+        last = head.id if last is None else min(last, head.id)  # what comes later may abandon some of it
         while True:
-            # In this order: of what is listed and deleted now, the boundary tells.
-            stored, boundary = self.stored_ids(), self.boundary()
+            stored, boundary = self.listed()
             left = [number for number in stored if number > boundary.id]
+            self._check_dense(left, boundary, first, last, head)
             try:
-                for output in self._outputs(boundary, left, head.manifest, first, last):
+                for output in self._outputs(boundary, left, head, first, last):
                     yield output
                     first = output.id + 1
                 return
@@ -232,8 +325,8 @@ class Checkpoint:
     ) -> Iterator[Output]:
         below = outputs_below(self.objects, boundary, first, last)
         yield from (output for output in below if not head.abandons(output.id))
-        wanted = [one for one in left if first <= one and (last is None or one <= last)]
-        for _, read in self.loads([one for one in wanted if not head.abandons(one)]):
+        wanted = [one for one in _within(left, first, last) if not head.abandons(one)]
+        for _, read in self.loads(wanted):
             yield boundary.left(output_of(read().manifest))
 
     def publish(self, manifest: Manifest) -> Head:
@@ -249,6 +342,7 @@ class Checkpoint:
             self._check_boundary(manifest)
             winner = self.load(manifest.id)
             if winner.checksum == digest:  # a lost reply: it is our own
+                self._published[0] = manifest.id
                 return winner
             if winner.manifest.epoch > manifest.epoch:
                 raise FencedError(
@@ -271,6 +365,7 @@ class Checkpoint:
                 code="commit-unknown",
                 id=manifest.id,
             ) from error
+        self._published[0] = manifest.id
         return Head(manifest, digest)
 
     def _check_boundary(self, manifest: Manifest) -> None:
@@ -283,6 +378,21 @@ class Checkpoint:
                 id=manifest.id,
                 boundary=bound,
             )
+
+
+def manifests_gone(lost: Sequence[Ids]) -> CorruptionError:
+    """The error for ranges of ids without manifests."""
+    return CorruptionError(
+        "manifests are gone, and nobody knows what those checkpoints put out and which files they need: put them "
+        "back, or go back to one before them (tidemark rewind)",
+        code="manifest-gone",
+        ids=ids_text(lost),
+        path=manifest_path(lost[0][0]),
+    )
+
+
+def _within(ids: Sequence[int], first: int, last: int | None) -> list[int]:
+    return [one for one in ids if first <= one and (last is None or one <= last)]
 
 
 def _no_such(checkpoint_id: int) -> NotFoundError:
@@ -300,7 +410,7 @@ def _read_marker(data: bytes) -> Marker:
                 found=version,
             )
         marker = msgspec.json.decode(data, type=Marker)
-        check_root(marker.job_id, marker.created_us, marker.bases)
+        check_root(marker.job_id, marker.created_us, marker.bases, marker.first)
         return marker
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:
         raise CorruptionError(

@@ -6,18 +6,18 @@ once, and beside a running job: docs/PROTOCOL.md says why.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from recovery.ahead import each
-from recovery.checkpoint import Checkpoint, manifest_path, now_us
+from recovery.checkpoint import Checkpoint, manifest_path, manifests_gone, now_us
 from recovery.manifest import Manifest, files_of
 from recovery.outputs import Output
 from recovery.pins import fork_pins, remove
+from recovery.ranges import outside
 from recovery.records import (
     BOUNDARIES,
     INDEX,
@@ -41,14 +41,11 @@ from recovery.retention import (
     reachable,
     unacknowledged,
 )
+from recovery.traces import with_files, written
 from statestore.checksums import checksum
 from statestore.errors import ConflictError, CorruptionError, NotFoundError
 from statestore.files.segments import FileRef
 from statestore.objects import Objects
-
-FOLDERS = ("data", "panes", "late")
-_WRITTEN = re.compile(r"(\d+)-[0-9a-f]{32}\.")
-"""How the name of a file begins: the checkpoint it was written for, and an id of the attempt."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | N
     """What `collect` would do now; nothing is changed.
 
     Raises `NotFoundError` for a root without checkpoints, `CorruptionError` where a manifest that counts or is pinned
-    is damaged or gone: then nobody knows which files it needs.
+    is damaged or gone, the newest one too: then nobody knows which files it needs.
     """
     at_us = now_us() if at_us is None else at_us
     known = survey(checkpoint)
@@ -106,23 +103,30 @@ def collect(
     # And these after the pins: a reset that has given its pin back is there, with the older files that it names.
     newer = {one: checkpoint.load(one).manifest for one in checkpoint.stored_ids() if one > known.head.id}
     pinned = _pinned(checkpoint, pins, boundary.id, known.manifests)
-    known = Known(boundary, pins, known.head, {**known.manifests, **newer, **pinned}, known.stored, parts)
+    manifests = {**known.manifests, **newer, **pinned}
+    known = replace(known, boundary=boundary, pins=pins, manifests=manifests, entries=parts)
     return _Sweep(checkpoint, known, boundary, parts, retention, at_us).run()
 
 
 def survey(checkpoint: Checkpoint) -> Known:
     """All that a root has, read."""
-    # In this order: what a collection deletes meanwhile is missing, and its boundary tells.
-    stored, boundary = checkpoint.stored_ids(), checkpoint.boundary()
+    # In this order: what leaves a trace has been published, and is listed.
+    files = written(checkpoint.objects)
+    traces = with_files(checkpoint.objects, files.values())
+    stored, boundary = checkpoint.listed()
     left = [number for number in stored if number > boundary.id]
     if not left:
+        checkpoint.newest()  # raises where there were any
         raise NotFoundError(
             "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
         )
     try:
         head = checkpoint.load(left[-1]).manifest
+        if beyond := traces.beyond(head.id, head.spark):
+            raise checkpoint.further(head.id, beyond)
+        if lost := outside(checkpoint.missing(left, boundary), head.abandoned):
+            raise manifests_gone(lost)
         manifests = dict(_manifests(checkpoint, left, head))
-        _check_whole(left, boundary, head)
         entries: Parts = [(part, read_part(checkpoint.objects, part)) for part in boundary.outputs]
     except (NotFoundError, CorruptionError):
         if checkpoint.boundary() != boundary:
@@ -130,7 +134,7 @@ def survey(checkpoint: Checkpoint) -> Known:
         raise
     pins = read_pins(checkpoint.objects)
     manifests |= _pinned(checkpoint, pins, boundary.id, manifests)
-    return Known(boundary, pins, head, manifests, stored, entries)
+    return Known(boundary, pins, head, manifests, stored, entries, files)
 
 
 def _manifests(checkpoint: Checkpoint, left: list[int], head: Manifest) -> Iterator[tuple[int, Manifest]]:
@@ -140,17 +144,6 @@ def _manifests(checkpoint: Checkpoint, left: list[int], head: Manifest) -> Itera
         except CorruptionError:
             if not head.abandons(number):
                 raise
-
-
-def _check_whole(left: list[int], boundary: Boundary, head: Manifest) -> None:
-    first = boundary.id + 1 if boundary.number else left[0]
-    missing = [number for number in sorted({*range(first, left[-1])} - {*left}) if not head.abandons(number)]
-    if missing:
-        raise CorruptionError(
-            "a manifest is gone, and nobody knows what files it needs: put it back, or go back to one before it",
-            code="manifest-gone",
-            path=manifest_path(missing[0]),
-        )
 
 
 def _pinned(
@@ -217,9 +210,8 @@ class _Sweep:
         """What is deleted."""
         known, boundary = self.known, self.boundary
         needed = reachable(known, boundary, self.parts)
-        written = {path: n for folder in FOLDERS for path, n in _below(self.checkpoint.objects, folder, 2)}
-        files = deletable(known, boundary, needed, written, self.at_us - self.retention.grace_us)
-        index = dict(_below(self.checkpoint.objects, INDEX, 0))
+        files = deletable(known, boundary, needed, self.at_us - self.retention.grace_us)
+        index = written(self.checkpoint.objects, (INDEX,))
         files += [path for path, number in index.items() if number <= known.boundary.number and path not in needed]
         files += self._left_by_the_dead()
         return Collected(
@@ -272,13 +264,3 @@ class _Sweep:
             except NotFoundError:
                 continue
         return total
-
-
-def _below(objects: Objects, folder: str, depth: int) -> Iterator[tuple[str, int]]:
-    """Files of ours in a folder and so many levels of folders in it, with the id each was written for."""
-    for name in objects.names(folder):
-        written = _WRITTEN.match(name)
-        if written:
-            yield f"{folder}/{name}", int(written[1])
-        elif depth and "." not in name:
-            yield from _below(objects, f"{folder}/{name}", depth - 1)

@@ -178,7 +178,7 @@ def _positions(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[SparkPosi
     def position_of(number: int) -> SparkPosition | None:
         return load_files(checkpoint.objects, checkpoint.load(number).manifest.spark)
 
-    line = [one for one in reversed(checkpoint.ids()) if one <= manifest.id and not manifest.abandons(one)]
+    line = [one for one in reversed(checkpoint.present()) if one <= manifest.id and not manifest.abandons(one)]
     for _, read in each(checkpoint.seen, "checkpoints", position_of, line):
         try:
             position = read()
@@ -218,7 +218,7 @@ def _trusted(checkpoint: Checkpoint, manifest: Manifest) -> SparkLog | None:
         query_id = log.query_id()
     except CorruptionError:
         return None
-    for number in reversed(checkpoint.ids()):
+    for number in reversed(checkpoint.present()):
         with suppress(CorruptionError):
             newest = checkpoint.load(number).manifest
             same = newest.spark is not None and newest.spark.query_id == query_id

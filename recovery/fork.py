@@ -60,7 +60,7 @@ def fork(
     check_stateless(source.objects)
     kept = _pin(source, manifest, into.root)
     bases = (source.objects.root, *source.objects.bases)
-    marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases)
+    marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, manifest.id)
     begun = msgspec.structs.replace(
         manifest,
         job_id=marker.job_id,

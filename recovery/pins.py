@@ -2,7 +2,8 @@
 
 A pin is published first and the boundary read after it; a collection publishes its boundary first and reads the pins
 after it. So of the two whoever comes second sees the other. A pin that came in time is marked as held; below the
-boundary, only a checkpoint that is held already can be pinned once more.
+boundary, only a checkpoint that is held already can be pinned once more. The mark repeats what the pin says, so
+either of the two files keeps the checkpoint when the other one is lost.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
         checkpoint.objects.delete(pin_path(name))
         raise checkpoint.collected(checkpoint_id)
     with suppress(ConflictError):  # whoever wrote it, it is true
-        checkpoint.objects.create(f"{PINS}/{name}{HELD}", uuid.uuid4().hex.encode())
+        checkpoint.objects.create(f"{PINS}/{name}{HELD}", seal(made))
     return made
 
 

@@ -16,8 +16,8 @@ class Policy:
     """Choices for the start of a job; none is part of what it computes, so each start may choose anew.
 
     ``second``: when another driver runs this checkpoint, take it over (that one stops at its next commit, with
-    nothing published), or refuse to start. ``damaged``: when the newest checkpoint cannot be used, stop, or reset to
-    the newest whole one. Raises `UsageError` for another choice.
+    nothing published), or refuse to start. ``damaged``: when the newest checkpoint cannot be used, or is gone, stop,
+    or reset to the newest whole one. Raises `UsageError` for another choice.
     """
 
     second: Second = "takeover"

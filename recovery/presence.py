@@ -14,6 +14,7 @@ import msgspec
 
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.lease import DURATION_US, FOLDER, Lease, clear, this_process
+from recovery.traces import note
 from statestore.errors import TidemarkError
 
 log = logging.getLogger("tidemark")
@@ -78,6 +79,7 @@ class _Keeper:
         self._still, self._every_s = still, every_s
         self._since_us, self._pid = now_us(), os.getpid()
         self._path: str | None = None
+        self._giving = threading.Lock()
 
     def run(self) -> None:
         while not self.ended.wait(self._every_s):
@@ -85,8 +87,9 @@ class _Keeper:
                 if not self._still() or self._taken():
                     self.ended.set()
                 else:
+                    self._note()
                     self.write()
-        self._remove(self._path)
+        self._give_back()
 
     def write(self) -> None:
         """A newer lease under a fresh name, then the older one goes."""
@@ -103,7 +106,23 @@ class _Keeper:
     def end(self) -> None:
         if os.getpid() == self._pid:  # a fork has copied us, and is not the one that works
             self.ended.set()
-            self._remove(self._path)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Once, by whichever thread comes first."""
+        with self._giving:
+            path, self._path = self._path, None
+        if path is None:
+            return
+        with _only_logged("how far this run has come could not be noted"):
+            if self._checkpoint.objects.exists(path):  # else nobody wants to hear of us
+                self._note()
+        self._remove(path)
+
+    def _note(self) -> None:
+        """How far we have come, for who finds a root whose newest manifests are gone."""
+        if self._checkpoint.published:
+            note(self._checkpoint.objects, self._checkpoint.published)
 
     def _taken(self) -> bool:
         """Whether somebody removed our lease: a newer run, which has fenced us, or who removed the whole root."""

@@ -114,9 +114,12 @@ def newest_boundary(objects: Objects) -> Boundary:
         return NONE
     path = boundary_path(max(numbers))
     try:
-        return read_record(objects, path, Boundary)
+        found = read_record(objects, path, Boundary)
     except NotFoundError:
         return newest_boundary(objects)  # a newer one came, and this one went
+    if found.number != max(numbers):
+        raise _damaged(path, f"it is boundary {found.number}")
+    return found
 
 
 def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: int | None = None) -> Iterator[Output]:
@@ -139,15 +142,23 @@ def pin_path(name: str) -> str:
 
 
 def read_pins(objects: Objects) -> list[Pin]:
-    """All pins, by checkpoint. Raises `CorruptionError` for a damaged one: nobody knows what it keeps."""
+    """All pins, by checkpoint: of each the record, or the mark where that alone is left, which says the same.
+
+    Raises `CorruptionError` for a damaged one: nobody knows what it keeps.
+    """
     found = []
-    for name in objects.names(PINS):
-        if name.endswith(".json"):
-            path = f"{PINS}/{name}"
-            try:
-                found.append(read_record(objects, path, Pin))
-            except NotFoundError:
-                continue  # taken out just now
+    there = objects.names(PINS)
+    paths = {name.removesuffix(HELD): name for name in there if name.endswith(HELD)}
+    paths |= {name.removesuffix(".json"): name for name in there if name.endswith(".json")}
+    for name, file in paths.items():
+        path = f"{PINS}/{file}"
+        try:
+            pin = read_record(objects, path, Pin)
+        except NotFoundError:
+            continue  # taken out just now
+        if pin.name != name:
+            raise _damaged(path, f"it is pin {pin.name}")
+        found.append(pin)
     return sorted(found, key=lambda pin: (pin.checkpoint, pin.name))
 
 

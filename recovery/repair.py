@@ -12,8 +12,9 @@ from recovery.forging import finish, unfinished
 from recovery.lease import check_idle
 from recovery.manifest import Manifest
 from recovery.policy import Policy
+from recovery.ranges import ids_text
 from recovery.records import outputs_below
-from recovery.reset import Reset, plan_reset, reset
+from recovery.reset import Reset, furthest, plan_reset, reset
 from recovery.spark_log import SparkLog, check_agreement, load_files
 from recovery.verify import Finding, file_finding
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
@@ -37,7 +38,11 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
     findings: list[Finding] = []
     checked: dict[str, Finding | None] = {}
     newest: Manifest | None = None
-    ids = checkpoint.ids()
+    beyond = furthest(checkpoint)
+    ids = checkpoint.present()
+    if beyond:
+        why = "this root has been further: the manifests of its newest checkpoints are gone"
+        findings.append(Finding("manifest", beyond, manifest_path(ids[-1] + 1 if ids else 1), why))
     for number in reversed(ids):
         if newest is not None and newest.abandons(number):
             continue
@@ -50,8 +55,9 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
         wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, checked)]
         findings += [one for one in wrong if one not in findings]
         if not wrong:
-            return Repair(tuple(findings), None if number == ids[-1] else plan_reset(checkpoint, number))
-    if not ids:
+            whole = number == ids[-1] and not beyond
+            return Repair(tuple(findings), None if whole else plan_reset(checkpoint, number))
+    if not ids and not beyond:
         return Repair((), None)
     raise CorruptionError(
         "no checkpoint is whole: put back good copies of the files that verify names",
@@ -76,7 +82,7 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
 
     Changes nothing. Raises `CorruptionError` where the newest checkpoint cannot be read.
     """
-    head = checkpoint.head()
+    head = checkpoint.newest()
     if head is None:
         raise NotFoundError(
             "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
@@ -110,7 +116,7 @@ def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], N
     if policy.damaged == "reset":
         _fall_back(checkpoint, policy, check)
     try:
-        head = checkpoint.head()
+        head = checkpoint.head(search=True)
     except CorruptionError as error:
         raise CorruptionError(
             f"{error.message}; or go back: tidemark repair {checkpoint.objects.root} --to newest-good",
@@ -136,15 +142,10 @@ def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest
     for one in planned.findings:
         log.warning("checkpoint %s: %s: %s", one.checkpoint, one.path, one.why)
     done = reset(checkpoint, planned.reset.to)
-    log.warning("back to checkpoint %d, the newest that is whole; abandoned: %s", done.to, text_of(done.abandoned))
+    log.warning("back to checkpoint %d, the newest that is whole; abandoned: %s", done.to, ids_text(done.abandoned))
     if done.again:
         ids = ", ".join(str(number) for number, _ in done.again)
         log.warning("panes that were delivered come again under new ids: those of checkpoints %s", ids)
-
-
-def text_of(ranges: tuple[tuple[int, int], ...]) -> str:
-    """Ids for people: ``4-6, 9``."""
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"
 
 
 def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
@@ -163,8 +164,9 @@ def _files(
     needed = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
     try:
         needed |= {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
-    except CorruptionError as error:
-        return [Finding("manifest", manifest.id, error.context["path"], error.message)]
+    except (CorruptionError, NotFoundError) as error:
+        path = error.context.get("path") or manifest_path(error.context["id"])
+        return [Finding("manifest", manifest.id, path, error.message)]
     unread = [(*one, True) for path, one in needed.items() if path not in checked]
     for (ref, _, _), found in each(checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), unread):
         checked[ref.path] = found()

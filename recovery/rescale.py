@@ -61,7 +61,7 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
     that cannot be divided; `NotFoundError` where there is no checkpoint yet.
     """
     check_partitions(partitions)
-    head = checkpoint.head()
+    head = checkpoint.head(search=True)
     if head is None:
         raise NotFoundError(
             "this root has no checkpoint yet: start the job with partitions=",

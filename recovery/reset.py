@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -16,6 +17,8 @@ from recovery.checkpoint import Checkpoint, now_us
 from recovery.forging import Entries, Hook, check_stateless, files_read, finish, no_hook, store_read
 from recovery.manifest import Ids, Manifest, without_state
 from recovery.pins import pinned
+from recovery.ranges import joined
+from recovery.traces import traces
 from recovery.verify import file_finding
 from statestore.errors import CorruptionError
 
@@ -63,12 +66,13 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     `IncompatibleError` where Spark's own checkpoint cannot go back with it.
     """
     check_stateless(checkpoint.objects)
-    ids = checkpoint.ids()
+    beyond = furthest(checkpoint)
+    ids = checkpoint.present()
     chosen = checkpoint.read(to)
     _check_there(checkpoint, chosen.manifest)
-    newest = ids[-1]
-    readable = dict(_readable(checkpoint, [one for one in ids if one >= to]))
-    # A damaged manifest may have been a fence or a reset: its epoch is taken.
+    newest = max(*ids[-1:], to, beyond)
+    readable = {to: without_state(chosen.manifest)} | dict(_readable(checkpoint, [one for one in ids if one > to]))
+    # A damaged manifest, or one that is gone, may have been a fence or a reset: its epoch is taken.
     top = max(readable)
     epoch = readable[top].epoch + 1 + newest - top
     was = chosen.manifest
@@ -102,15 +106,21 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     return Reset(manifest.id, to, abandoned, delivered, again, manifest, read)
 
 
-def joined(ranges: tuple[Ids, ...]) -> tuple[Ids, ...]:
-    """Ranges of ids in order, those that touch as one."""
-    found: list[Ids] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
-        else:
-            found.append((first, last))
-    return tuple(found)
+def furthest(checkpoint: Checkpoint) -> int:
+    """The highest id that may have been in use above the newest manifest that lies here; 0 where none has been.
+
+    Above it ids are free: who has seen panes under one that is lost is never given others under it.
+    """
+    # In this order: what leaves a trace has been published, and is listed.
+    seen = traces(checkpoint.objects)
+    stored, boundary = checkpoint.listed()
+    left = [number for number in stored if number > boundary.id]
+    if not left:
+        return max(checkpoint.least(boundary), seen.noted, seen.written)
+    position = None
+    with suppress(CorruptionError):
+        position = checkpoint.load(left[-1]).manifest.spark
+    return seen.beyond(left[-1], position)
 
 
 def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:

@@ -48,7 +48,8 @@ class Retention:
 class Known:
     """What a root has: its boundary, pins, the head, and manifests by id, those above the boundary and pinned ones.
 
-    ``stored`` are the ids of all manifest files; ``entries`` are the files of the output index with what they list.
+    ``stored`` are the ids of all manifest files; ``entries`` are the files of the output index with what they list;
+    ``written`` are files by the checkpoint that each was written for.
     """
 
     boundary: Boundary
@@ -57,6 +58,7 @@ class Known:
     manifests: Mapping[int, Manifest]
     stored: Sequence[int]
     entries: Sequence[Part]
+    written: Mapping[str, int]
 
     @property
     def left(self) -> list[int]:
@@ -176,16 +178,14 @@ def bases_read(known: Known, boundary: Boundary) -> set[int]:
     return {ref.root for manifest in kept for ref in state_files(manifest)} - {0}
 
 
-def deletable(
-    known: Known, boundary: Boundary, needed: set[str], written: Mapping[str, int], aged_us: int
-) -> list[str]:
-    """Of files by the checkpoint they were ``written`` for, those that nobody needs and nobody will name.
+def deletable(known: Known, boundary: Boundary, needed: set[str], aged_us: int) -> list[str]:
+    """Of the files that were written for checkpoints, those that nobody needs and nobody will name.
 
     Files for ids above the head are in the making. One for a checkpoint that is kept, and does not name it, was left
     by an attempt that lost: it goes when the checkpoint was made before ``aged_us``.
     """
     found = []
-    for path, number in written.items():
+    for path, number in known.written.items():
         if path in needed or number > known.head.id:
             continue
         owner = known.manifests.get(number)

@@ -123,7 +123,7 @@ def plan_rewind(checkpoint: Checkpoint, to: int) -> tuple[Reset, Replay]:
 def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:
     """Checkpoints that count, newest first; of those that cannot be read, the id."""
     newest: Manifest | None = None
-    for number, read in checkpoint.loads([one for one in reversed(checkpoint.ids()) if one >= first]):
+    for number, read in checkpoint.loads([one for one in reversed(checkpoint.present()) if one >= first]):
         if newest is not None and newest.abandons(number):
             continue
         try:

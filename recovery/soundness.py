@@ -55,11 +55,12 @@ def check(manifest: Manifest) -> None:
         _count(manifest.input.batches, "input.batches")
 
 
-def check_root(job_id: str, created_us: int, bases: Sequence[str]) -> None:
+def check_root(job_id: str, created_us: int, bases: Sequence[str], first: int) -> None:
     """Raise `Unsound` unless a marker file can say so."""
     _require(bool(job_id) and len(job_id) <= NAME_CHARACTERS and not _CONTROL.search(job_id), "job_id")
     _times((created_us,), "created_us")
     _require(len(bases) <= BASES and not any(_CONTROL.search(base) for base in bases), "bases")
+    _require(1 <= first <= MOST, "first")
 
 
 def check_file(ref: FileRef) -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 from recovery.ahead import each
 from recovery.checkpoint import Checkpoint, Head, manifest_path
-from recovery.manifest import Manifest
+from recovery.manifest import Ids, Manifest
+from recovery.ranges import ids_text, outside
 from recovery.records import Boundary, held_pins, read_part, read_pins
 from recovery.spark_log import SparkLog, check_agreement, load_files
+from recovery.traces import Traces, traces
 from statestore.errors import DataError, NotFoundError, TidemarkError
 from statestore.files.segments import FileRef, read_verified
 
@@ -70,16 +71,23 @@ def verify(
     ``read_percent`` of the files are read against their checksums; with ``spark`` its log must agree with the newest
     checkpoint. What is collected meanwhile is no finding.
     """
-    ids, boundary = checkpoint.ids(), checkpoint.boundary()
-    chain = [boundary.id, *ids] if boundary.number else ids
+    # In this order: what leaves a trace has been published, and is listed.
+    seen = traces(checkpoint.objects)
+    stored, boundary = checkpoint.listed()
+    ids = [number for number in stored if number > boundary.id]
+    missing = checkpoint.missing(ids, boundary)
     if last:
-        ids = chain = ids[-last:]
+        ids = ids[-last:]
+        missing = [one for one in missing if one[0] > ids[0]]
     findings: list[Finding] = []
     heads = dict(_manifests(checkpoint, ids, findings))
-    findings += _chain(heads, chain)
+    newest = heads[max(heads)].manifest if heads else None
+    findings += _further(seen, checkpoint.least(boundary), ids, newest)
+    findings += _chain(heads, missing, newest)
     # As the newest that can be read sees it; a damaged one above that may have abandoned more.
-    abandoned = {number for number in ids if heads and heads[max(heads)].manifest.abandons(number)}
-    pinned = [] if last else _pinned(checkpoint, boundary.id)
+    abandoned = {one.checkpoint for one in findings if one.abandoned}
+    abandoned |= {number for number in ids if newest is not None and newest.abandons(number)}
+    pinned = [] if last else _pinned(checkpoint, stored, boundary.id)
     heads |= dict(_manifests(checkpoint, pinned, findings))
     needed: dict[tuple[int, str], tuple[FileRef, int]] = {}
     for number, ref in () if last else _outputs(checkpoint, boundary, findings):
@@ -114,10 +122,10 @@ def verify(
     )
 
 
-def _pinned(checkpoint: Checkpoint, bound: int) -> list[int]:
-    """Checkpoints that were collected but for a pin."""
+def _pinned(checkpoint: Checkpoint, stored: list[int], bound: int) -> list[int]:
+    """Checkpoints that were collected but for a pin; those of a pin without its mark as far as they lie here."""
     held = held_pins(checkpoint.objects)
-    pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in held]
+    pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in held or pin.checkpoint in stored]
     return sorted({pin.checkpoint for pin in pins if pin.checkpoint <= bound})
 
 
@@ -142,12 +150,23 @@ def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) 
             findings.append(Finding("manifest", number, manifest_path(number), error.message))
 
 
-def _chain(heads: dict[int, Head], ids: list[int]) -> Iterator[Finding]:
-    for before, number in pairwise(ids):
-        if number != before + 1:
-            yield Finding(
-                "chain", number, manifest_path(before + 1), f"checkpoints {before + 1} to {number - 1} are gone"
-            )
+def _further(seen: Traces, least: int, ids: list[int], newest: Manifest | None) -> Iterator[Finding]:
+    """Newer checkpoints than those that lie here."""
+    top = ids[-1] if ids else 0
+    position = newest.spark if newest is not None and newest.id == top else None
+    beyond = seen.beyond(top, position) or (0 if ids else least or seen.written)
+    if beyond:
+        why = f"this root has been further: it has traces of checkpoints up to {beyond}, whose manifests are gone"
+        yield Finding("manifest", beyond, manifest_path(top + 1), why)
+
+
+def _chain(heads: dict[int, Head], missing: list[Ids], newest: Manifest | None) -> Iterator[Finding]:
+    abandoned = newest.abandoned if newest is not None else ()
+    lost = outside(missing, abandoned)
+    for ranges, harmless in ((lost, False), (outside(missing, lost), True)):
+        for first, last in ranges:
+            why = f"the manifests of checkpoints {ids_text([(first, last)])} are gone"
+            yield Finding("chain", last, manifest_path(first), why, harmless)
     for number, head in heads.items():
         before = head.manifest.follows
         if before in heads and head.manifest.parent != heads[before].checksum:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from recovery.report.series import BUCKETS, buckets
 from recovery.report.windows import WINDOWS, windows_of
 from recovery.report.words import skew_text, span_text
 from recovery.rescale import rescale
+from recovery.traces import REACHED
 from statestore.errors import NotFoundError, UsageError
 from statestore.store import Parquet
 from tests import evidence
@@ -136,6 +138,8 @@ def test_roots_with_nothing_in_them_yet(copy: Path, tmp_path: Path) -> None:
     assert "Empty: no checkpoint yet" in text_of(tmp_path / "report.html")
     for name in range(2, 8):
         (copy / "manifests" / f"{name:020d}.json").unlink()
+    for folder in ("data", "panes", "late", REACHED):
+        shutil.rmtree(copy / folder)
     made = write_report(copy, tmp_path / "report.html")
     assert (made.checkpoints, made.findings) == (1, 0)
     said = text_of(tmp_path / "report.html")

@@ -10,7 +10,8 @@ import pytest
 from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.collection import collect
 from recovery.manifest import Ids, SparkPosition
-from recovery.reset import joined, plan_reset, reset
+from recovery.ranges import joined
+from recovery.reset import plan_reset, reset
 from recovery.retention import Retention
 from recovery.verify import verify
 from statestore.errors import FencedError, NotFoundError

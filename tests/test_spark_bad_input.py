@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from operators import Windowed, count, mean, tumbling, windowed
-from recovery.checkpoint import Checkpoint, manifest_path
+from recovery.checkpoint import MARKER, Checkpoint, manifest_path
 from statestore.errors import (
     CorruptionError,
     IncompatibleError,
@@ -111,6 +111,12 @@ def wipe_ours(cp: Path) -> None:
     (cp / "tidemark.json").unlink()
 
 
+def wipe_all_but_spark(cp: Path) -> None:
+    for path in cp.iterdir():
+        if path.name not in ("spark", MARKER):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def lose_newest_log(cp: Path) -> None:
     for name in ("offsets/2", "commits/2", "sources/0/2"):
         (cp / "spark" / name).unlink()
@@ -152,7 +158,8 @@ def damage_newest_manifest(cp: Path) -> None:
 BREAKS: dict[str, tuple[Callable[[Path], None], type[TidemarkError], str]] = {
     "spark's checkpoint wiped": (wipe_spark, IncompatibleError, "spark-checkpoint-gone"),
     "ours wiped": (wipe_ours, IncompatibleError, "spark-ahead"),
-    "our newest manifests lost": (lose_manifests, IncompatibleError, "spark-ahead"),
+    "all wiped but spark and the marker": (wipe_all_but_spark, IncompatibleError, "spark-ahead"),
+    "our newest manifests lost": (lose_manifests, CorruptionError, "root-further"),
     "spark's newest log files lost": (lose_newest_log, IncompatibleError, "spark-log-lost"),
     "spark's source log lost": (lose_source_log, IncompatibleError, "spark-log-lost"),
     "spark's checkpoint of another query": (another_query, IncompatibleError, "spark-query-changed"),

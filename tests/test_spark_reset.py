@@ -24,7 +24,7 @@ from recovery.manifest import Manifest
 from recovery.reset import reset
 from recovery.spark_log import SparkLog, check_agreement, load_files
 from recovery.verify import verify
-from statestore.errors import CorruptionError, IncompatibleError
+from statestore.errors import CorruptionError, DataError
 from tests.spark_inputs import job, sample, write
 from tests.test_cli import tidemark
 from tests.test_spark_job import output, stream
@@ -185,7 +185,7 @@ def newer(root: Path) -> None:
 @pytest.mark.parametrize("damage", [gone, older, newer])
 def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)
-    with pytest.raises(IncompatibleError, match="--resync-spark"):
+    with pytest.raises(DataError, match="tidemark repair"):
         run(spark, made / "input", root, drain=True)
     had = {path.name for path in (root / "spark").rglob("*")}
     assert tidemark("repair", root, "--resync-spark").returncode == 0

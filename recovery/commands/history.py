@@ -18,6 +18,7 @@ from recovery.commands.reading import Form, Limit, Operator, Output, keys_of
 from recovery.history import history
 from recovery.history.happenings import Event, History
 from recovery.printing import Format, emit, print_document, print_rows, text
+from recovery.ranges import ids_text
 
 TABLE_ROWS = 50
 LONG = 60
@@ -100,6 +101,7 @@ def _print(found: History, limit: int) -> None:
     emit(
         Text(head),
         Text(f"changes are known from checkpoint {found.known_from} on", style="dim"),
+        *([Text(f"abandoned and not readable: {ids_text(found.unread)}", style="dim")] if found.unread else []),
         table,
         Text(f"shown now: {stands}", style="bold"),
         *([Text(f"{more:,} more: --limit says how many are shown", style="dim")] if more > 0 else []),

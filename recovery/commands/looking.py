@@ -31,7 +31,7 @@ from recovery.summary import (
     size_text,
     time_text,
 )
-from statestore.errors import CorruptionError
+from statestore.errors import CorruptionError, NotFoundError
 
 
 @verbs.command("list", epilog="Example: tidemark list /data/flights --last 10")
@@ -43,8 +43,9 @@ def list_checkpoints(
     """The newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
     with bar() as seen:
         checkpoint = Checkpoint.open(root, seen)
-        ids = checkpoint.ids()
-        rows = _rows(checkpoint, ids, last)
+        head = checkpoint.head()
+        ids = checkpoint.present()
+        rows = _rows(checkpoint, head.manifest, ids, last) if head is not None else []
     if as_json:
         print_json([{name: value for name, value in row.items() if name != "age"} for row in rows])
         return
@@ -79,20 +80,23 @@ def _pin_text(pin: Pin) -> str:
     return f"{pin.checkpoint} as {pin.name}" + (f" ({why})" if why else "")
 
 
-def _rows(checkpoint: Checkpoint, ids: list[int], last: int) -> list[Row]:
+def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> list[Row]:
     """The newest checkpoints, and pinned ones, in a line each, without damaged ones that a reset has abandoned."""
-    if not ids:
-        return []
-    head, pins = checkpoint.load(ids[-1]).manifest, read_pins(checkpoint.objects)
-    held = {pin.checkpoint for pin in pins if pin.name in held_pins(checkpoint.objects)}
+    pins, held = read_pins(checkpoint.objects), held_pins(checkpoint.objects)
+    kept = {pin.checkpoint for pin in pins}
+    certain = {pin.checkpoint for pin in pins if pin.name in held}
     rows = []
-    for number, read in checkpoint.loads(sorted({*ids[-last:], *held})):
+    for number, read in checkpoint.loads(sorted({*checkpoint.ids(ids[-last:][0]), *kept})):
         try:
             manifest = read().manifest
         except CorruptionError:
             if not head.abandons(number):
                 raise
             continue
+        except NotFoundError:
+            if number in certain:
+                raise
+            continue  # the pin came too late
         rows.append(
             {
                 **brief(manifest),

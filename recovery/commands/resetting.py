@@ -15,7 +15,8 @@ from recovery.checkpoint import Checkpoint
 from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, verbs
 from recovery.commands.checking import findings_table
 from recovery.printing import emit, pairs, print_json, text
-from recovery.repair import plan_repair, plan_resync, repair, resync, text_of
+from recovery.ranges import ids_text
+from recovery.repair import plan_repair, plan_resync, repair, resync
 from recovery.reset import Reset
 from recovery.rewind import Replay, checkpoint_at, plan_replay, plan_rewind, rewind
 from recovery.summary import counted
@@ -106,7 +107,7 @@ def _say(as_json: bool, values: dict[str, object], words: str) -> None:
 def _plan(done: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
     table = pairs()
     table.add_row("back to", f"checkpoint {replay.to}, made {replay.created} UTC")
-    table.add_row("as checkpoint", f"{done.id}; abandoned: {text_of(done.abandoned)}")
+    table.add_row("as checkpoint", f"{done.id}; abandoned: {ids_text(done.abandoned)}")
     table.add_row("watermark", text(replay.watermark))
     table.add_row("replayed", f"{counted(replay.events, 'event')} of {counted(replay.checkpoints, 'checkpoint')}")
     if replay.unreadable:

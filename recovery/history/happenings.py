@@ -8,6 +8,7 @@ from typing import Any, Literal
 from recovery.history.bounds import Bounds
 from recovery.history.contributions import Change
 from recovery.history.shown import Pane, Rejected
+from recovery.manifest import Ids
 
 Kind = Literal["folded", "fork", "reset", "added", "became", "row", "gone", "pane", "rejected", "forgotten"]
 ORDER: tuple[Kind, ...] = (
@@ -43,6 +44,7 @@ class Event:
 class History:
     """What happened to a window, oldest first. Changes are known from the checkpoint ``known_from`` on; what had come
     before is folded. ``shown``: rows that were shown and not taken back; of panes that follow one another the newest.
+    ``unread``: abandoned checkpoints that cannot be read, so what they had is not among the events.
     """
 
     operator: str
@@ -52,6 +54,7 @@ class History:
     known_from: int
     shown: list[dict[str, Any]]
     events: list[Event]
+    unread: tuple[Ids, ...] = ()
 
 
 @dataclass

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery.checkpoint import Checkpoint, Head
-from recovery.manifest import Manifest, OperatorState, SparkPosition
+from recovery.manifest import Ids, Manifest, OperatorState, SparkPosition
 from recovery.outputs import Output, output_of
+from recovery.ranges import gaps, joined
 from recovery.reading import operator_of
 from recovery.spark_log import load_files
 from recovery.summary import time_text
@@ -54,6 +55,7 @@ class Step:
 class Steps:
     """All checkpoints there are. ``base`` is of the oldest manifest: its folded files are older than every change.
     ``shows``: the operator's panes are those of the job, in files; else they went to the operators behind it.
+    ``unread``: ids that a reset has abandoned and whose manifests are gone or damaged.
     """
 
     operator: str
@@ -62,23 +64,29 @@ class Steps:
     base_id: int
     shows: bool
     all: list[Step]
+    unread: tuple[Ids, ...]
 
 
 def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
-    """Every checkpoint of a root. Raises `NotFoundError` for a root without any, or without this operator."""
-    ids = checkpoint.ids()
-    if not ids:
+    """Every checkpoint of a root. Raises `NotFoundError` for a root without any, or without this operator, and
+    `CorruptionError` where one that counts is gone or damaged.
+    """
+    newest = checkpoint.head()
+    if newest is None:
         raise NotFoundError(
             "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
         )
-    head = checkpoint.load(ids[-1]).manifest
-    name, newest = operator_of(head, operator)
+    head = newest.manifest
+    ids = checkpoint.ids(last=head.id)
+    unread = gaps(ids, ids[0])
+    name, state_now = operator_of(head, operator)
     steps: dict[int, Step] = {}
     base: tuple[int, OperatorState] | None = None
     for number, read in checkpoint.loads(ids):
         step = steps.setdefault(number, Step(number))
         step.abandoned = head.abandons(number)
         if (manifest := _manifest(step, read)) is None:
+            unread.append((number, number))
             continue
         state = manifest.operators.get(name)
         step.manifest, step.state = manifest, state
@@ -91,9 +99,9 @@ def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
             base = base or (number, state)
     for output in checkpoint.outputs(0, ids[0] - 1):
         _put_out(steps.setdefault(output.id, Step(output.id)), name, output)
-    base_id, first = base or (ids[-1], newest)
+    base_id, first = base or (ids[-1], state_now)
     shows = name == list(head.operators)[-1]
-    return Steps(name, first, newest, base_id, shows, [steps[number] for number in sorted(steps)])
+    return Steps(name, first, state_now, base_id, shows, [steps[number] for number in sorted(steps)], joined(unread))
 
 
 def _manifest(step: Step, read: Callable[[], Head]) -> Manifest | None:

@@ -37,6 +37,7 @@ def told(
         known_from=teller.known_from(found),
         shown=_stands(events, apart=steps.newest.configuration.get("accumulation") == "discarding"),
         events=events,
+        unread=steps.unread,
     )
 
 

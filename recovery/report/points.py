@@ -79,7 +79,7 @@ class History:
 
 def history(checkpoint: Checkpoint, last: int) -> History:
     """The ``last`` checkpoints of a root."""
-    ids = checkpoint.ids()
+    ids = checkpoint.present()
     chosen, found, lost = ids[-last:], [], []
     head: Manifest | None = None
     younger: Manifest | None = None

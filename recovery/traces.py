@@ -1,0 +1,123 @@
+"""Traces that published checkpoints leave beside their manifests: they tell how far a root has been.
+
+Ids are dense, so a manifest that is gone from the middle leaves a gap. The newest ones leave none; but drivers note
+how far they have come, pins name checkpoints, files are named after the checkpoint they were written for, and Spark
+says which batches were done. Traces are read *before* manifests are listed: what they prove was published by then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from recovery.ahead import ahead
+from recovery.manifest import SparkPosition
+from recovery.records import read_pins
+from recovery.spark_log import SparkLog
+from statestore.errors import CorruptionError, UnavailableError
+from statestore.objects import Objects
+
+REACHED = "reached"
+FOLDERS = ("data", "panes", "late")
+ID_DIGITS = 20
+_MOST = 10**18
+"""No job comes so far: a name with such a number is not ours."""
+_WRITTEN = re.compile(r"(\d{1,20})-[0-9a-f]{32}\.")
+"""How the name of a file begins: the checkpoint it was written for, and an id of the attempt."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """``noted``: the highest id that a note or a pin names. ``written``: the highest that a file was written for,
+    which the attempt at a next checkpoint leaves, published or not. ``committed``: Spark's query and its last batch.
+    """
+
+    noted: int = 0
+    written: int = 0
+    committed: tuple[str, int] | None = None
+
+    def beyond(self, newest: int, position: SparkPosition | None = None) -> int:
+        """The highest id that may have been in use, where checkpoints above ``newest``, which holds Spark's
+        ``position``, have been published; 0 where nothing proves that.
+        """
+        noted = self.noted
+        if self.committed is not None and position is not None and self.committed[0] == position.query_id:
+            noted = max(noted, newest + self.committed[1] - position.batch_id)
+        further = noted > newest or self.written > newest + 1
+        return max(noted, self.written) if further else 0
+
+
+def notes(objects: Objects) -> Traces:
+    """How far drivers say they have come. One request."""
+    return Traces(max(_noted(objects), default=0))
+
+
+def traces(objects: Objects, files: Sequence[str] = FOLDERS) -> Traces:
+    """All traces, those of files in the folders ``files``: one request for each state partition."""
+    return with_files(objects, written(objects, files).values())
+
+
+def with_files(objects: Objects, ids: Iterable[int]) -> Traces:
+    """All traces, where it is known for which checkpoints there are files."""
+    noted = [*_noted(objects), *_pinned(objects)]
+    return Traces(max(noted, default=0), max(ids, default=0), _committed(objects))
+
+
+def note(objects: Objects, checkpoint_id: int) -> None:
+    """Leave a word that this checkpoint was published. Not waited for: a power cut may take it."""
+    there = _noted(objects)
+    if checkpoint_id > max(there, default=0):
+        objects.note(_path(checkpoint_id), str(checkpoint_id).encode())
+        for older in there:
+            objects.delete(_path(older))
+
+
+def written(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[str, int]:
+    """Files of ours in these folders, with the id of the checkpoint that each was written for."""
+    found: dict[str, int] = {}
+    level = list(folders)
+    for _ in range(3):
+        inside: list[str] = []
+        for folder, names in ahead(lambda one: _names(objects, one), level):
+            for name in names():
+                if (match := _WRITTEN.match(name)) and int(match[1]) < _MOST:
+                    found[f"{folder}/{name}"] = int(match[1])
+                elif "." not in name:
+                    inside.append(f"{folder}/{name}")
+        level = inside
+    return found
+
+
+def _path(checkpoint_id: int) -> str:
+    return f"{REACHED}/{checkpoint_id:0{ID_DIGITS}d}"
+
+
+def _names(objects: Objects, folder: str) -> list[str]:
+    try:
+        return objects.names(folder)
+    except UnavailableError as error:
+        if error.context.get("reason") != "ENOTDIR":
+            raise
+        return []  # a file that is not ours
+
+
+def _noted(objects: Objects) -> list[int]:
+    names = objects.names(REACHED)
+    ids = [int(name) for name in names if len(name) == ID_DIGITS and name.isascii() and name.isdecimal()]
+    return [one for one in ids if one < _MOST]
+
+
+def _pinned(objects: Objects) -> list[int]:
+    with suppress(CorruptionError):  # who needs the pins says what is wrong with them
+        return [pin.checkpoint for pin in read_pins(objects)]
+    return []
+
+
+def _committed(objects: Objects) -> tuple[str, int] | None:
+    log = SparkLog(objects)
+    with suppress(CorruptionError):
+        query_id, batch_id = log.query_id(), log.newest("commits")
+        return (query_id, batch_id) if query_id is not None and batch_id is not None else None
+    return None
