@@ -19,9 +19,10 @@ from operators.job import Job, Position
 from operators.partition import PartitionResult
 from recovery.checkpoint import Checkpoint
 from recovery.forging import store_read
+from recovery.input_files import followed
 from recovery.manifest import Manifest, SparkPosition
 from recovery.presence import Presence
-from recovery.spark_log import FOLDER, store_files
+from recovery.spark_log import FOLDER, NOTHING_READ, store_files
 from statestore.errors import NotFoundError, UsageError
 from statestore.objects import Objects
 
@@ -29,8 +30,6 @@ Offset: TypeAlias = str | Mapping[str, Any]
 """Where a source goes on, as Spark writes it: ``{"topic":{"0":100}}`` for Kafka; as text or as values."""
 FILES_READ = '{"logOffset":0}'
 """The offset of a source of files after its first batch."""
-NOTHING_READ = "-"
-"""What Spark writes of a source that it has not read yet."""
 
 
 def begun(root: str | os.PathLike[str]) -> bool:
@@ -96,7 +95,7 @@ def spark_position(
     """
     read = {source: tuple(sorted(set(paths))) for source, paths in files.items()}
     named = {str(source): paths for source, paths in read.items()}
-    position = SparkPosition(str(uuid.uuid4()), 0, (), tuple(ends), named)
+    position = followed(None, SparkPosition(str(uuid.uuid4()), 0, (), tuple(ends), named))
     return store_read(
         objects,
         store_files(objects, position, checkpoint_id),

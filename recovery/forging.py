@@ -17,9 +17,10 @@ import msgspec
 
 from recovery.ahead import each
 from recovery.checkpoint import Checkpoint
+from recovery.input_files import NOTHING, Entries, read_of
 from recovery.manifest import Manifest, SparkPosition
 from recovery.records import decoded, outputs_below
-from recovery.spark_log import FOLDER, SparkLog, load_files, log_offset
+from recovery.spark_log import FOLDER, NOTHING_READ, SparkLog, load_files, log_offset
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 from statestore.files.segments import FileRef, read_verified
@@ -30,10 +31,7 @@ REPLACED = "spark-replaced"
 COMMITTED = b'v1\n{"nextBatchWatermarkMs":0}'
 """What Spark writes when it has finished a batch of a query without a watermark of its own."""
 COMPACTED = 10
-"""Spark folds its list of files at every tenth entry, and looks for older ones there alone."""
-
-Entries: TypeAlias = dict[int, tuple[str, ...]]
-"""Files that a source has read, each with its time, by the number of the entry in its log."""
+"""Spark folds its list of files at every tenth entry, unless set otherwise, and looks for older ones there alone."""
 
 WORK = ("batch", "tick", "feed")
 """Checkpoints that a running query makes: before its first, Spark's checkpoint had been brought along."""
@@ -65,14 +63,18 @@ def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]
     if any(_lost(found).values()) and (log := _trusted(checkpoint, manifest)) is not None:
         for source, numbers in _lost(found).items():
             found[source] |= {number: log.entry(source, number) for number in numbers}
-    if any((lost := _lost(found)).values()):
+    lost = {source: numbers[:10] for source, numbers in _lost(found).items() if numbers}
+    read = {s: {n: files for n, files in entries.items() if files is not None} for s, entries in found.items()}
+    known = manifest.spark.read if manifest.spark is not None else {}
+    wrong = [source for source, entries in read.items() if read_of(entries) != known.get(str(source), NOTHING)]
+    if lost or wrong:
         raise IncompatibleError(
             "which files spark has read is not known any more: manifests that say it were collected, and spark's own "
             "log lacks them; begin a new folder",
             code="spark-files-lost",
-            lost={source: numbers[:10] for source, numbers in lost.items() if numbers},
+            lost=lost or wrong,
         )
-    return {s: {n: files for n, files in entries.items() if files is not None} for s, entries in found.items()}
+    return read
 
 
 def store_read(objects: Objects, position: SparkPosition, read: Mapping[int, Entries], number: int) -> SparkPosition:
@@ -86,17 +88,23 @@ def store_read(objects: Objects, position: SparkPosition, read: Mapping[int, Ent
     return msgspec.structs.replace(position, read_ref=ref)
 
 
-def forge(objects: Objects, manifest: Manifest, hook: Hook = no_hook) -> None:
-    """Write Spark's checkpoint as it is after the batch of ``manifest``, where there is none.
+def forge(
+    objects: Objects,
+    manifest: Manifest,
+    hook: Hook = no_hook,
+    read: Mapping[int, Entries] | None = None,
+    interval: int = COMPACTED,
+) -> None:
+    """Write Spark's checkpoint as it is after the batch of ``manifest``, where there is none. ``read`` are all files
+    read by then (default: those that it lists itself), folded at every so many entries as Spark will.
 
     ``metadata`` comes last: without it Spark's query is not the one that the manifest names, and this is done again.
     """
     position = manifest.spark
     if position is None:
         return
-    read = _read_ref(objects, position)
-    for source, entries in read.items():
-        for name, text in _source_log(entries).items():
+    for source, entries in (_read_ref(objects, position) if read is None else read).items():
+        for name, text in _source_log(entries, interval).items():
             objects.put(f"{FOLDER}/sources/{source}/{name}", text.encode())
     ends = {position.batch_id: position.end}
     if position.batch_id:
@@ -120,8 +128,26 @@ def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook) -> bool
         return False
     _set_aside(checkpoint.objects, reset.id)
     hook("spark-set-aside", reset.id)
+    if reset.spark is not None:
+        _bring_back(checkpoint.objects, reset.spark)
     forge(checkpoint.objects, reset, hook)
     return True
+
+
+def mend(
+    checkpoint: Checkpoint, head: Manifest, read: Mapping[int, Entries], interval: int, hook: Hook = no_hook
+) -> str:
+    """Rewrite Spark's checkpoint as it is after the batch of ``head``; where what was there is kept now. ``read`` are
+    all files read by then. What a crash leaves half done is no better, so it is done again.
+
+    Raises `IncompatibleError` where Spark keeps state of its own.
+    """
+    check_stateless(checkpoint.objects)
+    kept = _set_aside(checkpoint.objects, head.id)
+    hook("spark-set-aside", head.id)
+    _bring_back(checkpoint.objects, head.spark)
+    forge(checkpoint.objects, head, hook, read, interval)
+    return kept
 
 
 def unfinished(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
@@ -146,10 +172,45 @@ def _differs(objects: Objects, position: SparkPosition | None) -> bool:
         return True
 
 
-def _set_aside(objects: Objects, reset_id: int) -> None:
+def _set_aside(objects: Objects, checkpoint_id: int) -> str:
+    """Move what is there away; where to."""
     taken = set(objects.names(REPLACED))
-    names = (f"{reset_id}-{again}" if again else str(reset_id) for again in range(len(taken) + 1))
-    objects.move(FOLDER, f"{REPLACED}/{next(name for name in names if name not in taken)}")
+    names = (f"{checkpoint_id}-{again}" if again else str(checkpoint_id) for again in range(len(taken) + 1))
+    place = f"{REPLACED}/{next(name for name in names if name not in taken)}"
+    objects.move(FOLDER, place)
+    return place
+
+
+def _bring_back(objects: Objects, position: SparkPosition | None) -> None:
+    """What sources other than files keep for themselves, such as where they began, from the newest folder that was
+    set aside and has it whole: it stands nowhere else.
+    """
+    kept = [SparkLog(objects, f"{REPLACED}/{name}") for name in sorted(objects.names(REPLACED), key=_by_age)]
+    if position is None:
+        sources = {source for log in kept for source in log.sources() if not log.is_of_files(source)}
+    else:
+        sources = {n for n, end in enumerate(position.end) if end != NOTHING_READ and log_offset(end) is None}
+    for source in sources:
+        for log in reversed(kept):
+            if _is_whole(log, source):
+                objects.move(f"{log.folder}/sources/{source}", f"{FOLDER}/sources/{source}")
+                break
+
+
+def _is_whole(log: SparkLog, source: int) -> bool:
+    """Whether there is something that a source other than files has kept, and no file of it is torn."""
+    files = log.own_files(source)
+    try:
+        for path in files:
+            log.check_own(path)
+    except CorruptionError:
+        return False
+    return bool(files) and not log.is_of_files(source)
+
+
+def _by_age(name: str) -> tuple[int, ...]:
+    """Of names such as ``12`` and ``12-1``."""
+    return tuple(int(part) if part.isdecimal() else 0 for part in name.split("-"))
 
 
 def _of_manifests(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, dict[int, tuple[str, ...] | None]]:
@@ -226,10 +287,10 @@ def _trusted(checkpoint: Checkpoint, manifest: Manifest) -> SparkLog | None:
     return None
 
 
-def _source_log(entries: Entries) -> dict[str, str]:
+def _source_log(entries: Entries, interval: int) -> dict[str, str]:
     """Spark's log of a source: names of files and what is in them."""
     last = max(entries, default=-1)
-    compact = (last + 1) // COMPACTED * COMPACTED - 1
+    compact = (last + 1) // interval * interval - 1
     files: dict[str, list[str]] = {f"{compact}.compact": []} if compact >= 0 else {}
     for number in range(last + 1):
         lines = files.setdefault(f"{compact}.compact" if number <= compact else str(number), [])

@@ -26,12 +26,20 @@ Ids = tuple[int, int]
 """Checkpoint ids from the first to the last, both inclusive."""
 
 
+class ReadFiles(msgspec.Struct, frozen=True):
+    """All files that a source of files has read: how many, and a digest of their names and times in no order."""
+
+    files: int
+    digest: str
+
+
 class SparkPosition(msgspec.Struct, frozen=True):
     """The Spark batch a checkpoint holds: enough to know the very same batch again.
 
     ``start`` and ``end`` are the offsets of each source, verbatim from Spark's log (``start`` is empty for the
     first batch). ``files`` has, per file source, what Spark planned to read; a long list stands in ``files_ref``.
-    ``read_ref`` has all that was read up to here, where Spark's log was written anew.
+    ``read`` is about all that each file source has read up to here, this batch included; ``read_ref`` lists it, where
+    Spark's log was written anew.
     """
 
     query_id: str
@@ -41,6 +49,7 @@ class SparkPosition(msgspec.Struct, frozen=True):
     files: dict[str, tuple[str, ...]] = {}
     files_ref: FileRef | None = None
     read_ref: FileRef | None = None
+    read: dict[str, ReadFiles] = {}
 
     @property
     def refs(self) -> tuple[FileRef, ...]:

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 
 from recovery.ahead import each
 from recovery.checkpoint import Checkpoint, Head, manifest_path
-from recovery.forging import finish, unfinished
 from recovery.lease import check_idle
 from recovery.manifest import Manifest
 from recovery.policy import Policy
 from recovery.ranges import ids_text
 from recovery.records import outputs_below
 from recovery.reset import Reset, furthest, plan_reset, reset
-from recovery.spark_log import SparkLog, check_agreement, load_files
-from recovery.verify import Finding, file_finding
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from recovery.verify import Finding, file_finding, spark_findings
+from statestore.errors import CorruptionError, NotFoundError
 from statestore.files.segments import FileRef
 
 log = logging.getLogger("tidemark")
@@ -88,12 +86,8 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
             "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
         )
     manifest = head.manifest
-    try:
-        check_agreement(load_files(checkpoint.objects, manifest.spark), SparkLog(checkpoint.objects))
-    except (IncompatibleError, CorruptionError) as error:
-        found = Finding("spark", manifest.id, "spark", error.message)
-        return Repair((found,), plan_reset(checkpoint, manifest.id))
-    return Repair((), None)
+    found = tuple(spark_findings(checkpoint, manifest))
+    return Repair(found, plan_reset(checkpoint, manifest.id) if found else None)
 
 
 def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
@@ -110,27 +104,19 @@ def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
 def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> Head | None:
     """The newest checkpoint, for a job that starts; with ``policy.damaged`` reset, the newest that is whole.
 
-    Spark's own checkpoint is then where a reset went, whatever died. ``check`` is asked, and raises, before anything
-    is written. Raises `CorruptionError` where the newest is damaged and the policy is to stop.
+    ``check`` is asked, and raises, before anything is written. Raises `CorruptionError` where the newest is damaged
+    and the policy is to stop.
     """
     if policy.damaged == "reset":
         _fall_back(checkpoint, policy, check)
     try:
-        head = checkpoint.head(search=True)
+        return checkpoint.head(search=True)
     except CorruptionError as error:
         raise CorruptionError(
             f"{error.message}; or go back: tidemark repair {checkpoint.objects.root} --to newest-good",
             code=error.code,
             **error.context,
         ) from None
-    if head is not None and unfinished(checkpoint, head.manifest) is not None:
-        _check_alone(checkpoint, policy)
-        finish(checkpoint, head.manifest)
-    return head
-
-
-def _check_alone(checkpoint: Checkpoint, policy: Policy) -> None:
-    check_idle(checkpoint, policy.second == "takeover", instead='Policy(second="takeover")')
 
 
 def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> None:
@@ -138,7 +124,7 @@ def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest
     if planned.reset is None:
         return
     check(planned.reset.manifest)
-    _check_alone(checkpoint, policy)
+    check_idle(checkpoint, policy.second == "takeover", instead='Policy(second="takeover")')
     for one in planned.findings:
         log.warning("checkpoint %s: %s: %s", one.checkpoint, one.path, one.why)
     done = reset(checkpoint, planned.reset.to)

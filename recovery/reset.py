@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import msgspec
 
 from recovery.checkpoint import Checkpoint, now_us
-from recovery.forging import Entries, Hook, check_stateless, files_read, finish, no_hook, store_read
+from recovery.forging import Hook, check_stateless, files_read, finish, no_hook, store_read
+from recovery.input_files import Entries
 from recovery.manifest import Ids, Manifest, without_state
 from recovery.pins import pinned
 from recovery.ranges import joined

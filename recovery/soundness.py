@@ -28,6 +28,7 @@ NAME_CHARACTERS = 255
 LEAST, MOST = -(2**63), 2**63 - 1
 
 _PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
+_DIGEST = re.compile("[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -49,8 +50,11 @@ def check(manifest: Manifest) -> None:
         check_file(ref)
     if manifest.spark is not None:
         _count(manifest.spark.batch_id, "spark.batch_id")
-        if manifest.spark.files_ref is not None:
-            check_file(manifest.spark.files_ref)
+        for ref in manifest.spark.refs:
+            check_file(ref)
+        for read in manifest.spark.read.values():
+            _count(read.files, "spark.read")
+            _require(bool(_DIGEST.fullmatch(read.digest)), "a digest")
     if manifest.input is not None:
         _count(manifest.input.batches, "input.batches")
 

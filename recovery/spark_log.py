@@ -1,26 +1,48 @@
-"""Reading Spark's own checkpoint of the query: what Spark has planned, and whether it agrees with ours.
+"""Reading Spark's own checkpoint of the query: what Spark has planned, and which files it believes to have read.
 
-Spark never fsyncs these files. After a power cut it can plan the same batch id with the same offset text and
-more rows, so for a file source the list of files is part of a batch's identity.
+Spark never syncs these files, so after a power cut any of them may be gone, empty, cut or full of zeros. What is read
+here is read strictly: bytes that Spark would not have written are `CorruptionError`, never an answer. For a file
+source the list of files is part of a batch's identity: a lost list lets Spark plan the same batch with other rows.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
+from recovery.input_files import Entries
 from recovery.manifest import SparkPosition
 from statestore.checksums import checksum
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
 from statestore.files.segments import FileRef, damaged, read_verified
 from statestore.objects import Objects
 
 FOLDER = "spark"
+NOTHING_READ = "-"
+"""What Spark writes of a source that it has not read yet."""
 _UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
 """What reading JSON raises that says something else than it should."""
+_VERSION = re.compile(r"v[0-9]{1,9}")
+_HADOOP_SUMS = b"crc\x00"
+_COMPACT = ".compact"
+
+
+class _Entry(msgspec.Struct):
+    """One file in the log of a file source."""
+
+    path: str
+    timestamp: int
+    batch: int = msgspec.field(name="batchId")
+
+
+_ENTRY = msgspec.json.Decoder(_Entry)
 
 
 @dataclass(frozen=True)
@@ -32,10 +54,11 @@ class Planned:
 
 
 class SparkLog:
-    """The log under ``<root>/spark``. Reads only."""
+    """The log under ``<root>/spark``, or where it was set aside. Reads only."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, folder: str = FOLDER) -> None:
         self.objects = objects
+        self.folder = folder
 
     def has_marker(self) -> bool:
         """Whether the root around this log is a checkpoint of ours already."""
@@ -43,18 +66,22 @@ class SparkLog:
 
     def query_id(self) -> str | None:
         """Spark's id of the query, None while Spark has no checkpoint."""
+        path = f"{self.folder}/metadata"
         try:
-            data = self.objects.read(f"{FOLDER}/metadata")
+            data = self._data(path)
         except NotFoundError:
             return None
         try:
-            return str(json.loads(data)["id"])
+            found = json.loads(data)["id"]
         except _UNREADABLE:
-            raise _damaged(f"{FOLDER}/metadata") from None
+            raise _damaged(path, data) from None
+        if not isinstance(found, str):
+            raise _damaged(path, data)
+        return found
 
     def newest(self, log: str) -> int | None:
         """The highest batch id in ``offsets`` or ``commits``."""
-        numbers = [int(name) for name in self.objects.names(f"{FOLDER}/{log}") if _is_number(name)]
+        numbers = [int(name) for name in self.objects.names(f"{self.folder}/{log}") if _is_number(name)]
         return max(numbers, default=None)
 
     def planned(self, query_id: str, batch_id: int) -> Planned:
@@ -71,40 +98,126 @@ class SparkLog:
                 files[str(source)] = self._files(source, -1 if before is None else before, last)
         return Planned(SparkPosition(query_id, batch_id, start, end, files), timestamp_ms)
 
+    def offsets(self, batch_id: int) -> tuple[str, ...]:
+        """Where each source ends in this batch. Raises `NotFoundError`, `CorruptionError`, and `IncompatibleError`
+        for a version of the log that is not known.
+        """
+        return self._offsets(batch_id)[1]
+
+    def check_commit(self, batch_id: int) -> None:
+        """Raise `CorruptionError` where Spark's word that a batch is done is garbled."""
+        path = f"{self.folder}/commits/{batch_id}"
+        data = self._data(path)
+        version, _, facts = data.partition(b"\n")
+        try:
+            if not _VERSION.fullmatch(version.decode()) or not isinstance(json.loads(facts), dict):
+                raise _damaged(path, data)
+        except _UNREADABLE:
+            raise _damaged(path, data) from None
+
     def entry(self, source: int, number: int) -> tuple[str, ...] | None:
         """Files, each with its time, of one entry of a file source's log; None where the log lacks or garbled it."""
         try:
             return self._files(source, number - 1, number)
-        except (NotFoundError, CorruptionError, UnicodeDecodeError):
+        except (NotFoundError, CorruptionError):
             return None
 
+    def entries(self, source: int, interval: int | None = None) -> Entries:
+        """All entries of a file source's log, as Spark reads them when it starts and folds every ``interval`` entries
+        (by default: however they are folded). Raises `CorruptionError` where one is lost or garbled.
+        """
+        folder = f"{self.folder}/sources/{source}"
+        found: Entries = {}
+        for number, name in _layout(self.objects.names(folder), interval):
+            path = f"{folder}/{name}"
+            files: dict[int, list[str]] = {number: []}
+            try:
+                for entry in self._entries(path):
+                    files.setdefault(entry.batch, []).append(f"{entry.path} {entry.timestamp}")
+            except NotFoundError:
+                raise _lost(path) from None
+            if max(files) > number or (not name.endswith(_COMPACT) and len(files) > 1):
+                raise _wrong(path, "its entries belong to another file")
+            found |= {entry: tuple(paths) for entry, paths in files.items()}
+        return found
+
+    def sources(self) -> set[int]:
+        """Numbers of the sources that have written something."""
+        return {int(name) for name in self.objects.names(f"{self.folder}/sources") if _is_number(name)}
+
+    def own_files(self, source: int) -> list[str]:
+        """What a source that is not one of files has written for itself."""
+        folder = f"{self.folder}/sources/{source}"
+        return [f"{folder}/{name}" for name in self.objects.names(folder)]
+
+    def check_own(self, path: str) -> None:
+        """Raise `CorruptionError` where what a source wrote for itself cannot be whole: nobody but the source knows
+        its form, but most write a version and JSON.
+        """
+        with suppress(NotFoundError, UnavailableError):  # a folder, perhaps
+            data = self._data(path)
+            version, _, text = data.removeprefix(b"\x00").partition(b"\n")
+            if not data.strip(b"\x00"):
+                raise _damaged(path, data)
+            if version == b"v1":
+                try:
+                    for line in text.split(b"\n"):
+                        json.loads(line)
+                except _UNREADABLE:
+                    raise _damaged(path, data) from None
+
+    def is_of_files(self, source: int) -> bool:
+        """Whether any whole entry here is one of a file source."""
+        for path in self.own_files(source):
+            with suppress(CorruptionError, NotFoundError):
+                if self._entries(path):
+                    return True
+        return False
+
+    def _data(self, path: str) -> bytes:
+        """All bytes, where they fit the checksums that Hadoop wrote for them."""
+        data = self.objects.read(path)
+        if self.objects.atomic_create == "link":  # Hadoop writes them for local files alone
+            folder, _, name = path.rpartition("/")
+            with suppress(NotFoundError):
+                if not _fits(data, self.objects.read(f"{folder}/.{name}.crc")):
+                    raise _wrong(path, "it does not fit its checksums")
+        return data
+
     def _lines(self, path: str) -> list[str]:
+        data = self._data(path)
         try:
-            return self.objects.read(path).decode().splitlines()
+            lines = data.decode().split("\n")
         except UnicodeDecodeError:
-            raise _damaged(path) from None
+            raise _damaged(path, data) from None
+        if not _VERSION.fullmatch(lines[0]):
+            raise _damaged(path, data)
+        return lines
 
     def _offsets(self, batch_id: int) -> tuple[int, tuple[str, ...]]:
-        path = f"{FOLDER}/offsets/{batch_id}"
+        path = f"{self.folder}/offsets/{batch_id}"
         lines = self._lines(path)
-        if not lines or lines[0] != "v1" or len(lines) < 3:
+        if lines[0] != "v1" and len(lines) > 1:
             raise IncompatibleError(
                 "this version of spark's offset log is not known: set spark.sql.streaming.offsetLog.formatVersion=1",
                 code="spark-log-format",
                 path=path,
-                found=lines[0] if lines else "nothing",
+                found=lines[0],
             )
         try:
-            return int(json.loads(lines[1])["batchTimestampMs"]), tuple(lines[2:])
-        except _UNREADABLE:
-            raise _damaged(path) from None
+            at_ms = json.loads(lines[1])["batchTimestampMs"]
+        except (IndexError, *_UNREADABLE):
+            raise _wrong(path, "it is cut or garbled") from None
+        if not isinstance(at_ms, int) or len(lines) < 3 or "" in lines[2:]:
+            raise _wrong(path, "it is cut or garbled")
+        return at_ms, tuple(lines[2:])
 
     def _files(self, source: int, after: int, last: int) -> tuple[str, ...]:
         """Paths (with modification time) of a file source's log entries in ``(after, last]``."""
-        folder = f"{FOLDER}/sources/{source}"
+        folder = f"{self.folder}/sources/{source}"
         names = self.objects.names(folder)
-        compacts = sorted(int(n.removesuffix(".compact")) for n in names if n.endswith(".compact"))
-        entries: set[str] = set()
+        compacts = sorted(_compacts(names))
+        files: set[str] = set()
         for number in range(after + 1, last + 1):
             if str(number) in names:
                 name = str(number)
@@ -114,17 +227,60 @@ class SparkLog:
                     raise NotFoundError(
                         "spark's log of the file source lacks an entry", code="spark-source-log", entry=number
                     )
-                name = f"{later[0]}.compact"
-            entries.update(self._entries(f"{folder}/{name}", number))
-        return tuple(sorted(entries))
+                name = f"{later[0]}{_COMPACT}"
+            entries = self._entries(f"{folder}/{name}")
+            files.update(f"{one.path} {one.timestamp}" for one in entries if one.batch == number)
+        return tuple(sorted(files))
 
-    def _entries(self, path: str, number: int) -> list[str]:
-        lines = self._lines(path)[1:]
+    def _entries(self, path: str) -> list[_Entry]:
+        lines = self._lines(path)
         try:
-            records = [json.loads(line) for line in lines if line.strip()]
-            return [f"{r['path']} {r['timestamp']}" for r in records if r["batchId"] == number]
-        except _UNREADABLE:
-            raise _damaged(path) from None
+            return [_ENTRY.decode(line) for line in lines[1:]]
+        except (msgspec.DecodeError, RecursionError):
+            raise _wrong(path, "it is cut or garbled") from None
+
+
+def _layout(names: list[str], interval: int | None) -> Iterator[tuple[int, str]]:
+    """Which files of a source's log Spark reads when it starts, and the entry each ends with; some may be missing."""
+    compacts = sorted(_compacts(names))
+    last = max([*compacts, *(int(name) for name in names if _is_number(name))], default=-1)
+    if interval is None:
+        first = compacts[-1] if compacts else 0
+        yield from ((n, f"{n}{_COMPACT}" if compacts and n == first else str(n)) for n in range(first, last + 1))
+        return
+    every = folded_every(compacts, interval)
+    first = max(0, (last + 1) // every * every - 1)
+    yield from ((n, f"{n}{_COMPACT}" if (n + 1) % every == 0 else str(n)) for n in range(first, last + 1))
+
+
+def folded_every(compacts: list[int], default: int) -> int:
+    """Every how many entries Spark will fold a log that has these ``.compact`` files, oldest first."""
+    if len(compacts) > 1:
+        return compacts[-1] - compacts[-2]
+    if not compacts:
+        return default
+    entries = compacts[0] + 1
+    if default >= entries // 2:
+        return entries
+    return next((one for one in range(default, entries // 2 + 1) if entries % one == 0), entries)
+
+
+def _compacts(names: list[str]) -> list[int]:
+    stems = (name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT))
+    return [int(stem) for stem in stems if _is_number(stem)]
+
+
+def _fits(data: bytes, sums: bytes) -> bool:
+    """Whether bytes fit Hadoop's checksums: a header, the bytes per sum, CRC-32 of each. Hadoop passes over a broken
+    header and stops at broken sums.
+    """
+    if not sums.startswith(_HADOOP_SUMS) or len(sums) < 8:
+        return True
+    size = int.from_bytes(sums[4:8], "big")
+    if size <= 0:
+        return False
+    found = [zlib.crc32(data[at : at + size]).to_bytes(4, "big") for at in range(0, len(data), size)]
+    return sums[8 : 8 + 4 * len(found)] == b"".join(found)
 
 
 INLINE_FILES = 100
@@ -154,68 +310,6 @@ def load_files(objects: Objects, position: SparkPosition | None) -> SparkPositio
     return msgspec.structs.replace(position, files=files, files_ref=None)
 
 
-def check_agreement(head: SparkPosition | None, log: SparkLog) -> None:
-    """Raise `IncompatibleError` when Spark's checkpoint and ours do not belong together. Changes nothing.
-
-    They agree when Spark has planned at least the batch our newest checkpoint holds, exactly as we hold it, and
-    has committed none that we lack.
-    """
-    query_id, planned, committed = log.query_id(), log.newest("offsets"), log.newest("commits")
-    if head is None:
-        if committed is not None:
-            raise _disagree(
-                "spark's checkpoint has finished batches that this checkpoint lacks (was it wiped?): "
-                "put the manifests back, or remove the spark folder to read the input from its beginning",
-                "spark-ahead",
-                ours="none",
-                spark_commits=committed,
-            )
-        return
-    if query_id is None or planned is None:
-        raise _disagree(
-            "spark's checkpoint is gone but ours is not, and without it spark would read the input again: "
-            "put the spark folder back from a copy, or run tidemark repair ROOT --resync-spark",
-            "spark-checkpoint-gone",
-            ours=head.batch_id,
-        )
-    if query_id != head.query_id:
-        raise _disagree(
-            "the spark folder belongs to another query: put the right one back, "
-            "or run tidemark repair ROOT --resync-spark",
-            "spark-query-changed",
-            expected=head.query_id,
-            found=query_id,
-        )
-    if planned < head.batch_id:
-        raise _disagree(
-            "spark's newest log files are lost, so it would plan a committed batch anew: "
-            "put the spark folder back from a copy, or run tidemark repair ROOT --resync-spark",
-            "spark-log-lost",
-            ours=head.batch_id,
-            spark_offsets=planned,
-        )
-    if planned > head.batch_id + 1 or (committed is not None and committed > head.batch_id):
-        raise _disagree(
-            "spark has finished batches that this checkpoint lacks: put the missing manifests back, "
-            "or run tidemark repair ROOT --resync-spark, and spark reads that input again",
-            "spark-ahead",
-            ours=head.batch_id,
-            spark_offsets=planned,
-            spark_commits=committed,
-        )
-    try:
-        same = log.planned(query_id, head.batch_id).position
-    except NotFoundError as error:
-        raise _disagree(
-            "spark's log lacks a file of the newest committed batch: put the spark folder back from a copy, "
-            "or run tidemark repair ROOT --resync-spark",
-            "spark-log-lost",
-            ours=head.batch_id,
-            missing=error.context.get("path") or error.context.get("entry"),
-        ) from None
-    check_same(head, same)
-
-
 def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
     """Raise `IncompatibleError` unless Spark's batch is the very one we committed under its id."""
     for part in ("query_id", "batch_id", "start", "end", "files"):
@@ -223,8 +317,7 @@ def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
         if expected != found:
             raise _disagree(
                 f"spark planned a batch under a committed id with another {part.replace('_', ' ')}: "
-                "nothing was processed; put the spark folder back from a copy, "
-                "or run tidemark repair ROOT --resync-spark",
+                "nothing was processed; start again, and spark's checkpoint is rewritten from ours",
                 "spark-batch-differs",
                 batch=ours.batch_id,
                 part=part,
@@ -260,16 +353,29 @@ def log_offset(text: str) -> int | None:
     except _UNREADABLE:
         return None
     found = offset["logOffset"] if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
-    return found if isinstance(found, int) else None
+    return found if type(found) is int else None
 
 
 def _disagree(message: str, code: str, **context: object) -> IncompatibleError:
     return IncompatibleError(message, code=code, **context)
 
 
-def _damaged(path: str) -> CorruptionError:
+def _damaged(path: str, data: bytes) -> CorruptionError:
+    if not data:
+        return _wrong(path, "it is empty")
+    return _wrong(path, "it is cut or garbled" if data.strip(b"\x00") else "it is full of zeros")
+
+
+def _lost(path: str) -> CorruptionError:
+    return _wrong(path, "it is gone")
+
+
+def _wrong(path: str, why: str) -> CorruptionError:
     return CorruptionError(
-        "a file of spark's checkpoint is damaged: put back a good copy", code="spark-log-damaged", path=path
+        f"a file of spark's checkpoint cannot be used ({why}): tidemark repair ROOT --resync-spark rewrites it",
+        code="spark-log-damaged",
+        path=path,
+        why=why,
     )
 
 

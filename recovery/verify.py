@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from recovery.agreement import compare
 from recovery.ahead import each
 from recovery.checkpoint import Checkpoint, Head, manifest_path
 from recovery.manifest import Ids, Manifest
 from recovery.ranges import ids_text, outside
 from recovery.records import Boundary, held_pins, read_part, read_pins
-from recovery.spark_log import SparkLog, check_agreement, load_files
+from recovery.spark_log import FOLDER, SparkLog, load_files
 from recovery.traces import Traces, traces
 from statestore.errors import DataError, NotFoundError, TidemarkError
 from statestore.files.segments import FileRef, read_verified
@@ -103,7 +104,7 @@ def verify(
             findings.append(found)
             wrong.add((ref.root, ref.path))
     if spark and ids and ids[-1] in heads:
-        findings += _spark(checkpoint, heads[ids[-1]].manifest)
+        findings += _of_spark(checkpoint, heads[ids[-1]].manifest)
     whole = [
         number
         for number, head in heads.items()
@@ -187,9 +188,23 @@ def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) 
     return None
 
 
-def _spark(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
+def spark_findings(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
+    """Where Spark's own checkpoint is not what our newest says."""
     log = SparkLog(checkpoint.objects)
     try:
-        check_agreement(load_files(checkpoint.objects, head.spark), log)
+        found = compare(load_files(checkpoint.objects, head.spark), log)
     except TidemarkError as error:
-        yield Finding("spark", head.id, "spark", error.message)
+        yield Finding("spark", head.id, FOLDER, error.message)
+        return
+    if found.refusal is not None:
+        yield Finding("spark", head.id, FOLDER, found.refusal.message)
+    yield from (Finding("spark", head.id, one.path, one.why) for one in found.differs)
+
+
+def _of_spark(checkpoint: Checkpoint, head: Manifest) -> list[Finding]:
+    """As `spark_findings`; beside a running job, of a moment in which it did not go on."""
+    found = list(spark_findings(checkpoint, head))
+    while found and (newest := checkpoint.head()) is not None and newest.manifest.id > head.id:
+        head = newest.manifest
+        found = list(spark_findings(checkpoint, head))
+    return found

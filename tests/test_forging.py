@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from recovery.agreement import compare
 from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.forging import Entries, files_read, finish
+from recovery.forging import files_read, finish
+from recovery.input_files import Entries, followed
 from recovery.manifest import Manifest, SparkPosition
 from recovery.reset import reset
-from recovery.spark_log import SparkLog, check_agreement, store_files
+from recovery.spark_log import SparkLog, store_files
 from statestore.errors import IncompatibleError
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.test_checkpoint import following
@@ -45,15 +47,16 @@ def made(root: str, batches: int = BATCHES) -> Checkpoint:
     checkpoint.publish(following(checkpoint, None, kind="fence"))
     objects = checkpoint.objects
     start: tuple[str, ...] = ()
+    position: SparkPosition | None = None
     for batch_id in range(batches):
         end = (json.dumps({"logOffset": batch_id}), KAFKA.format(batch_id * 10))
-        position = SparkPosition("first", batch_id, start, end, {"0": files_of(batch_id)})
+        position = followed(position, SparkPosition("first", batch_id, start, end, {"0": files_of(batch_id)}))
         spark = store_files(objects, position, batch_id + 2)
         checkpoint.publish(following(checkpoint, checkpoint.head(), processing_us=batch_id * 1_000_000, spark=spark))
         start = end
-        for log in ("offsets", "commits"):
-            text = "\n".join(["v1", json.dumps({"batchTimestampMs": batch_id * 1_000}), *end])
-            objects.put(f"spark/{log}/{batch_id}", text.encode())
+        text = "\n".join(["v1", json.dumps({"batchTimestampMs": batch_id * 1_000}), *end])
+        objects.put(f"spark/offsets/{batch_id}", text.encode())
+        objects.put(f"spark/commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
         lines = [
             json.dumps({"path": one.split()[0], "timestamp": int(one.split()[1]), "batchId": batch_id})
             for one in files_of(batch_id)
@@ -74,7 +77,7 @@ def as_spark_has_it(checkpoint: Checkpoint, batch_id: int) -> None:
     log, head = SparkLog(checkpoint.objects), head_of(checkpoint)
     assert head.spark is not None
     assert (log.query_id(), head.spark.batch_id) == (head.spark.query_id, batch_id)
-    check_agreement(head.spark, log)
+    assert compare(head.spark, log).differs == ()
     known = [max(0, batch_id - 1), batch_id]
     for folder in ("offsets", "commits"):
         assert sorted(map(int, checkpoint.objects.names(f"spark/{folder}"))) == sorted(set(known))
@@ -135,7 +138,7 @@ def test_died_before_it_was_published(root: str) -> None:
         reset(checkpoint, 2, hook=dies)
     assert checkpoint.ids() == [1, 2, 3]
     assert not finish(checkpoint, head_of(checkpoint))
-    check_agreement(head_of(checkpoint).spark, SparkLog(checkpoint.objects))
+    compare(head_of(checkpoint).spark, SparkLog(checkpoint.objects)).check()
 
 
 def test_died_before_the_first_batch(root: str) -> None:
@@ -199,11 +202,12 @@ def test_a_batch_of_several_entries_and_one_of_none(tmp_path: Path) -> None:
     """After a crash a batch may hold two entries of a source, or none where another source had rows."""
     checkpoint = Checkpoint.open_or_create(tmp_path)
     head: Any = None
+    position: SparkPosition | None = None
     start: tuple[str, ...] = ()
     for batch_id, (last, files) in enumerate([(1, ("file:///a 1", "file:///b 2")), (1, ()), (2, ("file:///c 3",))]):
         end = (json.dumps({"logOffset": last}), KAFKA.format(batch_id))
-        spark = SparkPosition("first", batch_id, start, end, {"0": files})
-        head = checkpoint.publish(following(checkpoint, head, spark=spark))
+        position = followed(position, SparkPosition("first", batch_id, start, end, {"0": files}))
+        head = checkpoint.publish(following(checkpoint, head, spark=position))
         start = end
     assert files_read(checkpoint, head.manifest) == {
         0: {0: (), 1: ("file:///a 1", "file:///b 2"), 2: ("file:///c 3",)}
@@ -211,7 +215,7 @@ def test_a_batch_of_several_entries_and_one_of_none(tmp_path: Path) -> None:
     reset(checkpoint, 3)
     position = head_of(checkpoint).spark
     assert position is not None
-    check_agreement(msgspec.structs.replace(position, read_ref=None), SparkLog(checkpoint.objects))
+    compare(msgspec.structs.replace(position, read_ref=None), SparkLog(checkpoint.objects)).check()
 
 
 def test_a_move_that_died_goes_on(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

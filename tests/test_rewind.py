@@ -15,7 +15,8 @@ from operators import Policy, count, tumbling, windowed
 from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.lease import FOLDER, Lease, this_process
 from recovery.manifest import SparkPosition
-from recovery.repair import opened, plan_repair, repair
+from recovery.mending import Mending
+from recovery.repair import plan_repair, repair
 from recovery.rewind import checkpoint_at, plan_rewind, rewind
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 from tests import evidence
@@ -120,14 +121,16 @@ def test_beside_a_running_driver(root: Path) -> None:
         repair(Checkpoint.open(root))
     assert files_below(root) == before
     assert tidemark("rewind", root, "--to", 4, "--confirm", "--force").returncode == 0
-    # A driver that is refused leaves alone what another one may be about to make.
+    # A driver that has yet to take over leaves alone what another one may be about to make.
     rewind(Checkpoint.open(root), 1, force=True)
     (root / "spark").mkdir()
     (root / "spark" / "metadata").write_text("of a query before its first batch")
-    with pytest.raises(UsageError, match="running"):
-        opened(Checkpoint.open(root), Policy(second="refuse"), lambda _manifest: None)
+    newest = Checkpoint.open(root).head()
+    mending = Mending(Checkpoint.open(root), Policy())
+    mending.look(newest.manifest if newest else None)
     assert (root / "spark" / "metadata").exists()
-    opened(Checkpoint.open(root), Policy(), lambda _manifest: None)
+    assert newest is not None
+    mending.done(newest.manifest)
     assert not (root / "spark").exists()
 
 

@@ -18,11 +18,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from operators import Policy
+from recovery.agreement import compare
 from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.forging import finish
 from recovery.manifest import Manifest
 from recovery.reset import reset
-from recovery.spark_log import SparkLog, check_agreement, load_files
+from recovery.spark_log import SparkLog, load_files
 from recovery.verify import verify
 from statestore.errors import CorruptionError, DataError
 from tests.spark_inputs import job, sample, write
@@ -186,7 +187,7 @@ def newer(root: Path) -> None:
 def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)
     with pytest.raises(DataError, match="tidemark repair"):
-        run(spark, made / "input", root, drain=True)
+        run(spark, made / "input", root, drain=True, policy=Policy(spark="stop"))
     had = {path.name for path in (root / "spark").rglob("*")}
     assert tidemark("repair", root, "--resync-spark").returncode == 0
     assert {path.name for path in (root / "spark").rglob("*")} == had
@@ -208,4 +209,4 @@ def test_killed_on_the_way_back(spark: SparkSession, made: Path, root: Path, mom
     head = checkpoint.head()
     assert head is not None
     assert finish(checkpoint, head.manifest)
-    check_agreement(load_files(checkpoint.objects, head.manifest.spark), SparkLog(checkpoint.objects))
+    compare(load_files(checkpoint.objects, head.manifest.spark), SparkLog(checkpoint.objects)).check()

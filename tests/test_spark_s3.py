@@ -172,13 +172,15 @@ def test_rewound(driver: Driver, bucket: Bucket, root: str, alone: Path, to: int
     is_exact(root, alone)
 
 
-def test_spark_resynced(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:
-    bucket.remove(f"{root.rpartition('/')[2]}/spark/")
-    refused = driver.start(root)
-    assert (refused["event"], refused["code"]) == ("refused", "spark-checkpoint-gone")
-    assert said("repair", root, "--resync-spark", "--confirm")["done"]
+def test_spark_mended(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:
+    name = root.rpartition("/")[2]
+    bucket.client.put_object(Bucket=bucket.name, Key=f"{name}/spark/sources/0/0", Body=b"v1")
+    assert [one["path"] for one in said("repair", root, "--resync-spark")["findings"]] == ["spark/sources/0"]
     driver.goes_on(root)
     is_exact(root, alone)
+    assert len(Checkpoint.open(root).objects.names("spark-replaced")) == 1
+    bucket.remove(f"{name}/spark/")
+    assert said("repair", root, "--resync-spark", "--confirm")["done"]
 
 
 def test_forked_and_collected(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:

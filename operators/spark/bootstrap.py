@@ -13,7 +13,6 @@ from pyspark.sql import functions as sf
 
 from operators.bootstrapping import (
     FILES_READ,
-    NOTHING_READ,
     Offset,
     at_work,
     check_new,
@@ -35,6 +34,7 @@ from operators.watermarks import INPUT
 from recovery.checkpoint import now_us
 from recovery.forging import finish
 from recovery.manifest import Manifest
+from recovery.spark_log import NOTHING_READ
 from statestore.errors import UsageError
 from statestore.objects import Objects
 

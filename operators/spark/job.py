@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from operators.bootstrapping import begun
@@ -20,10 +21,13 @@ from operators.spark.query import DurableQuery
 from operators.spark.sharing import check_shared
 from operators.spark.storage import open_with
 from operators.spark.types import read_schemas
+from recovery.agreement import compare
 from recovery.checkpoint import Checkpoint
+from recovery.forging import COMPACTED
 from recovery.manifest import Manifest
+from recovery.mending import Mending
 from recovery.policy import Policy
-from recovery.spark_log import SparkLog, check_agreement, load_files
+from recovery.spark_log import SparkLog
 from statestore.errors import IncompatibleError, UsageError
 from statestore.objects import Objects
 from statestore.store import StoreConfig
@@ -73,19 +77,21 @@ class SparkJob:
 
         Raises before anything runs: `UsageError` for a description that does not fit the stream or a drained
         checkpoint, `IncompatibleError` for a checkpoint of another job, a changed configuration, or a Spark
-        checkpoint that does not belong to ours.
+        checkpoint that does not belong to ours. One that has merely lost something is rewritten, see `Policy`.
         """
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
         graph = bind_graph(self.description, read_schemas(self.description, self.stream))
         session = self.stream.sparkSession
         spark_log = SparkLog(Objects(self.checkpoint))
-        if not spark_log.has_marker():
-            check_agreement(None, spark_log)
+        if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:
+            raise refusal
         checkpoint = open_with(session, self.checkpoint)
-        job = self.begin(graph, checkpoint, lambda head: _check_input(head, spark_log))
+        mending = Mending(checkpoint, self.policy, _folded_every(session), self.hook)
+        job = self.begin(graph, checkpoint, partial(_check_input, mending))
         job.parallel = session.sparkContext.defaultParallelism
-        query = DurableQuery(session, job, spark_log, self.sink, self.tick / 1e6 if graph.clocked else None)
+        read = mending.done(job.head)
+        query = DurableQuery(session, job, spark_log, read, self.sink, self.tick / 1e6 if graph.clocked else None)
         # Only what the job reads: nothing projected later reaches the source.
         columns = [sf.col(f"`{name}`") for name in graph.columns]
         query.begin(self.stream.select(*columns), self.trigger)
@@ -106,11 +112,17 @@ class SparkJob:
         )
 
 
-def _check_input(head: Manifest | None, spark_log: SparkLog) -> None:
+def _folded_every(session: SparkSession) -> int:
+    """Every how many entries Spark folds its list of the files that a source has read."""
+    found = session.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
+    return int(found) if found is not None and found.isdecimal() and int(found) > 0 else COMPACTED
+
+
+def _check_input(mending: Mending, head: Manifest | None) -> None:
     if head is not None and head.input is not None:
         raise IncompatibleError(
             "the standalone runner has been feeding this checkpoint: continue with it, or give a folder of its own",
             code="other-runner",
             id=head.id,
         )
-    check_agreement(load_files(spark_log.objects, head.spark if head else None), spark_log)
+    mending.look(head)

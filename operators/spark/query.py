@@ -26,7 +26,9 @@ from operators.spark.rounds import run_batch, run_feed, run_tick
 from operators.spark.ticker import Ticker
 from operators.watermarks import Progress, not_asked_until
 from recovery.checkpoint import now_us
+from recovery.input_files import followed
 from recovery.manifest import Manifest
+from recovery.mending import FilesRead
 from recovery.outputs import Output
 from recovery.presence import Presence
 from recovery.spark_log import (
@@ -52,11 +54,18 @@ class DurableQuery:
     """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever dies."""
 
     def __init__(
-        self, session: SparkSession, job: Job, spark_log: SparkLog, sink: SparkSink | None, tick_s: float | None
+        self,
+        session: SparkSession,
+        job: Job,
+        spark_log: SparkLog,
+        read: FilesRead,
+        sink: SparkSink | None,
+        tick_s: float | None,
     ) -> None:
         self._session = session
         self._job = job
         self._log = spark_log
+        self._read = read
         self._sink = sink
         self._delivery = Delivery(job.checkpoint, self._send if sink else None, job.head.delivered)
         self._lock = threading.Lock()
@@ -196,17 +205,19 @@ class DurableQuery:
             self._delivery.up_to(job.head)
             return
         check_follows(head, position)
+        self._read.check(job.head, position)
         round_ = job.round(planned.timestamp_ms * 1000)
         results = run_batch(batch, round_)
         manifest = job.commit(
             results,
             "batch",
             Position(
-                spark=store_files(objects, position, round_.sequence),
+                spark=store_files(objects, followed(head, position), round_.sequence),
                 processing_us=round_.now_us,
             ),
             delivered=self._delivery.delivered,
         )
+        self._read.add(position)
         log_checkpoint(self._job, manifest)
         self._delivery.up_to(manifest)
         # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
