@@ -116,7 +116,7 @@ def forge(
     objects.put(f"{FOLDER}/metadata", json.dumps({"id": position.query_id}).encode())
 
 
-def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook) -> bool:
+def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook, interval: int = COMPACTED) -> bool:
     """Bring Spark's checkpoint to where a reset has gone, or a bootstrap begins, if no query has been at work since,
     up to ``head``; whether that was due.
 
@@ -130,7 +130,7 @@ def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook) -> bool
     hook("spark-set-aside", reset.id)
     if reset.spark is not None:
         _bring_back(checkpoint.objects, reset.spark)
-    forge(checkpoint.objects, reset, hook)
+    forge(checkpoint.objects, reset, hook, interval=interval)
     return True
 
 

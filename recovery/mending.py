@@ -99,7 +99,7 @@ class Mending:
         """Rewrite what differs, now that the job has taken over with ``head``. It may die anywhere: what it leaves
         differs too, so the next start does it again.
         """
-        if not head.drained and finish(self._checkpoint, head, self._hook):
+        if not head.drained and finish(self._checkpoint, head, self._hook, self._interval):
             self._read = files_read(self._checkpoint, head)
         elif self._found.differs:
             kept = mend(self._checkpoint, head, self._read, self._interval, self._hook)

@@ -154,6 +154,8 @@ class SparkLog:
         """Raise `CorruptionError` where what a source wrote for itself cannot be whole: nobody but the source knows
         its form, but most write a version and JSON.
         """
+        if not _is_number(path.rpartition("/")[2]):
+            return  # nothing that Spark's own logs of metadata are called
         with suppress(NotFoundError, UnavailableError):  # a folder, perhaps
             data = self._data(path)
             version, _, text = data.removeprefix(b"\x00").partition(b"\n")

@@ -104,7 +104,7 @@ def verify(
             findings.append(found)
             wrong.add((ref.root, ref.path))
     if spark and ids and ids[-1] in heads:
-        findings += _of_spark(checkpoint, heads[ids[-1]].manifest)
+        findings += of_spark(checkpoint, heads[ids[-1]].manifest)
     whole = [
         number
         for number, head in heads.items()
@@ -201,7 +201,7 @@ def spark_findings(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
     yield from (Finding("spark", head.id, one.path, one.why) for one in found.differs)
 
 
-def _of_spark(checkpoint: Checkpoint, head: Manifest) -> list[Finding]:
+def of_spark(checkpoint: Checkpoint, head: Manifest) -> list[Finding]:
     """As `spark_findings`; beside a running job, of a moment in which it did not go on."""
     found = list(spark_findings(checkpoint, head))
     while found and (newest := checkpoint.head()) is not None and newest.manifest.id > head.id:

@@ -16,17 +16,20 @@ import msgspec
 import pytest
 
 from operators import Policy
+from operators.bootstrapping import FILES_READ, spark_position
 from recovery.agreement import Agreement, compare
 from recovery.checkpoint import Checkpoint
-from recovery.forging import COMPACTED, files_read
+from recovery.forging import COMPACTED, files_read, finish
+from recovery.fork import fork
 from recovery.input_files import NOTHING, KnownFiles, followed, read_of, with_files
 from recovery.manifest import Manifest, SparkPosition
 from recovery.mending import Mending
 from recovery.repair import plan_resync, resync
 from recovery.reset import reset
 from recovery.spark_log import SparkLog, folded_every, load_files
-from recovery.verify import verify
+from recovery.verify import of_spark, spark_findings, verify
 from statestore.errors import CorruptionError, IncompatibleError, UsageError
+from tests.conftest import LONG
 from tests.test_checkpoint import files_below, following
 from tests.test_forging import KAFKA, DiedError, files_of, head_of, made
 
@@ -158,6 +161,28 @@ def test_a_torn_file_is_known_and_mended(
     assert len(list((root / "spark-replaced").glob("*"))) == bool(found)
 
 
+@pytest.mark.parametrize("seed", range(500 if LONG else 40))
+def test_several_at_random(root: Path, seed: int) -> None:
+    """Cut anywhere, at the end of a line too; lines lost anywhere; folded or not."""
+    chance = random.Random(seed)
+    if interval := chance.choice([0, 2, 3, 7]):
+        fold(root, interval, N + 1)
+    paths = sorted(path for path in (root / "spark").rglob("*") if path.is_file() and path.parent.name != "1")
+    for path in chance.sample(paths, chance.randint(1, 6)):
+        lines = path.read_bytes().split(b"\n")
+        how = chance.choice([*DAMAGES, "cut", "lines"])
+        if how == "cut":
+            path.write_bytes(b"\n".join(lines)[: chance.randint(0, 200)])
+        elif how == "lines":
+            path.write_bytes(b"\n".join(one for one in lines if chance.random() < 0.6))
+        else:
+            how(path)
+    start(root, interval=interval or COMPACTED)
+    is_mended(root, interval or COMPACTED)
+    start(root, interval=interval or COMPACTED)
+    assert len(list((root / "spark-replaced").glob("*"))) <= 1
+
+
 @pytest.mark.parametrize("number", [0, 3, N, N + 1])
 def test_a_list_that_lost_lines(root: Path, number: int) -> None:
     path = root / "spark/sources/0" / str(number)
@@ -222,6 +247,19 @@ def test_what_is_rewritten_is_where_spark_looks(root: Path, interval: int) -> No
     (root / "spark/metadata").unlink()
     start(root, interval=interval)
     is_mended(root, interval)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_reset_knows_no_setting_of_a_session(tmp_path: Path, torn: bool) -> None:
+    """A start under a setting of its own reads what a command has written."""
+    checkpoint = made(str(tmp_path), 17)
+    reset(checkpoint, 18)
+    assert "it is gone" in [one.why for one in seen(tmp_path, 3).differs]
+    if torn:
+        empty(tmp_path / "spark/metadata")
+    start(tmp_path, interval=3)
+    found = seen(tmp_path, 3)
+    assert (found.differs, found.read) == ((), {0: {number: files_of(number) for number in range(17)}})
 
 
 def test_how_often_spark_folds() -> None:
@@ -387,6 +425,58 @@ def test_digests_are_carried_on(root: Path) -> None:
     assert read_of(files_read(checkpoint, head_of(checkpoint))[0]) == back.read["0"]
     batch = SparkPosition(back.query_id, 3, back.end, ('{"logOffset":3}', KAFKA.format(30)), {"0": files_of(3)})
     assert followed(back, batch).read == {"0": read_of({number: files_of(number) for number in range(4)})}
+
+
+@pytest.mark.parametrize("name", ["sources/0/0", "offsets/0", "metadata"])
+def test_a_root_that_was_bootstrapped(tmp_path: Path, name: str) -> None:
+    checkpoint = Checkpoint.open_or_create(tmp_path)
+    history = {0: files_of(0), 2: files_of(1)}
+    position = spark_position(checkpoint.objects, [FILES_READ, KAFKA.format(5), FILES_READ], history, 1)
+    head = checkpoint.publish(following(checkpoint, None, kind="bootstrap", spark=position)).manifest
+    assert finish(checkpoint, head)
+    assert seen(tmp_path).differs == ()
+    for source, files in history.items():
+        assert position.read[str(source)] == with_files(NOTHING, files)
+    batch = SparkPosition(position.query_id, 1, position.end, position.end, {"0": (), "2": ()})
+    checkpoint.publish(following(checkpoint, checkpoint.head(), spark=followed(position, batch)))
+    for number in ("offsets/1", "commits/1"):
+        shutil.copy(tmp_path / "spark" / number.replace("1", "0"), tmp_path / "spark" / number)
+    assert seen(tmp_path).differs == ()
+    zeros(tmp_path / "spark" / name)
+    assert [one.path for one in seen(tmp_path).differs] == [f"spark/{name}"]
+    start(tmp_path)
+    assert seen(tmp_path).read == {source: {0: tuple(sorted(files))} for source, files in history.items()}
+
+
+def test_a_fork(root: Path, tmp_path: Path) -> None:
+    """Its log is its own: what is torn there is rewritten from what it lists itself."""
+    fork(root, tmp_path / "fork", 4)
+    assert seen(tmp_path / "fork").differs == ()
+    (tmp_path / "fork/spark/sources/0/0").unlink()
+    shutil.rmtree(root)
+    start(tmp_path / "fork")
+    found = seen(tmp_path / "fork")
+    assert (found.differs, found.read) == ((), {0: {number: files_of(number) for number in range(3)}})
+
+
+@pytest.mark.parametrize(("before", "after"), [("15", "1"), ("15", "-"), ('{"logOffset":4}', '{"logOffset":3}')])
+def test_a_planned_offset_that_lies_behind(tmp_path: Path, before: str, after: str) -> None:
+    checkpoint = Checkpoint.open_or_create(tmp_path)
+    position = SparkPosition("first", 0, (), (before, KAFKA.format(5)), {})
+    checkpoint.publish(following(checkpoint, None, spark=position))
+    for batch_id, end in enumerate([before, after]):
+        text = "\n".join(["v1", '{"batchTimestampMs":1}', end, KAFKA.format(5)])
+        checkpoint.objects.put(f"spark/offsets/{batch_id}", text.encode())
+    checkpoint.objects.put("spark/metadata", b'{"id":"first"}')
+    assert seen(tmp_path).differs[0].path == "spark/offsets/1"
+
+
+def test_it_looks_again_beside_a_running_job(root: Path) -> None:
+    """What Spark and the job did between two looks is no damage."""
+    checkpoint = Checkpoint.open(root)
+    stale = Checkpoint.open(root).read(N + 1)
+    assert list(spark_findings(checkpoint, stale.manifest))
+    assert of_spark(checkpoint, stale.manifest) == []
 
 
 def test_a_digest_depends_on_nothing_but_the_files() -> None:

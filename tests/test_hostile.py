@@ -23,6 +23,7 @@ from operators import chain, count, session, sliding, sum_, tumbling, windowed
 from operators.harness import Harness
 from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.cli import app
+from recovery.input_files import NOTHING, with_files
 from recovery.manifest import decode
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, DataError, IncompatibleError, NotFoundError, TidemarkError
@@ -89,12 +90,15 @@ def roots() -> Iterator[list[Path]]:
 
 def _spark(root: Path) -> None:
     """Give the checkpoints of a root positions as Spark's."""
+    read = NOTHING
     for number in range(2, 8):
         tree = json.loads((root / manifest_path(number)).read_bytes())["manifest"]
         tree["parent"] = json.loads((root / manifest_path(number - 1)).read_bytes())["checksum"]
         ends = [json.dumps({"logOffset": number}), json.dumps({"topic": {"0": number, "1": 3}})]
         files = {"0": [f"file:///in/{number}.parquet 1000"]}
         tree["spark"] = {"query_id": "q", "batch_id": number, "start": [], "end": ends, "files": files}
+        read = with_files(read, files["0"])
+        tree["spark"]["read"] = {"0": {"files": read.files, "digest": read.digest}}
         put(root, number, json.dumps(tree).encode())
 
 

@@ -134,6 +134,7 @@ def lose_source_log(cp: Path) -> None:
 
 def another_query(cp: Path) -> None:
     (cp / "spark" / "metadata").write_text(json.dumps({"id": "00000000-0000-0000-0000-000000000000"}))
+    (cp / "spark" / ".metadata.crc").unlink()  # by which it would be a damaged one of ours
 
 
 def more_rows_under_the_same_offsets(cp: Path) -> None:
