@@ -222,7 +222,9 @@ class Job:
             _check_results(name, head.operators[name], own)
             _check_written(self.checkpoint.objects, head.operators[name], own)
         self._hook("before-manifest", head.id + 1)
-        operators = {name: _moved(head.operators[name], own) for name, own in answers.items()}
+        plans = self.graph.plans
+        progress = {name: plans[name].watermarks.settled(own[0].progress) for name, own in answers.items()}
+        operators = {name: _moved(head.operators[name], own, progress[name]) for name, own in answers.items()}
         ordered = [one for own in answers.values() for one in own]
         restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)
         counters = total([self._named(one) for one in ordered])
@@ -254,7 +256,7 @@ class Job:
         )
         self._head = self.checkpoint.publish(manifest)
         self.graph = stepped(self.graph)
-        self._progress = {name: own[0].progress for name, own in answers.items()}
+        self._progress = progress
         if not self._begun:
             self._begun = True
             log.info(sentence(restored))
@@ -290,9 +292,8 @@ def _check_written(objects: Objects, operator: OperatorState, results: Sequence[
     check_visible(objects, [Written(one.host, ref) for one, base in pairs for ref in one.written(base)])
 
 
-def _moved(operator: OperatorState, results: Sequence[PartitionResult]) -> OperatorState:
+def _moved(operator: OperatorState, results: Sequence[PartitionResult], progress: Progress) -> OperatorState:
     """An operator as its partitions left it."""
-    progress = results[0].progress
     plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
     return msgspec.structs.replace(
         operator,

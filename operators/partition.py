@@ -175,6 +175,7 @@ def _moments(round_: Round, after: Progress) -> Moments:
         round_.feeding,
         sides_before=marks.newest(round_.progress),
         sides=marks.newest(after),
+        steps=marks.steps(after),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from operators.maxima import Maxima
 from statestore.changes import ChangeSet
 
 BEGINNING_US, END_US = -(2**63), 2**63 - 1
@@ -23,7 +24,7 @@ class Moments:
     """The watermark and the processing time before and after a step, in microseconds; `BEGINNING_US` is none yet.
 
     ``feeding``: what arrives comes back from the late ledger. ``sides_before`` and ``sides``: the newest position of
-    each side of an operator that asks for them (`Watermarks.positions`), before and after.
+    each side of an operator that asks for them (`Watermarks.positions`), before and after; ``steps`` between them.
     """
 
     before: int
@@ -33,6 +34,7 @@ class Moments:
     feeding: bool = False
     sides_before: tuple[int, ...] = ()
     sides: tuple[int, ...] = ()
+    steps: tuple[Maxima, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from operators.maxima import Maxima, opening
 from operators.progress.advance_time import Advance
 from operators.progress.buffered import BufferProgress, BufferState, reports_of
 from operators.progress.ctis import Ctis
@@ -32,6 +33,7 @@ from operators.progress.metrics import metrics, prometheus_text
 from operators.progress.origins import Gap
 from operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
 from operators.transition import BEGINNING_US, END_US
+from operators.windows import Sliding
 from statestore.errors import UsageError
 
 INPUT = "input"
@@ -70,7 +72,7 @@ class Progress(msgspec.Struct, frozen=True):
 class Claims(msgspec.Struct, frozen=True):
     """What one piece of input says of the watermark; ``rejected`` is about rows that say nothing of it, which make
     known sources no idle ones, and strange ones no sources. ``buffers`` are packed; ``ends`` are of origins,
-    ``newest`` positions of sides.
+    ``newest`` packed steps of the positions of sides.
     """
 
     reports: Reports = {}
@@ -78,7 +80,7 @@ class Claims(msgspec.Struct, frozen=True):
     advances: dict[str, Advance] = {}
     buffers: bytes = b""
     ends: dict[str, int] = {}
-    newest: dict[str, int] = {}
+    newest: dict[str, bytes] = {}
 
     def beside(self, rejected: Reports) -> Claims:
         """With reports of rows that were rejected."""
@@ -96,18 +98,41 @@ class Heard:
 
 
 @dataclass(frozen=True)
+class Placed:
+    """The rows of one side: the column ``at`` of their times, and ``position``, of times in microseconds or offsets.
+
+    ``windows``: those by which alone positions count; None where each position does. ``sides`` is the column that
+    tells sides apart.
+    """
+
+    side: str
+    sides: str
+    at: str
+    position: str
+    windows: Sliding | None = None
+
+    def steps(self, events: pa.Table) -> bytes:
+        """How the largest position goes on with the rows of this side, packed."""
+        own = events.filter(pc.and_(pc.equal(events[self.sides], self.side), events[self.position].is_valid()))
+        times, positions = (own[name].cast(pa.int64()).to_numpy() for name in (self.at, self.position))
+        if self.windows is not None:
+            positions = opening(self.windows, positions)
+        return Maxima.of(times, positions).packed()
+
+
+@dataclass(frozen=True)
 class Watermarks:
     """``generator`` claims watermarks; ``by`` the column that tells sources apart, ``sources`` those declared.
 
-    ``positions`` name, for each side of a stream of several, the column whose largest value so far is kept: as times
-    in microseconds or offsets. ``side`` is the column that tells sides apart.
+    ``positions`` are of each side of a stream of several whose largest value so far is kept. ``in_order``: rows are
+    held until W passes them, and count from then on.
     """
 
     generator: Generator | Ctis | BufferProgress
     sources: Sources = ONE
     by: str | None = None
-    positions: tuple[tuple[str, str], ...] = ()
-    side: str = ""
+    positions: tuple[Placed, ...] = ()
+    in_order: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -153,21 +178,49 @@ class Watermarks:
         heard = self._hear(events, now_us, so_far, began)
         if not self.positions:
             return heard
-        claims = msgspec.structs.replace(heard.claims, newest=self._newest(heard.events))
+        claims = msgspec.structs.replace(
+            heard.claims, newest={one.side: one.steps(heard.events) for one in self.positions}
+        )
         return replace(heard, claims=claims)
+
+    def placed(self, progress: Progress, claims: Iterable[Claims]) -> Progress:
+        """With the positions of the rows of a round."""
+        if not self.positions:
+            return progress
+        claims = list(claims)
+        ahead = {
+            one.side: Maxima.together(
+                [*_steps_of(progress, one.side), *(c.newest.get(one.side, b"") for c in claims)]
+            )
+            for one in self.positions
+        }
+        packed = {side: steps.packed() for side, steps in ahead.items() if len(steps.times)}
+        return msgspec.structs.replace(progress, tracker=msgspec.structs.replace(progress.tracker, ahead=packed))
+
+    def steps(self, progress: Progress) -> tuple[Maxima, ...]:
+        """How the newest position of each side moves in a round that ends with this progress."""
+        bound = progress.watermark_us if self.in_order else END_US
+        return tuple(Maxima.together(_steps_of(progress, one.side)).before(bound) for one in self.positions)
 
     def newest(self, progress: Progress) -> tuple[int, ...]:
         """The newest position of each side; `BEGINNING_US` before its first row."""
-        return tuple(progress.tracker.newest.get(side, BEGINNING_US) for side, _ in self.positions)
+        known = [progress.tracker.newest.get(one.side, BEGINNING_US) for one in self.positions]
+        return tuple(steps.last(first) for first, steps in zip(known, self.steps(progress), strict=True))
 
-    def _newest(self, events: pa.Table) -> dict[str, int]:
-        found = {}
-        for side, column in self.positions:
-            own = events[column].filter(pc.equal(events[self.side], side))
-            largest = pc.max(own.cast(pa.int64())).as_py()
-            if largest is not None:
-                found[side] = largest
-        return found
+    def settled(self, progress: Progress) -> Progress:
+        """As it is kept between rounds: only steps of rows that are still held."""
+        if not self.positions:
+            return progress
+        newest = {
+            one.side: place
+            for one, place in zip(self.positions, self.newest(progress), strict=True)
+            if place != BEGINNING_US
+        }
+        bound = progress.watermark_us if self.in_order else END_US
+        held = {side: Maxima.together([steps]).since(bound) for side, steps in progress.tracker.ahead.items()}
+        ahead = {side: steps.packed() for side, steps in held.items() if len(steps.times)}
+        tracker = msgspec.structs.replace(progress.tracker, newest=newest, ahead=ahead)
+        return msgspec.structs.replace(progress, tracker=tracker)
 
     def _hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Heard:
         so_far = so_far or self.begin()
@@ -217,10 +270,7 @@ class Watermarks:
         rejected = merged(one.rejected for one in claims)
         reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
         grown = observe(self.sources, tracker, reports, now_us)
-        newest = dict(tracker.newest)
-        for side, position in (pair for one in claims for pair in one.newest.items()):
-            newest[side] = max(position, newest.get(side, position))
-        return Progress(msgspec.structs.replace(grown, newest=newest), advances, buffers)
+        return Progress(grown, advances, buffers)
 
     def finished(self, progress: Progress) -> Progress:
         """At the end of time: every window is due."""
@@ -305,6 +355,11 @@ def not_asked_until(progress: Progress, now_us: int) -> Progress:
         return progress
     tracker = msgspec.structs.replace(progress.tracker, processing_us=now_us)
     return msgspec.structs.replace(progress, tracker=tracker)
+
+
+def _steps_of(progress: Progress, side: str) -> list[bytes]:
+    """The packed steps of a side; none or one."""
+    return [progress.tracker.ahead[side]] if side in progress.tracker.ahead else []
 
 
 def mark_of(progress: Progress) -> int | None:

@@ -100,24 +100,30 @@ class Twin:
         self.rejected += len(rows) - len(taken) + sum(self.partly_refused(row) for row in taken)
         for row in taken:
             self.latest[row.side] = max(row.at, self.latest.get(row.side, row.at))
-        newest_before, self.newest = dict(self.newest), dict(self.newest)
         panes: Counter[Pane] = Counter()
+        if asked.own is None:
+            self.arrive(taken, before, now, panes)
+        else:
+            for row in sorted(taken, key=lambda row: (row.at, SIDES.index(row.side), row.offset)):
+                self.arrive([row], before, now, panes)
+        if len(self.latest) == len(SIDES):
+            marks = [self.latest[side] - delay for side, delay in zip(SIDES, asked.delays, strict=True)]
+            self.watermark = max(min(marks), before if before is not None else -NEVER)
+        return panes + self.passed() + self.clock(now)
+
+    def arrive(self, taken: list[Row], before: float | None, now: int, panes: Counter[Pane]) -> None:
+        asked, newest_before = self.asked, dict(self.newest)
         for side in SIDES:
             fresh = self.judged([row for row in taken if row.side == side], newest_before)
-            met_with = newest_before if side == "left" else self.newest
             new = [Stored(row, self.sent(row, before, newest_before, now), self.waits(row), set()) for row in fresh]
             for one in new:
                 for other in self.stored:
-                    if other.row.side != side and self.reaches(one.row, other.row, met_with):
+                    if other.row.side != side and self.reaches(one.row, other.row, newest_before):
                         self.meet(one, other, panes)
             self.stored += new
             places = [asked.place(row) for row in taken if row.side == side]
             if places:
                 self.newest[side] = max([*places, *([self.newest[side]] if side in self.newest else [])])
-        if len(self.latest) == len(SIDES):
-            marks = [self.latest[side] - delay for side, delay in zip(SIDES, asked.delays, strict=True)]
-            self.watermark = max(min(marks), before if before is not None else -NEVER)
-        return panes + self.passed() + self.clock(now)
 
     def passed(self) -> Counter[Pane]:
         """What the watermark shows alone, and who cannot be met any more."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 from operators.binding.columns import check_event_time, input_columns, key_field, present
 from operators.general.names import END, START
 from operators.joins.description import Joined
+from operators.joins.names import SIDES
 from operators.joins.plan import JoinPlan
 from operators.merging.delays import by_side
 from operators.merging.description import SessionJoined, Unioned
@@ -18,6 +19,7 @@ from operators.plan import PANE_KIND
 from operators.sides import AT, SIDE
 from operators.transition import FUTURE_US
 from operators.triggers import DEFAULT
+from operators.watermarks import Placed
 from operators.windows import Global
 from statestore.errors import UsageError
 from statestore.messages.tables import OFFSET, ORIGIN
@@ -45,9 +47,9 @@ def bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
         joined=description,
     )
     _check_places(plan, types)
-    positions = tuple((side, _position_of(plan, side)) for side in description.sides.names)
     if description.own is not None:
-        plan = replace(plan, watermarks=replace(plan.watermarks, positions=positions, side=SIDE))
+        positions = tuple(_placed(plan, side) for side in description.sides.names)
+        plan = replace(plan, watermarks=replace(plan.watermarks, positions=positions))
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return replace(plan, mode="retracting") if plan.takes_back else plan
 
@@ -98,9 +100,13 @@ def bind_sessions(description: SessionJoined, schema: pa.Schema) -> SessionJoinP
     return plan
 
 
-def _position_of(plan: JoinPlan, side: str) -> str:
-    """The column that places the rows of a side."""
-    return plan.given(side, OFFSET) or AT if plan.joined.by_offset(side) else AT
+def _placed(plan: JoinPlan, side: str) -> Placed:
+    """What places the rows of a side, and how exactly that counts."""
+    position = plan.given(side, OFFSET) or AT if plan.joined.by_offset(side) else AT
+    place, own = SIDES.index(side), plan.joined.own or (None, None)
+    kept = plan.joined.retained[place]
+    exact = kept is not None and (kept.span_us, kept.messages) != (None, None)
+    return Placed(side, SIDE, AT, position, None if exact else own[place])
 
 
 def _check_places(plan: JoinPlan | SessionJoinPlan, types: pa.Schema) -> None:

@@ -56,11 +56,11 @@ class Arrivals:
 def pieces(prepared: Prepared, number: int, *, after: dict[str, Progress] | None = None) -> list[Piece]:
     """A prepared piece for each state partition. The ledger's rows go to one of them.
 
-    With ``after`` it comes from another operator: then the progress is known, and its rows claim nothing.
+    With ``after`` it comes from another operator: then the watermark is known, and its rows claim none.
     """
     made = []
     owner_of_ledger = number % len(prepared.partials)
-    claims = Claims() if after is not None else prepared.claims
+    claims = Claims(newest=prepared.claims.newest) if after is not None else prepared.claims
     for partition, partials in enumerate(prepared.partials):
         owner = partition == owner_of_ledger
         header = Header(

@@ -113,10 +113,9 @@ def run_level(
     results: list[PartitionResult] = []
     going: list[Outgoing] = []
     for number, node in round_.graph.at(level):
-        own = round_.rounds[node.plan.name]
-        result, panes = run_partition(
-            own, partition, arrivals(own.plan, own.origins, arrived.get(number, ())), after[node.plan.name]
-        )
+        own, here = round_.rounds[node.plan.name], arrived.get(number, ())
+        progress = own.plan.watermarks.placed(after[node.plan.name], [piece.header.claims for piece in here])
+        result, panes = run_partition(own, partition, arrivals(own.plan, own.origins, here), progress)
         results.append(result)
         going += _to_readers(round_, node.plan.name, partition, panes, after)
     return results, going

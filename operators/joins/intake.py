@@ -19,7 +19,7 @@ from operators.windows import Times
 from statestore.arrowtypes import positions
 from statestore.changes import TableChanges
 from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
-from statestore.sorting import firsts, ranks
+from statestore.sorting import firsts, order, ranks
 from statestore.store import StateView
 from statestore.tables import TIME
 
@@ -69,10 +69,11 @@ def take_in(plan: JoinPlan, view: StateView, arriving: pa.Table, at: Moments) ->
     arriving = arriving.rename_columns([names.get(name, name) for name in arriving.column_names])
     for side in SIDES:
         rows = _placed(plan, side, arriving.filter(pc.equal(arriving[SIDE], side)), taken, at)
+        if plan.meeting.moves:
+            rows = rows.take(pa.array(order(pa.table([positions(rows[AT]), rows[OFFSET]], names=[AT, OFFSET]))))
+        rows = _refuse_old(plan, side, rows, taken, at)
         if plan.given(side, OFFSET):
             rows = _known_once(plan, view, side, rows, taken, at)
-        else:
-            rows = _refuse_old(plan, side, rows, taken, at)
         rows = rows.rename_columns([MESSAGE_TIME if name == AT else name for name in rows.column_names])
         if plan.joined.held:
             rows = rows.append_column(SENT, pa.array(_sent(plan, side, rows, at)))
@@ -113,12 +114,12 @@ def bad_offsets(rows: pa.Table, offset: str, origin: str | None) -> pa.ChunkedAr
 
 
 def _known_once(plan: JoinPlan, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
-    """Rows that have not been here, the first of each; those too old for their side are rejected."""
+    """Rows that have not been here, the first of each."""
     store = plan.stores[side]
     identities = rows.select([OFFSET, ORIGIN])
     fresh = ~np.asarray(view.lookup(store.seen.name, identities).found, bool)
     taken.count(DUPLICATES, int(np.count_nonzero(~fresh)))
-    rows = _refuse_old(plan, side, rows.filter(pa.array(fresh)), taken, at)
+    rows = rows.filter(pa.array(fresh))
     once = firsts(*ranks(rows.select([OFFSET, ORIGIN]))) if rows.num_rows else np.zeros(0, np.int64)
     if len(once) < rows.num_rows:
         taken.count(DUPLICATES, rows.num_rows - len(once))
@@ -128,7 +129,7 @@ def _known_once(plan: JoinPlan, view: StateView, side: str, rows: pa.Table, take
 
 
 def _refuse_old(plan: JoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
-    old: Flags = plan.meeting.refused(side, _position_of(plan, side, rows), before(at))
+    old: Flags = plan.meeting.refused(side, positions(rows[AT]), _position_of(plan, side, rows), before(at))
     if not old.any():
         return rows
     gone = rows.filter(pa.array(old))

@@ -1,7 +1,7 @@
 """Who meets whom: rows that arrive and stored ones of the other side, and rows that arrive together. Pure.
 
-The left side comes first: its rows meet what is stored of the right, then rows of the right meet stored and new ones
-of the left. Reads go by the side's message layout: a range for each asking row where the key leads, one range for all
+New rows meet what is stored of the other side, and each other: where that depends on the rows before them each meets
+those that come before it in the order (time, side, offset), else rows of the right meet all of the left. Reads go by the side's message layout: a range for each asking row where the key leads, one range for all
 where the position does.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from operators.joins.intake import Taken
-from operators.joins.names import OTHER, ROW
+from operators.joins.names import OTHER, ROW, SIDES
 from operators.joins.rule import Bound, Mark, before
 from operators.sides import LEFT, RIGHT
 from operators.transition import Moments
@@ -49,12 +49,13 @@ class Pairs:
 
 def meet(plan: JoinPlan, view: StateView, taken: Taken, at: Moments) -> list[Pairs]:
     """Pairs of new left rows, then those of new right rows, each in the order of its rows."""
-    lefts = _with_stored(plan, view, taken, LEFT, before(at), at)
-    # Which windows are open is judged at the start of the batch; the left side's newest position is that of its end.
-    mark = Mark(at.before, at.sides)
-    stored = _with_stored(plan, view, taken, RIGHT, mark, at)
-    new = _with_new(plan, taken, mark)
-    return [lefts, _in_order(stored, new)]
+    # Which windows of both are open is judged at the start of the batch.
+    mark = before(at)
+    stored = {side: _with_stored(plan, view, taken, side, mark, at) for side in SIDES}
+    rights = _in_order(RIGHT, stored[RIGHT], _with_new(plan, taken, RIGHT, mark))
+    if not plan.meeting.moves:
+        return [stored[LEFT], rights]
+    return [_in_order(LEFT, stored[LEFT], _with_new(plan, taken, LEFT, mark)), rights]
 
 
 def _with_stored(plan: JoinPlan, view: StateView, taken: Taken, side: str, mark: Mark, at: Moments) -> Pairs:
@@ -75,14 +76,22 @@ def _with_stored(plan: JoinPlan, view: StateView, taken: Taken, side: str, mark:
     return _meeting(plan, near, mark)
 
 
-def _with_new(plan: JoinPlan, taken: Taken, mark: Mark) -> Pairs:
-    """Pairs of new rows of both sides."""
-    asking, among = taken.rows[RIGHT], taken.rows[LEFT]
-    lower, upper = plan.meeting.reach(RIGHT, taken.times(RIGHT), mark)
-    found = _assigned(plan, LEFT, among, asking, lower, upper)
-    places = found.rows[ROW].to_numpy()
-    rows = {LEFT: among.take(found.rows[ROW]), RIGHT: asking.take(found.asker)}
-    return _meeting(plan, Pairs(rows, {LEFT: places, RIGHT: np.asarray(found.asker)}), mark)
+def _with_new(plan: JoinPlan, taken: Taken, side: str, mark: Mark) -> Pairs:
+    """Pairs of a side's new rows and new ones of the other; where the order counts, those before them."""
+    asking, other, times = taken.rows[side], OTHER[side], taken.times(side)
+    among = taken.rows[other]
+    lower, upper = plan.meeting.reach(side, times, mark)
+    ends = plan.meeting.ends(side, times, mark)
+    if ends is not None:
+        upper = ends if upper is None else np.minimum(upper, ends)
+    found = _assigned(plan, other, among, asking, lower, upper)
+    places, askers = found.rows[ROW].to_numpy(), np.asarray(found.asker)
+    if plan.meeting.moves:
+        apart = times[askers] - taken.times(other)[places]
+        earlier = apart >= 0 if side == RIGHT else apart > 0
+        places, askers = places[earlier], askers[earlier]
+    rows = {other: among.take(pa.array(places)), side: asking.take(pa.array(askers))}
+    return _meeting(plan, Pairs(rows, {other: places, side: askers}), mark)
 
 
 def _not_over(plan: JoinPlan, side: str, count: int, lower: Bound, at: Moments) -> Bound:
@@ -137,11 +146,11 @@ def _meeting(plan: JoinPlan, near: Pairs, mark: Mark) -> Pairs:
     return near.take(numbers, ends)
 
 
-def _in_order(stored: Pairs, new: Pairs) -> Pairs:
-    """Both, in the order of the right rows."""
+def _in_order(side: str, stored: Pairs, new: Pairs) -> Pairs:
+    """Both, in the order of the rows of a side."""
     rows = {side: pa.concat_tables([stored.rows[side], new.rows[side]]) for side in (LEFT, RIGHT)}
     places = {side: np.concatenate([stored.places[side], new.places[side]]) for side in (LEFT, RIGHT)}
     ends = None if stored.ends is None or new.ends is None else np.concatenate([stored.ends, new.ends])
     both = Pairs(rows, places, ends)
-    order = np.argsort(places[RIGHT], kind="stable")
+    order = np.argsort(places[side], kind="stable")
     return both if bool(np.all(np.diff(order) == 1)) else both.take(order)

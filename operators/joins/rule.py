@@ -13,6 +13,7 @@ import numpy as np
 
 from operators.joins.description import Joined
 from operators.joins.names import SIDES
+from operators.maxima import Maxima
 from operators.plan import Flags
 from operators.transition import BEGINNING_US, END_US, Moments
 from operators.windows import Times
@@ -22,19 +23,29 @@ Bound = Times | None
 
 @dataclass(frozen=True)
 class Mark:
-    """How far the input has come: the watermark, and the newest position of each side that has windows of its own."""
+    """How far the input has come: the watermark, and the newest position of each side that has windows of its own.
+
+    ``steps``: how these move with the rows of a batch, in the order (time, side, offset).
+    """
 
     watermark: int
     newest: tuple[int, ...] = ()
+    steps: tuple[Maxima, ...] = ()
 
     def of(self, side: str) -> int:
         """The newest position of a side; `BEGINNING_US` before its first row."""
         return self.newest[SIDES.index(side)] if self.newest else BEGINNING_US
 
+    def seen(self, side: str, asking: str, times: Times) -> Times:
+        """The newest position of ``side`` before rows of the side ``asking`` at these times."""
+        if not self.steps:
+            return np.full(len(times), self.of(side))
+        return self.steps[SIDES.index(side)].at(times, self.of(side), inclusive=(side, asking) == SIDES)
+
 
 def before(at: Moments) -> Mark:
     """At the start of a batch."""
-    return Mark(at.before, at.sides_before)
+    return Mark(at.before, at.sides_before, at.steps)
 
 
 def after(at: Moments) -> Mark:
@@ -47,6 +58,15 @@ class Rule(ABC):
     """See the module."""
 
     joined: Joined
+
+    @property
+    def moves(self) -> bool:
+        """Whether what a row meets depends on the rows before it: then rows of a batch count one after the other."""
+        return False
+
+    def ends(self, side: str, times: Times, mark: Mark) -> Bound:
+        """Where rows count one after the other: positions of the other side that none reaches before these rows."""
+        return None
 
     @abstractmethod
     def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
@@ -84,7 +104,7 @@ class Rule(ABC):
     def unknown(self, side: str, mark: Mark) -> int | None:
         """Rows at or before this position would be refused if they came again."""
 
-    def refused(self, side: str, positions: Times, mark: Mark) -> Flags:
+    def refused(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
         """Which rows are older than what their side keeps."""
         return np.zeros(len(positions), bool)
 

@@ -127,17 +127,27 @@ def _repeated(each: Times, first: Times, last: Times, windows: Sliding) -> tuple
 
 @dataclass(frozen=True)
 class Own(Rule):
-    """A row meets what lies in the other side's current windows: those that hold its newest position.
-
-    The left side comes first: its rows meet the right side's window as it was before the batch, then rows of the
-    right side meet the left side's window as the batch leaves it.
+    """A row meets what lies in the other side's current windows: those that hold its newest position before the row,
+    in the order (time, side, offset).
     """
+
+    @property
+    def moves(self) -> bool:
+        """See `Rule`."""
+        return True
+
+    def ends(self, side: str, times: Times, mark: Mark) -> Bound:
+        """See `Rule`."""
+        other = OTHER[side]
+        if not self.joined.by_offset(other):
+            return times + (side == SIDES[1])
+        window = self._window(other)
+        return mark.seen(other, side, times) + (1 if window is None else window.slide)
 
     def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
         """The other side's windows; and bounds, where they are on its positions."""
         other = OTHER[side]
-        start = self._start(other, mark)
-        lower = None if start is None else np.full(len(times), start)
+        lower = self._starts(other, mark.seen(other, side, times))
         if not self.joined.bounded or self.joined.by_offset(other):
             return lower, None
         low, high = distances(self.joined, side)
@@ -174,32 +184,30 @@ class Own(Rule):
         """Past windows are kept as they are retained; without windows that is all there is to it."""
         if mark.watermark == END_US:
             return END_US - 1
-        newest, window, kept = mark.of(side), self._window(side), self._retained(side, mark)
-        if newest == BEGINNING_US or window is None:
-            return kept
-        over = self._current(window, newest) - 1
-        return over if kept is None else min(over, kept)
+        kept = None if mark.of(side) == BEGINNING_US else self._kept(side, np.array([mark.of(side)]))
+        return None if kept is None else int(kept[0]) - 1
 
     def unknown(self, side: str, mark: Mark) -> int | None:
         """See `Rule`."""
         return self.forgotten(side, mark)
 
-    def refused(self, side: str, positions: Times, mark: Mark) -> Flags:
-        """Rows at or before what is forgotten."""
-        forgotten = self.forgotten(side, mark)
-        if forgotten is None:
+    def refused(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
+        """Rows at or before what is forgotten as they come."""
+        newest = mark.seen(side, side, times)
+        kept = self._kept(side, newest)
+        if kept is None:
             return np.zeros(len(positions), bool)
-        found: Flags = positions <= forgotten
+        found: Flags = (positions < kept) & (newest != BEGINNING_US)
         return found
 
     def late(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
         """Rows of past windows; without windows those behind the watermark."""
         if self._window(side) is None:
             return super().late(side, times, positions, mark)
-        start = self._start(side, mark)
-        if start is None:
-            return np.zeros(len(times), bool)
-        found: Flags = positions < start
+        newest = mark.seen(side, side, times)
+        starts = self._starts(side, newest)
+        assert starts is not None
+        found: Flags = (positions < starts) & (newest != BEGINNING_US)
         return found
 
     def released(self, watermark: int) -> int:
@@ -208,32 +216,41 @@ class Own(Rule):
 
     def _start(self, side: str, mark: Mark) -> int | None:
         """The first position of a side that can be met."""
-        newest, window = mark.of(side), self._window(side)
-        if newest == BEGINNING_US:
-            return None
-        if window is None:
-            kept = self._retained(side, mark)
-            return None if kept is None else kept + 1
-        return self._current(window, newest)
+        starts = None if mark.of(side) == BEGINNING_US else self._starts(side, np.array([mark.of(side)]))
+        return None if starts is None else int(starts[0])
 
-    def _retained(self, side: str, mark: Mark) -> int | None:
-        """Rows at or before this are not retained; None for all are."""
-        newest, window = mark.of(side), self._window(side)
-        kept = self.joined.retained[SIDES.index(side)]
-        if kept is None or newest == BEGINNING_US:
+    def _starts(self, side: str, newest: Times) -> Bound:
+        """The same of each of these newest positions; `BEGINNING_US` before the first row."""
+        window = self._window(side)
+        if window is None:
+            return self._retained(side, newest)
+        return np.where(newest == BEGINNING_US, BEGINNING_US, self._current(window, newest))
+
+    def _kept(self, side: str, newest: Times) -> Bound:
+        """The first position that is kept, at each of these newest positions; None for all are."""
+        window, retained = self._window(side), self._retained(side, newest)
+        if window is None:
+            return retained
+        starts = self._current(window, newest)
+        return starts if retained is None else np.minimum(starts, retained)
+
+    def _retained(self, side: str, newest: Times) -> Bound:
+        """The first position that is retained, by the limit that keeps least; None for all are."""
+        window, kept = self._window(side), self.joined.retained[SIDES.index(side)]
+        if kept is None:
             return None
-        limits = [newest - kept.span_us - 1] if kept.span_us is not None else []
-        limits += [newest - kept.messages] if kept.messages is not None else []
+        limits = [newest - kept.span_us] if kept.span_us is not None else []
+        limits += [newest - kept.messages + 1] if kept.messages is not None else []
         if kept.windows is not None and window is not None:
-            limits.append(self._current(window, newest) - kept.windows * window.slide - 1)
-        return max(limits)
+            limits.append(self._current(window, newest) - kept.windows * window.slide)
+        return np.where(newest == BEGINNING_US, BEGINNING_US, np.maximum.reduce(limits)) if limits else None
 
     def _window(self, side: str) -> Sliding | None:
         return self.joined.own[SIDES.index(side)] if self.joined.own else None
 
-    def _current(self, window: Sliding, newest: int) -> int:
-        """The first position of the windows that hold the newest one."""
-        return int(first_start_after(window, np.array([newest - window.size]))[0])
+    def _current(self, window: Sliding, newest: Times) -> Times:
+        """The first position of the windows that hold each newest one."""
+        return first_start_after(window, newest - window.size)
 
 
 def rule_of(joined: Joined) -> Rule:

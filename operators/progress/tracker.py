@@ -97,7 +97,8 @@ class Tracker(msgspec.Struct, frozen=True):
 
     Plain data: it goes into a manifest as it is. ``processing_us`` is the latest processing time seen, None before
     the first round and after a restart. ``backward`` counts ignored steps back, also of sources that have ended.
-    ``newest`` positions of sides are kept for operators that go by them, see `Watermarks.positions`.
+    ``newest`` positions of sides are kept for operators that go by them, see `Watermarks.positions`; ``ahead`` has the
+    packed steps of rows that are held until W passes them.
     """
 
     sources: dict[str, Source]
@@ -110,6 +111,7 @@ class Tracker(msgspec.Struct, frozen=True):
     ended: int = 0
     max_drift_us: int = 0
     newest: dict[str, int] = {}
+    ahead: dict[str, bytes] = {}
 
     @property
     def idle(self) -> bool:
@@ -164,6 +166,7 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], 
         clock_backward=tracker.clock_backward + (last is not None and now_us < last),
         ended=ended,
         newest=tracker.newest,
+        ahead=tracker.ahead,
     )
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
 

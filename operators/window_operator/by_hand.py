@@ -221,7 +221,7 @@ class ByHand(ABC, Generic[P]):
 
     def _moments(self, after: Progress, was: int, now: int) -> Moments:
         marks, before = self._plan.watermarks, self._progress
-        newest = marks.newest(before), marks.newest(after)
+        newest = marks.newest(before), marks.newest(after), marks.steps(after)
         return Moments(before.watermark_us, after.watermark_us, was, now, False, *newest)
 
     def _not_drained(self) -> None:
