@@ -73,6 +73,7 @@ class Windowed(Runnable):
     triggers: Triggers = DEFAULT
     mode: Accumulation = ACCUMULATING
     retained: Retained | None = None
+    in_order: bool = False
     watermarks: Watermarks | None = None
     renames: Renames = SAME_NAMES
 
@@ -247,7 +248,7 @@ class Windowed(Runnable):
             "future_tolerance": text_of(self.lateness.future_us),
             "accumulation": self.mode,
             "retained": self.retained.describe() if self.retained else None,
-        }
+        } | ({"in_order": True} if self.in_order else {})
 
 
 def _all_count(triggers: list[Trigger]) -> bool:
@@ -282,13 +283,16 @@ def windowed(
     processing_time: bool = False,
     offset: str | None = None,
     origin: str | None = None,
+    in_order: bool = False,
 ) -> Windowed:
     """Begin a description: the column of event times, the key columns (none: one group for all), and by how much
     the watermark stays behind the largest event time seen. ``name`` is the operator's identity in a checkpoint.
 
     With ``processing_time`` every event has the time at which its batch is processed, and that is the watermark.
     ``offset`` and ``origin`` are columns that give the input its order: where it matters, messages of a batch count
-    by (origin, offset). Windows of offsets, and those that the input names itself, need no event time.
+    by (origin, offset). Windows of offsets, and those that the input names itself, need no event time. With
+    ``in_order`` events are held until the watermark passes them and taken in the order (time, origin, offset): what
+    counts by their order does not depend on how they came in batches.
     """
     columns = (key,) if isinstance(key, str) else tuple(key or ())
     if len(set(columns)) != len(columns) or event_time in columns:
@@ -303,4 +307,6 @@ def windowed(
         raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
     # Nothing is ever late for the clock.
     lateness = Lateness(allowed_us=0) if processing_time else Lateness()
-    return Windowed(event_time, columns, delay_us, name, offset, origin, processing_time, lateness=lateness)
+    return Windowed(
+        event_time, columns, delay_us, name, offset, origin, processing_time, lateness=lateness, in_order=in_order
+    )

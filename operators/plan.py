@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 from operators.aggregates import BoundAggregate
 from operators.aggregates.signed import KIND
 from operators.evolution.renames import SAME_NAMES, Renames
+from operators.holding import Holding
 from operators.releasing import no_bound
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.triggers import Triggers
@@ -92,6 +94,8 @@ class Plan(ABC):
     """Windows that end at or before this were forgotten under settings before."""
     closed_us: int | None = None
     """Up to which end windows were closed when settings changed, until the next step."""
+    in_order: bool = False
+    """Whether rows are held until the watermark passes them, and taken in the order of their times."""
 
     @property
     def key_names(self) -> list[str]:
@@ -198,6 +202,30 @@ class Plan(ABC):
     @abstractmethod
     def exchanged(self) -> TableSpec:
         """Rows that travel from the input to the state."""
+
+    @property
+    def held_by(self) -> tuple[str, ...]:
+        """The columns of ``exchanged`` in whose order rows are taken that are held: times, and what follows them."""
+        return (self.event_time,)
+
+    @cached_property
+    def holding(self) -> Holding | None:
+        """How rows are held; None where they are taken as they come."""
+        if not self.in_order:
+            return None
+        time, *then = self.held_by
+        return Holding(self.exchanged, time, self.key_specs, tuple(then))
+
+    @property
+    def held_tables(self) -> tuple[TableSpec, ...]:
+        """The tables of rows that are held."""
+        return self.holding.tables if self.holding else ()
+
+    def taking(
+        self, view: StateView, arriving: pa.Table, at: Moments, step: Callable[[pa.Table], Transition]
+    ) -> Transition:
+        """A ``step`` with what arrives, or with the rows whose turn it is where they are held."""
+        return self.holding.through(view, arriving, at, step) if self.holding else step(arriving)
 
     @abstractmethod
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:

@@ -17,6 +17,7 @@ from statestore.errors import UsageError
 def check_sense(description: Windowed) -> None:
     """Raises `UsageError` for settings that contradict each other; warns where panes do not add up."""
     _check_axis(description)
+    _check_order(description)
     _check_triggers(description)
     _check_retention(description)
     if (
@@ -48,6 +49,8 @@ def check_signed(description: Runnable) -> None:
         raise UsageError(
             said + "each at the time that it had itself: take the event time of the input as it is", code="signed"
         )
+    if description.in_order:
+        raise UsageError(said + "in an order of their own: take them as they come", code="signed")
     if description.triggers.per_element:
         raise UsageError(said + "so there is no n-th element: take a trigger by batches", code="signed")
     if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates), *description.key}):
@@ -75,6 +78,16 @@ def _check_axis(description: Windowed) -> None:
         raise UsageError("windows of the input have times of their own", code="processing-time")
     if _by_number(kind) and any(isinstance(one, EndOfWindow) for _, one in description.aggregates):
         raise UsageError('these windows have no end in time: take "earliest" or "latest"', code="pane-timestamp")
+
+
+def _check_order(description: Windowed) -> None:
+    kind, watermarks = description.windows, description.watermarks
+    ingested = watermarks is not None and isinstance(watermarks.generator, IngestionTime)
+    if description.in_order and (description.processing_time or ingested or (kind is not None and by_offset(kind))):
+        raise UsageError(
+            "only events with a time of their own are taken in the order of their times: leave in_order= out",
+            code="in-order",
+        )
 
 
 def _by_number(kind: Windows | None) -> bool:

@@ -47,6 +47,7 @@ class Asked:
     on: bool = True
     named: bool = False
     large: bool = True
+    in_order: bool = False
     delays: tuple[int, int] = (0, 0)
     spans: tuple[int | None, int | None] = (None, None)
     counts: tuple[int | None, int | None] = (None, None)
@@ -93,6 +94,7 @@ class Twin:
         self.watermark: float | None = None
         self.held: list[tuple[int, Pane]] = []
         self.rejected = 0
+        self.ahead: list[Row] = []
 
     def batch(self, rows: list[Row], now: int) -> Counter[Pane]:
         before, asked = self.watermark, self.asked
@@ -101,15 +103,28 @@ class Twin:
         for row in taken:
             self.latest[row.side] = max(row.at, self.latest.get(row.side, row.at))
         panes: Counter[Pane] = Counter()
-        if asked.own is None:
-            self.arrive(taken, before, now, panes)
-        else:
-            for row in sorted(taken, key=lambda row: (row.at, SIDES.index(row.side), row.offset)):
-                self.arrive([row], before, now, panes)
+        if not asked.in_order:
+            self.take(taken, before, now, panes)
         if len(self.latest) == len(SIDES):
             marks = [self.latest[side] - delay for side, delay in zip(SIDES, asked.delays, strict=True)]
             self.watermark = max(min(marks), before if before is not None else -NEVER)
+        if asked.in_order:
+            self.ahead += taken
+            self.release(before, now, panes)
         return panes + self.passed() + self.clock(now)
+
+    def release(self, before: float | None, now: int, panes: Counter[Pane]) -> None:
+        mark = self.watermark
+        due = [row for row in self.ahead if mark is not None and row.at < mark]
+        self.ahead = [row for row in self.ahead if row not in due]
+        self.take(due, before, now, panes)
+
+    def take(self, rows: list[Row], before: float | None, now: int, panes: Counter[Pane]) -> None:
+        if self.asked.own is None:
+            self.arrive(rows, before, now, panes)
+        else:
+            for row in sorted(rows, key=lambda row: (row.at, SIDES.index(row.side), row.offset)):
+                self.arrive([row], before, now, panes)
 
     def arrive(self, taken: list[Row], before: float | None, now: int, panes: Counter[Pane]) -> None:
         asked, newest_before = self.asked, dict(self.newest)
@@ -144,8 +159,10 @@ class Twin:
         return Counter(due)
 
     def finish(self) -> Counter[Pane]:
-        self.watermark = NEVER
-        return self.passed() + self.clock(NEVER)
+        before, self.watermark = self.watermark, NEVER
+        panes: Counter[Pane] = Counter()
+        self.release(before, 0, panes)
+        return panes + self.passed() + self.clock(NEVER)
 
     # who is taken
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators import JoinOperator, Parquet, count_window, join, query, run_operator, sliding, tumbling
+from operators import Joined, JoinOperator, Parquet, count_window, join, query, run_operator, sliding, tumbling
 from operators.joins import every
 from statestore.errors import IncompatibleError, UsageError
 from statestore.store import StoreName
@@ -193,7 +194,9 @@ def asking(asked: Any, what: str, side: str, *given: Any, **by: Any) -> pa.Table
 
 
 def test_windows_and_messages_of_each_side(tmp_path: Path) -> None:
-    job = JOBS["own"]
+    own = JOBS["own"]
+    assert isinstance(own, Joined)
+    job = replace(own, in_order=False)
     made = [Row(side, "x", at, at, "ab"[at % 2], at) for at in range(12) for side in ("left", "right")]
     with operator(job, tmp_path) as running:
         running.add_messages(**sided(made))

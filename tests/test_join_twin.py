@@ -38,6 +38,7 @@ def described(asked: Asked) -> Joined:
         "late": f"{asked.late} s",
         "watermark_delay": tuple(f"{delay} s" for delay in asked.delays),
         "large_windows": asked.large,
+        "in_order": asked.in_order,
         "unmatched": "close" if asked.close else "final",
         "update": tuple(None if period is None else f"{period} s" for period in asked.updates),
         "late_update": tuple(None if period is None else f"{period} s" for period in asked.late_updates),
@@ -103,6 +104,7 @@ def drawn(seed: int) -> tuple[Asked, list[list[Row]]]:
         "named": pick.random() < 0.5,
         "large": pick.random() < 0.5,
         "delays": pick.choice([(0, 0), (0, 3), (5, 5)]),
+        "in_order": kind == "own" and pick.random() < 0.5,
     }
     if pick.random() < 0.3:
         told["updates"] = pick.choice([(4, 4), (None, 5), (4, 6)])

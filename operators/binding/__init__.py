@@ -71,4 +71,5 @@ def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:
         triggers=DEFAULT,
         rule="event",
         within_us=description.within_us,
+        in_order=description.in_order,
     )

@@ -45,11 +45,12 @@ def bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
         triggers=DEFAULT,
         rule="window",
         joined=description,
+        in_order=description.in_order,
     )
     _check_places(plan, types)
     if description.own is not None:
         positions = tuple(_placed(plan, side) for side in description.sides.names)
-        plan = replace(plan, watermarks=replace(plan.watermarks, positions=positions))
+        plan = replace(plan, watermarks=replace(plan.watermarks, positions=positions, in_order=plan.in_order))
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return replace(plan, mode="retracting") if plan.takes_back else plan
 

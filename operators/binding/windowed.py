@@ -37,7 +37,8 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
     lacking = added(description)
     place = description.event_time or next(iter(lacking), description.offset or "")
     aggregates = _aggregates(description, types, place, signed)
-    operator = SlicePlan if _is_simple(description) and not signed else GeneralPlan
+    simple = _is_simple(description) and not signed and not description.in_order
+    operator = SlicePlan if simple else GeneralPlan
     plan = operator(
         name=description.name,
         kind=kind,
@@ -57,6 +58,7 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
         retain_us=retained.span_us if retained else 0,
         retain_windows=retained.windows if retained else None,
         signed=signed,
+        in_order=description.in_order,
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan

@@ -22,6 +22,7 @@ class Deduplicated(Runnable):
     within_us: int | None
     watermark_delay_us: int
     name: str
+    in_order: bool = False
     watermarks: Watermarks | None = None
     renames: Renames = SAME_NAMES
 
@@ -34,7 +35,7 @@ class Deduplicated(Runnable):
             "within": None if self.within_us is None else text_of(self.within_us),
             "watermark_delay": text_of(self.watermark_delay_us),
             "watermark": self.watermarks.describe() if self.watermarks else None,
-        }
+        } | ({"in_order": True} if self.in_order else {})
 
 
 def deduplicated(
@@ -44,11 +45,14 @@ def deduplicated(
     within: Span | None = None,
     watermark_delay: Span = "0 seconds",
     name: str = "deduplicated",
+    in_order: bool = False,
 ) -> Deduplicated:
     """Pass each row on once: the first with these values in the columns ``on``. Rows behind the watermark are late.
 
     An id is forgotten once the watermark has passed its row's time by ``within``; without it, once the watermark has
-    passed its row's time: give ``on`` the event time too then, or repetitions of a later time pass.
+    passed its row's time: give ``on`` the event time too then, or repetitions of a later time pass. With ``in_order``
+    rows are held until the watermark passes them and judged in the order of their times, so that it does not matter
+    how they came in batches.
     """
     columns = (on,) if isinstance(on, str) else tuple(on)
     if not columns or len(set(columns)) != len(columns):
@@ -56,4 +60,4 @@ def deduplicated(
     within_us, delay_us = None if within is None else span_us(within), span_us(watermark_delay)
     if delay_us < 0 or (within_us is not None and within_us < 0):
         raise UsageError("a watermark delay or a time to remember cannot be negative", code="watermark-delay")
-    return Deduplicated(event_time, columns, within_us, delay_us, checked_name(name))
+    return Deduplicated(event_time, columns, within_us, delay_us, checked_name(name), in_order)

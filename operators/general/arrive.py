@@ -44,6 +44,8 @@ def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) 
         sizes.append(pa.array(signs(events)[index]))
     if plan.per_event:
         beside = [events[name].take(places) for name in plan.order]
+        if plan.in_order:
+            beside.append(pa.array(times[index]))
         if plan.triggers.finishes:
             beside.append(_whole(plan, events).take(places))
         return pa.table([*keys, *bounds, *sizes, *columns, *beside], schema=plan.exchanged.schema)

@@ -73,7 +73,7 @@ class Gathered:
 def gather(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) -> Gathered:
     """Everything this step may show or change."""
     timed = _timed(plan, view, at)
-    if plan.per_event and plan.order:
+    if plan.per_event and plan.order and not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     if plan.by_number:
         return _counted(plan, view, arriving, timed, at)

@@ -39,6 +39,7 @@ from operators.general.names import (
     SHOWN,
     SINCE,
     START,
+    TIME_OF,
 )
 from operators.general.step import general_step
 from operators.plan import Flags, Intake, Plan
@@ -194,12 +195,12 @@ class GeneralPlan(Plan):
     def tables(self) -> tuple[TableSpec, ...]:
         """All state tables."""
         beside = (self.ends,) if self.sessions else (self.counted,) if self.by_number else ()
-        return (self.groups, *beside, self.clock, self.marks)
+        return (self.groups, *beside, self.clock, self.marks, *self.held_tables)
 
     @property
     def per_event(self) -> bool:
         """Whether each event travels by itself: to be numbered, to show a pane of its own, to be refused."""
-        return self.by_number or self.triggers.per_element or self.triggers.finishes
+        return self.by_number or self.triggers.per_element or self.triggers.finishes or self.in_order
 
     @cached_property
     def exchanged(self) -> TableSpec:
@@ -208,6 +209,8 @@ class GeneralPlan(Plan):
             return self.arriving
         types = [str(self.input_schema.field(name).type) for name in self.order]
         beside = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
+        if self.in_order:
+            beside.append(Column(TIME_OF, "int64"))
         if self.triggers.finishes:
             # By number: names of the input may be anything.
             fields = [pa.field(f"_{number}", field.type) for number, field in enumerate(self.input_schema)]
@@ -218,6 +221,11 @@ class GeneralPlan(Plan):
     def order_names(self) -> list[str]:
         """What the columns of the order are called where each event travels by itself."""
         return [f"_order_{number}" for number in range(len(self.order))]
+
+    @property
+    def held_by(self) -> tuple[str, ...]:
+        """See `Plan`."""
+        return (TIME_OF, *self.order_names)
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
         """By the event's time or by the ends of its windows; counted windows take everything that comes back."""
@@ -244,7 +252,7 @@ class GeneralPlan(Plan):
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Groups with what is new; panes by their triggers."""
-        return general_step(self, view, arriving, at)
+        return self.taking(view, arriving, at, lambda rows: general_step(self, view, rows, at))
 
     @property
     def _bounds(self) -> tuple[Column, Column]:

@@ -54,6 +54,7 @@ class Joined(Sided):
     updates: tuple[Update | None, Update | None]
     late_updates: tuple[Update | None, Update | None]
     retained: tuple[Kept | None, Kept | None]
+    in_order: bool = False
     watermarks: Watermarks | None = None
     renames: Renames = SAME_NAMES
 
@@ -115,7 +116,7 @@ class Joined(Sided):
             "late_update": [_told(update) for update in self.late_updates],
             "retain": [_told(kept) for kept in self.retained],
             "watermark": self.watermarks.describe() if self.watermarks else None,
-        }
+        } | ({"in_order": True} if self.in_order else {})
 
 
 def join(
@@ -136,12 +137,15 @@ def join(
     update: Period | tuple[Period | None, Period | None] | None = None,
     late_update: Period | tuple[Period | None, Period | None] | None = None,
     retain: Retain | tuple[Retain | None, Retain | None] | None = None,
+    in_order: bool | None = None,
 ) -> Joined:
     """Join two streams: rows with equal ``on`` whose times lie ``within`` each other, or which share a ``window``, or
     each lie in the ``window=(left, right)`` of their side. What is one value for both sides may be a pair.
 
     ``within=(lower, upper)``: the right row's time less the left one's lies between them, both inclusive; None is no
-    bound. Everything else, with the choices it gives: docs/JOINS.md. Raises `UsageError` for what makes no sense.
+    bound. With ``in_order`` rows are held until the watermark passes them and taken in the order of their times; that
+    is the default where they meet by it, with windows of each side, and no update period says when. Everything else,
+    with the choices it gives: docs/JOINS.md. Raises `UsageError` for what makes no sense.
     """
     times = _both(event_time, str)
     assert times[0] is not None
@@ -149,7 +153,10 @@ def join(
     own = _windows(window)
     low, high = (None if span is None else span_us(span) for span in within or (None, None))
     delays = _both(watermark_delay, span_us)
+    own = own if own or within is not None or window is not None else (None, None)
     near = isinstance(window, Sliding) or (low is not None and high is not None)
+    updates, late_updates = _both(update, _update), _both(late_update, _update)
+    by_clock = any((*updates, *late_updates))
     made = Joined(
         left_time=times[0],
         right_time=times[1],
@@ -159,7 +166,7 @@ def join(
         lower_us=low,
         upper_us=high,
         windows=window if isinstance(window, Sliding) else None,
-        own=own if own or within is not None or window is not None else (None, None),
+        own=own,
         allowed_us=span_us(late),
         delays_us=(delays[0] or 0, delays[1] or 0),
         name=checked_name(name),
@@ -169,9 +176,10 @@ def join(
         large=not near if large_windows is None else large_windows,
         occurrence=occurrence,
         unmatched=unmatched,
-        updates=_both(update, _update),
-        late_updates=_both(late_update, _update),
+        updates=updates,
+        late_updates=late_updates,
         retained=_both(retain, _kept),
+        in_order=own is not None and not by_clock if in_order is None else in_order,
     )
     check_join(made, alone=within is None and window is None)
     return made

@@ -1,8 +1,8 @@
 """Who meets whom: rows that arrive and stored ones of the other side, and rows that arrive together. Pure.
 
 New rows meet what is stored of the other side, and each other: where that depends on the rows before them each meets
-those that come before it in the order (time, side, offset), else rows of the right meet all of the left. Reads go by the side's message layout: a range for each asking row where the key leads, one range for all
-where the position does.
+those that come before it in the order (time, side, offset), else rows of the right meet all of the left. Reads go by
+the side's message layout: a range for each asking row where the key leads, one range for all where the position does.
 """
 
 from __future__ import annotations

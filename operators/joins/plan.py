@@ -8,6 +8,7 @@
 | ``alone_left``, … where they may be taken back | due, the row | due |
 | ``held``, with update periods | due, order | due |
 | ``numbered`` | what is counted | – |
+| ``ahead``, ``arrived``, where rows are taken in order: `operators.holding` | | |
 
 The **position** of a row is its time, or its offset where windows are of offsets. **Due** is the last watermark, or
 position of the side, at which a partner may come, but for late ones. Where offsets are not named a running number
@@ -176,7 +177,15 @@ class JoinPlan(Plan):
         """All state tables."""
         seen = [self.stores[side].seen for side in self.identified]
         held = [self.held] if self.joined.held else []
-        return (*self.sides.values(), *seen, *self.waiting.values(), *self.alone.values(), *held, self.numbered)
+        return (
+            *self.sides.values(),
+            *seen,
+            *self.waiting.values(),
+            *self.alone.values(),
+            *held,
+            self.numbered,
+            *self.held_tables,
+        )
 
     @cached_property
     def exchanged(self) -> TableSpec:
@@ -212,7 +221,7 @@ class JoinPlan(Plan):
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Show what meets, remember the rest."""
-        return join_step(self, view, arriving, at)
+        return self.taking(view, arriving, at, lambda rows: join_step(self, view, rows, at))
 
     def released(self, watermark: int, column: str = AT) -> int:
         """No pane from now on, not even a late one, has an earlier time; `BEGINNING_US` where any may come."""

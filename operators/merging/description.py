@@ -144,13 +144,14 @@ def merge(
     offset: str | None = None,
     origin: str | None = None,
     name: str = "merged",
+    in_order: bool = False,
 ) -> Merged:
     """Begin a description of several streams that are taken into one state; go on as after `windowed`.
 
     ``event_time``: the column of event times, of all sides or of each. Key columns and those that are ``shared``
     have one name and type on all sides; a column of one side is called ``left_price`` after its side, null in rows
     of the others. Each side has a watermark, by its own ``watermark_delay`` where several are given; the smallest
-    counts. ``offset`` and ``origin`` are shared columns that give rows their order, as in `windowed`.
+    counts. ``offset`` and ``origin`` are shared columns that give rows their order; ``in_order`` is as in `windowed`.
     """
     keys = _columns(key)
     order = tuple(column for column in (origin, offset) if column)
@@ -158,7 +159,9 @@ def merge(
     if origin is not None and offset is None:
         raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
     delays = _delays(streams, watermark_delay)
-    return Merged(AT, keys, 0, checked_name(name), offset, origin, streams=streams, delays_us=delays)
+    return Merged(
+        AT, keys, 0, checked_name(name), offset, origin, streams=streams, delays_us=delays, in_order=in_order
+    )
 
 
 def union(

@@ -97,8 +97,8 @@ class Tracker(msgspec.Struct, frozen=True):
 
     Plain data: it goes into a manifest as it is. ``processing_us`` is the latest processing time seen, None before
     the first round and after a restart. ``backward`` counts ignored steps back, also of sources that have ended.
-    ``newest`` positions of sides are kept for operators that go by them, see `Watermarks.positions`; ``ahead`` has the
-    packed steps of rows that are held until W passes them.
+    ``newest`` positions of sides are kept for operators that go by them, see `Watermarks.positions`; ``ahead`` holds
+    the packed steps of rows that wait until W passes them.
     """
 
     sources: dict[str, Source]

@@ -136,6 +136,10 @@ def bind_operator(
             "event time",
             code="operator-window",
         )
+    if plan.in_order:
+        raise UsageError(
+            "the operator fed by hand takes messages as they come: give them in their order", code="in-order"
+        )
     if isinstance(plan.watermarks.generator, Ctis | BufferProgress):
         raise UsageError("the operator fed by hand knows no CTIs and no buffers", code="operator-window")
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}

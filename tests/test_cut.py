@@ -1,0 +1,250 @@
+"""What depends on how the input is cut into batches, and what does not: docs/SEMANTICS.md has the list."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+from operators import (
+    DISCARDING,
+    RETRACTING,
+    Memory,
+    Parquet,
+    after_count,
+    count,
+    count_window,
+    deduplicated,
+    every_element,
+    first,
+    last,
+    list_,
+    or_finally,
+    repeatedly,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from statestore.errors import UsageError
+from tests.cuts import SECOND, cuts, events, net, played, table
+
+ORDER = {"offset": "at", "origin": "part"}
+DELAY = "6 s"
+
+
+def by_cut(
+    description: Any, given: list[dict[str, Any]], chance: random.Random, **how: Any
+) -> list[list[dict[str, Any]]]:
+    """The panes of each cut, none of whose rows is late."""
+    found = []
+    for cut in cuts(given, chance, tries=3, single=False):
+        panes, ledger = played(description, [table(some) for some in cut], partitions=chance.choice([1, 3]), **how)
+        assert not ledger
+        found.append(panes)
+    return found
+
+
+def plain(panes: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(pane[name] for name in names) for pane in panes)
+
+
+# deduplication
+
+
+def in_turn(rows: list[dict[str, Any]], within: int | None) -> list[int]:
+    """The naive twin of `deduplicated(in_order=True)`: rows one after the other."""
+    known: dict[str, int] = {}
+    passed = []
+    for row in sorted(rows, key=lambda row: row["t"]):
+        until = known.get(row["k"])
+        if until is None or (until <= row["t"] if within is not None else until < row["t"]):
+            passed.append(row["v"])
+            known[row["k"]] = row["t"] + (within or 0)
+    return sorted(passed)
+
+
+@pytest.mark.parametrize("within", [None, 0, 3, 11])
+@pytest.mark.parametrize("store", [Memory(), Parquet(max_levels=2, snapshot_bytes=1)], ids=["memory", "parquet"])
+def test_deduplication_in_order_passes_the_same_rows_by_any_cut(within: int | None, store: Any) -> None:
+    chance = random.Random(within)
+    given = events(chance, 70)
+    span = None if within is None else f"{within} s"
+    description = deduplicated(event_time="t", on="k", within=span, watermark_delay=DELAY, in_order=True)
+    expected = in_turn(given, None if within is None else within * SECOND)
+    for panes in by_cut(description, given, chance, store=store, restarts=True):
+        assert sorted(pane["v"] for pane in panes) == expected
+    assert len(expected) < len(given) or within == 0
+
+
+def test_deduplication_as_rows_come_depends_on_the_cut() -> None:
+    """Pinned: the first to come passes, and is remembered until the watermark of a batch has passed it."""
+    given = [
+        {"k": "a", "t": at * SECOND, "v": number, "part": "x", "at": number}
+        for number, at in enumerate([5, 3, 20, 21])
+    ]
+    description = deduplicated(event_time="t", on="k", within="10 s")
+    found = [
+        [pane["v"] for pane in played(description, [table(some) for some in cut])[0]]
+        for cut in ([given], [given[:2], given[2:]], [given[:3], given[3:]])
+    ]
+    assert found == [[0], [0], [0, 3]]
+
+
+# order of arrival
+
+
+@pytest.mark.parametrize("kind", ["count", "hopping", "tumbling", "session"])
+def test_what_goes_by_order_is_the_same_by_any_cut_in_order(kind: str) -> None:
+    chance = random.Random(kind)
+    given = events(chance, 60)
+    windows = {
+        "count": count_window(5),
+        "hopping": count_window(6, 2),
+        "tumbling": tumbling("8 s"),
+        "session": session("2 s"),
+    }[kind]
+    description = (
+        windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
+        .window(windows)
+        .aggregate(n=count(), one=first("v", by="t"), other=last("v", by="t"), every=list_("v"))
+        .accumulation(RETRACTING)
+    )
+    found = [net(panes, "pane", "timing", "last", "every") for panes in by_cut(description, given, chance)]
+    assert all(one == found[0] for one in found)
+    lists = [
+        plain([p for p in panes if p["timing"] == "on_time"], "k", "every")
+        for panes in by_cut(description, given, chance)
+    ]
+    assert all(one == lists[0] for one in lists)
+    if kind == "count":
+        by_key = defaultdict(list)
+        for row in sorted(given, key=lambda row: (row["t"], row["part"], row["at"])):
+            by_key[row["k"]].append(row["v"])
+        expected = [(k, vs[n : n + 5]) for k, vs in by_key.items() for n in range(0, len(vs), 5)]
+        assert lists[0] == sorted(expected)
+
+
+def test_messages_are_numbered_as_they_come_without_the_option() -> None:
+    """Pinned: of several origins, within a batch by (origin, offset), so the cut says which count first."""
+    rows = [("y", 1), ("x", 1), ("y", 2), ("x", 2)]
+    given = [{"k": "a", "t": n * SECOND, "v": n, "part": part, "at": at} for n, (part, at) in enumerate(rows)]
+    made = windowed(event_time="t", key="k", **ORDER).window(count_window(2)).aggregate(one=list_("v"))
+    held = windowed(event_time="t", key="k", in_order=True, **ORDER).window(count_window(2)).aggregate(one=list_("v"))
+    found = [
+        [pane["one"] for pane in played(one, [table(some) for some in cut])[0]]
+        for one in (made, held)
+        for cut in ([given], [given[:1], given[1:]])
+    ]
+    assert found == [[[1, 3], [0, 2]], [[0, 1], [3, 2]], [[0, 1], [2, 3]], [[0, 1], [2, 3]]]
+
+
+# panes
+
+
+def tumbled(**more: Any) -> Any:
+    return (
+        windowed(event_time="t", key="k", watermark_delay=DELAY, **ORDER, **more)
+        .window(sliding("12 s", "6 s"))
+        .aggregate(n=count(), total=sum_("v"))
+    )
+
+
+TRIGGERS: dict[str, dict[str, Any]] = {
+    "counts": {"early": after_count(3)},
+    "every element": {"early": every_element()},
+    "only updated": {"early": every_element(), "only_updated": True},
+    "composite": {"when": repeatedly(after_count(4))},
+}
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+@pytest.mark.parametrize("mode", [DISCARDING, RETRACTING])
+def test_triggers_at_the_end_of_a_batch_change_panes_and_not_their_net(trigger: str, mode: Any) -> None:
+    chance = random.Random(trigger)
+    given = events(chance, 50)
+    description = tumbled().accumulation(mode).trigger(**TRIGGERS[trigger])
+    panes = by_cut(description, given, chance)
+    if mode == RETRACTING:
+        found = [net(one, "pane", "timing", "last") for one in panes]
+    else:
+        found = [added_up(one) for one in panes]
+    assert all(one == found[0] for one in found)
+    assert len({len(one) for one in panes}) > 1, "as many panes by each cut"
+
+
+def added_up(panes: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    """Counts and sums of discarding panes, by window and key."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for pane in panes:
+        for name in ("n", "total"):
+            found[pane["window_start"], pane["k"], name] += pane[name] or 0
+    return +found
+
+
+@pytest.mark.parametrize("early", [every_element(), after_count(3)], ids=["every", "third"])
+def test_panes_per_element_in_order_are_the_same_by_any_cut(early: Any) -> None:
+    chance = random.Random(9)
+    given = events(chance, 50)
+    description = tumbled(in_order=True).trigger(early=early, per_element=True)
+    found = [plain(one, "window_start", "k", "pane", "n", "total") for one in by_cut(description, given, chance)]
+    assert all(one == found[0] for one in found)
+    loose = tumbled().trigger(early=early, per_element=True)
+    found = [plain(one, "window_start", "k", "pane", "n", "total") for one in by_cut(loose, given, chance)]
+    assert any(one != found[0] for one in found), "by (origin, offset) within a batch"
+
+
+def test_a_trigger_that_finishes_closes_its_window_with_the_batch() -> None:
+    """Pinned: what comes in the same batch is still in the window; what comes in the next is in the ledger."""
+    given = [{"k": "a", "t": n * SECOND, "v": n, "part": "x", "at": n} for n in range(5)]
+    description = tumbled().trigger(when=or_finally(repeatedly(after_count(9)), after_count(2)))
+    found = []
+    for cut in ([given], [given[:2], given[2:]]):
+        panes, ledger = played(description, [table(some) for some in cut])
+        found.append((max(pane["n"] for pane in panes), sorted({row["reason"] for row in ledger})))
+    assert found == [(5, []), (2, ["window_closed"])]
+
+
+# lateness
+
+
+def test_lateness_is_judged_by_the_watermark_before_the_batch() -> None:
+    """Pinned: a row is not late among those it came with; with a delay as long as rows are behind none is late."""
+    given = [{"k": "a", "t": at * SECOND, "v": n, "part": "x", "at": n} for n, at in enumerate([1, 30, 2, 31])]
+    found = []
+    for delay in ("0 s", "28 s"):
+        description = (
+            windowed(event_time="t", watermark_delay=delay).window(tumbling("5 s")).aggregate(n=count()).late("0 s")
+        )
+        for cut in ([given], [given[:2], given[2:]]):
+            panes, ledger = played(description, [table(some) for some in cut])
+            found.append((sum(pane["n"] for pane in panes), len(ledger)))
+    assert found == [(4, 0), (3, 1), (4, 0), (4, 0)]
+
+
+@pytest.mark.parametrize("mode", ["rows", "window"])
+def test_panes_and_ledger_hold_each_row_once_by_any_cut(mode: str) -> None:
+    chance = random.Random(mode)
+    given = events(chance, 50, behind=15)
+    description = (
+        windowed(event_time="t", key="k", watermark_delay="2 s").window(tumbling("5 s")).aggregate(n=count())
+    )
+    description = description.late("3 s", rule="event" if mode == "rows" else "window").accumulation(RETRACTING)
+    for cut in cuts(given, chance, tries=3, single=False):
+        panes, ledger = played(description, [table(some) for some in cut])
+        counted = sum(pane["n"] * (-1 if pane["kind"] == "retract" else 1) for pane in panes)
+        assert counted + len(ledger) == len(given)
+
+
+# what is refused
+
+
+def test_what_has_no_time_of_its_own_has_no_order() -> None:
+    clock = windowed(processing_time=True, in_order=True).window(tumbling("5 s"))
+    offsets = windowed(event_time="t", in_order=True, offset="at").window(count_window(3, by="offset"))
+    for one in (clock, offsets):
+        with pytest.raises(UsageError, match="in-order"):
+            played(one.aggregate(n=count()), [table([{"k": "a", "t": 0, "v": 0, "part": "x", "at": 0}])])
