@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.windows import Sliding
 
@@ -79,3 +81,26 @@ def opening(windows: Sliding, positions: Times) -> Times:
     """For each position the least one at which the same windows are the current ones."""
     found: Times = (positions - windows.size - windows.shift) // windows.slide * windows.slide
     return found + windows.shift + windows.size
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The rows of one side: the column ``at`` of their times, and ``position``, of times in microseconds or offsets.
+
+    ``windows``: those by which alone positions count; None where each position does. ``sides`` is the column that
+    tells sides apart.
+    """
+
+    side: str
+    sides: str
+    at: str
+    position: str
+    windows: Sliding | None = None
+
+    def steps(self, events: pa.Table) -> bytes:
+        """How the largest position goes on with the rows of this side, packed."""
+        own = events.filter(pc.and_(pc.equal(events[self.sides], self.side), events[self.position].is_valid()))
+        times, positions = (own[name].cast(pa.int64()).to_numpy() for name in (self.at, self.position))
+        if self.windows is not None:
+            positions = opening(self.windows, positions)
+        return Maxima.of(times, positions).packed()

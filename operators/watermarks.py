@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from operators.maxima import Maxima, opening
+from operators.maxima import Maxima, Placed
 from operators.progress.advance_time import Advance
 from operators.progress.buffered import BufferProgress, BufferState, reports_of
 from operators.progress.ctis import Ctis
@@ -33,7 +32,6 @@ from operators.progress.metrics import metrics, prometheus_text
 from operators.progress.origins import Gap
 from operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
 from operators.transition import BEGINNING_US, END_US
-from operators.windows import Sliding
 from statestore.errors import UsageError
 
 INPUT = "input"
@@ -95,29 +93,6 @@ class Heard:
     claims: Claims
     counters: Counters = field(default_factory=dict)
     refused: tuple[pa.Table, pa.Array] | None = None
-
-
-@dataclass(frozen=True)
-class Placed:
-    """The rows of one side: the column ``at`` of their times, and ``position``, of times in microseconds or offsets.
-
-    ``windows``: those by which alone positions count; None where each position does. ``sides`` is the column that
-    tells sides apart.
-    """
-
-    side: str
-    sides: str
-    at: str
-    position: str
-    windows: Sliding | None = None
-
-    def steps(self, events: pa.Table) -> bytes:
-        """How the largest position goes on with the rows of this side, packed."""
-        own = events.filter(pc.and_(pc.equal(events[self.sides], self.side), events[self.position].is_valid()))
-        times, positions = (own[name].cast(pa.int64()).to_numpy() for name in (self.at, self.position))
-        if self.windows is not None:
-            positions = opening(self.windows, positions)
-        return Maxima.of(times, positions).packed()
 
 
 @dataclass(frozen=True)

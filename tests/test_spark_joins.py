@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import Memory, Parquet, sliding
+from operators import Memory, Parquet, sliding, tumbling
 from operators.joins import Joined, join
 from statestore.errors import UsageError
 from statestore.store import StoreConfig
-from tests.spark_inputs import sample, write
+from tests.spark_inputs import SCHEMA, Event, batch, sample, write
 from tests.test_spark_job import output, stream
 
 pytestmark = pytest.mark.spark
@@ -51,6 +52,51 @@ def test_pairs_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     assert panes == output(tmp_path / "alone", "panes")
     assert sum(map(len, panes.values())) > 100
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
+
+
+EACH_SIDE = join(
+    event_time="t",
+    on="k",
+    window=(tumbling("8 seconds"), sliding("6 seconds", "2 seconds")),
+    how="full",
+    watermark_delay="5 seconds",
+)
+
+
+def test_windows_of_each_side_give_the_same_pairs_however_files_come_in_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Where a job was down, its whole backlog is one batch."""
+    chance, tables = random.Random(4), {}
+    for side in ("left", "right"):
+        for number in range(4):
+            events: list[Event] = [
+                (number * 10 + chance.uniform(0, 10) - chance.uniform(0, 5), chance.choice("abc"), place)
+                for place in range(15)
+            ]
+            tables[side, number] = batch(sorted(events, key=lambda e: e[2] or 0), number * 100)
+            write(tmp_path / side, number, tables[side, number])
+
+    def run(files: int) -> list[tuple[object, ...]]:
+        reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files)
+        sides = [reader.parquet(str(tmp_path / side)) for side in ("left", "right")]
+        root = tmp_path / f"by-{files}"
+        query = EACH_SIDE.on_spark(*sides, checkpoint=root, store=Parquet(max_levels=2), partitions=2).start()
+        query.process_all_available()
+        query.stop(drain=True)
+        assert not output(root, "late")
+        return sorted(map(str, (row for rows in output(root, "panes").values() for row in rows)))
+
+    found = run(1)
+    assert len(found) > 60
+    assert run(4) == found
+    schema = EACH_SIDE.schema(tables["left", 0].schema, tables["right", 0].schema)
+    both = [
+        EACH_SIDE.rows(schema, **{side: tables[side, number]}) for number in range(4) for side in ("right", "left")
+    ]
+    EACH_SIDE.standalone(checkpoint=tmp_path / "alone", partitions=3).run(both, drain=True)
+    alone = (row for rows in output(tmp_path / "alone", "panes").values() for row in rows)
+    assert sorted(map(str, alone)) == found
 
 
 def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:

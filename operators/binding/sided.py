@@ -11,6 +11,7 @@ from operators.general.names import END, START
 from operators.joins.description import Joined
 from operators.joins.names import SIDES
 from operators.joins.plan import JoinPlan
+from operators.maxima import Placed
 from operators.merging.delays import by_side
 from operators.merging.description import SessionJoined, Unioned
 from operators.merging.sessions import SessionJoinPlan
@@ -19,7 +20,6 @@ from operators.plan import PANE_KIND
 from operators.sides import AT, SIDE
 from operators.transition import FUTURE_US
 from operators.triggers import DEFAULT
-from operators.watermarks import Placed
 from operators.windows import Global
 from statestore.errors import UsageError
 from statestore.messages.tables import OFFSET, ORIGIN

@@ -26,6 +26,7 @@ BY_TEXT = "count_distinct_approx"
 
 
 _UNSEEN = "rows that are taken back would be taken from it too, and it has not seen them"
+_HELD = "events that are held came without what it needs: drain first, or begin a new checkpoint"
 _ANOTHER = "another function under the same name: give it another one, or remove this one in a start of its own"
 _NARROWER = "not every value of the old type is one of the new: cast the input to a wider one"
 
@@ -38,7 +39,11 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
         old = was.get(back.get(name, name))
         if old is None or (name not in back and name in names):
             note = "windows that have begun compute it over what comes from now on"
-            found.append(Change(f"aggregate {name}", None, told, note, _UNSEEN if plan.signed else ""))
+            found.append(
+                Change(
+                    f"aggregate {name}", None, told, note, _UNSEEN if plan.signed else _HELD if plan.in_order else ""
+                )
+            )
         elif old != told:
             found.append(Change(f"aggregate {name}", old, told, "", _ANOTHER))
     gone = [name for name in was if names.get(name, name) not in now]

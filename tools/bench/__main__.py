@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,20 +122,24 @@ def windows(
 @app.command()
 def joins(
     history: Annotated[bool, typer.Option(help="What a batch costs over history that it cannot reach.")] = False,
+    held: Annotated[
+        bool, typer.Option(help="What holding rows until the watermark costs, by windows of sides.")
+    ] = False,
     keys: Annotated[int, typer.Option(help="Distinct keys.")] = 100_000,
     events: Annotated[int, typer.Option(help="Events of each stream in the warm part.")] = 1_000_000,
     batch: Annotated[int, typer.Option(help="Events of each stream in a batch.")] = 100_000,
     state_format: Annotated[int, typer.Option(help="Of Spark's state: 2, its default, or 3.")] = 2,
     kept: Annotated[list[int] | None, typer.Option(help="With --history: rows kept out of reach, ascending.")] = None,
-    store: Annotated[list[str] | None, typer.Option(help="With --history: parquet, rocksdb, memory.")] = None,
+    store: Annotated[list[str] | None, typer.Option(help="With --history, --held: parquet, rocksdb, memory.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     detail: Annotated[bool, typer.Option(help="Everything measured, with --json.")] = False,
 ) -> None:
     """Interval join of two streams of bids: ours against Spark's own with its RocksDB provider, in turn.
 
-    With --history standalone, a table: the same batches over more and more history outside the bounds.
+    With --history standalone, a table: the same batches over more and more history outside the bounds. With --held
+    of a join with a window for each side, with its rows as they come and held until the watermark.
     """
-    if not history:
+    if not history and not held:
         row = join_benches.against_spark(keys, events, batch, state_format)
         shown = row if detail else {k: v for k, v in row.items() if not isinstance(v, dict)}
         Console().print(_table([row])) if not as_json else print(json.dumps(shown), flush=True)
@@ -145,13 +150,19 @@ def joins(
     if unknown := sorted(set(stores) - set(join_benches.STORES)):
         raise typer.BadParameter(f"no such store: {', '.join(unknown)}")
     rows = []
-    for row in join_benches.history(keys, batch, -(-events // batch), kept or join_benches.KEPT, stores):
+    batches = -(-events // batch)
+    measured = (
+        chain.from_iterable(join_benches.held(keys, batch, batches, one) for one in stores)
+        if held
+        else join_benches.history(keys, batch, batches, kept or join_benches.KEPT, stores)
+    )
+    for row in measured:
         if as_json:
             print(json.dumps(row), flush=True)
         rows.append(row)
     if not as_json:
         Console().print(_columns(rows))
-    if not all(row["pairs"] == rows[0]["pairs"] for row in rows):
+    if not held and not all(row["pairs"] == rows[0]["pairs"] for row in rows):
         sys.exit("the pairs differ: history was met")
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from operators import Joined, Memory, Parquet, RocksDB, join
+from operators import Joined, Memory, Parquet, RocksDB, join, tumbling
 from recovery.checkpoint import Checkpoint
 from statestore.store import StoreConfig
 from statestore.tables import TIME
@@ -151,12 +151,42 @@ def history(
             yield {"name": f"{store}, {rows:,} rows kept", **row, "ratio": round(row["median_cpu_ms"] / base, 2)}
 
 
+def held(keys: int, batch: int, batches: int, store: str) -> Iterator[dict[str, Any]]:
+    """A window for each side: rows taken as they come, and held until the watermark passes them. The same batches,
+    each with its checkpoint, standalone, in one partition; the ratio is of the process's own time. Only batches count
+    that come after the watermark delay.
+    """
+    base = None
+    for in_order in (False, True):
+        with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+            joined = join(
+                event_time="event_time",
+                on="key",
+                window=(tumbling("2 seconds"), tumbling("2 seconds")),
+                watermark_delay=DELAY,
+                in_order=in_order,
+                name="held",
+            )
+            filling = -(-5 * RATE // batch)
+            inputs = _inputs(joined, keys, [], batch, filling + COLD + batches)
+            row = _measured(joined, Path(folder), STORES[store], inputs, filling)
+        base = base or row["median_cpu_ms"]
+        name = "held until the watermark" if in_order else "as they come"
+        yield {"name": f"{store}, {name}", **row, "ratio": round(row["median_cpu_ms"] / base, 2)}
+
+
 def _with_history(folder: Path, store: StoreConfig, keys: int, batch: int, batches: int, kept: int) -> dict[str, Any]:
     joined = near(late="10000 hours")
     loads = -(-kept // LOAD)
-    running = joined.standalone(checkpoint=folder / "root", store=store).stream(
-        _inputs(joined, keys, [kept // loads] * loads if loads else [], batch, COLD + batches)
-    )
+    inputs = _inputs(joined, keys, [kept // loads] * loads if loads else [], batch, COLD + batches)
+    return _measured(joined, folder, store, inputs, loads)
+
+
+def _measured(
+    joined: Joined, folder: Path, store: StoreConfig, inputs: Iterator[pa.Table], loads: int
+) -> dict[str, Any]:
+    """What batches take after the ``loads`` and the cold ones."""
+    running = joined.standalone(checkpoint=folder / "root", store=store).stream(inputs)
     took, pairs = [], 0
     started = time.perf_counter(), time.process_time()
     for panes in running:
