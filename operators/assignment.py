@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.plan import ONLY, Flags, Plan
-from operators.transition import END_US
-from operators.windows import Counted, Given, Global, Sessions, Times, Windows
+from operators.transition import BEGINNING_US, END_US
+from operators.windows import Counted, Given, Global, Sessions, Sliding, Times, Windows
 from statestore.errors import UsageError
+from statestore.lists import places_within
 
 START, END = "window_start", "window_end"
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -22,10 +23,10 @@ def assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times,
     An event that comes back for one window only (`ONLY`) is in no other.
     """
     index, starts, ends = _assign(kind, times, events)
-    if ONLY not in events.column_names:
+    only = own_windows(events)
+    if only is None:
         return index, starts, ends
-    only = pc.fill_null(events[ONLY], END_US).to_numpy()[index]
-    meant = (only == END_US) | (only == starts)
+    meant = (only[index] == END_US) | (only[index] == starts)
     return index[meant], starts[meant], ends[meant]
 
 
@@ -55,25 +56,69 @@ def _gaps(kind: Sessions, events: pa.Table) -> Times | int:
 
 def refusing(plan: Plan, ends: Times, watermark: int, *, feeding: bool) -> Flags:
     """Of windows with these ends, which take no event any more; ``feeding``: none that comes back either."""
-    return ends <= (plan.forgotten(watermark) if feeding else plan.closed_at(watermark))
+    return ends <= last_refused(plan, watermark, feeding=feeding)
+
+
+def last_refused(plan: Plan, watermark: int, *, feeding: bool) -> int:
+    """Windows that end at or before this take no event any more."""
+    return plan.forgotten(watermark) if feeding else plan.closed_at(watermark)
 
 
 def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
     """Events that no window takes any more, by the rule ``window``; one that lies in none at all is not late."""
-    index, _, ends = assign(plan.kind, times, events)
-    held = np.bincount(index, minlength=len(times))
-    open_ = np.bincount(index[~refusing(plan, ends, watermark, feeding=feeding)], minlength=len(times))
-    closed: Flags = (held > 0) & (open_ == 0)
+    last = last_ends(plan.kind, times, events)
+    closed: Flags = (last != BEGINNING_US) & refusing(plan, last, watermark, feeding=feeding)
     return closed
+
+
+def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
+    """Where the last window of each event ends; the beginning of time for one that lies in none."""
+    if isinstance(kind, Sliding):
+        first, counts = sliding_windows(kind, times, events)
+        return np.where(counts > 0, first + (counts - 1) * kind.slide, BEGINNING_US)
+    index, _, ends = assign(kind, times, events)
+    last = np.full(len(times), BEGINNING_US)
+    np.maximum.at(last, index, ends)
+    return last
 
 
 def refused(plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
     """Accepted events with each window that takes them no more; None where there are none."""
-    index, starts, ends = assign(plan.kind, times, accepted)
-    closed = refusing(plan, ends, watermark, feeding=feeding)
-    if not closed.any():
+    kind = plan.kind
+    assert isinstance(kind, Sliding)
+    first, counts = sliding_windows(kind, times, accepted, high=last_refused(plan, watermark, feeding=feeding))
+    index = np.repeat(np.arange(len(times)), counts)
+    if not len(index):
         return None
-    rows = accepted.take(pa.array(index[closed]))
-    for name, values in ((START, starts), (END, ends)):
-        rows = rows.append_column(name, pa.array(values[closed]).cast(plan.bound_type))
+    ends = first[index] + places_within(counts) * kind.slide
+    rows = accepted.take(pa.array(index))
+    for name, values in ((START, ends - kind.size), (END, ends)):
+        rows = rows.append_column(name, pa.array(values).cast(plan.bound_type))
     return rows
+
+
+def sliding_windows(
+    kind: Sliding, times: Times, events: pa.Table, low: int | None = None, high: int | None = None
+) -> tuple[Times, Times]:
+    """Of each event the end of the first window with ``low < end <= high``, and how many there are; neighbours."""
+    first, counts = kind.windows_of(kind.slice_ends(times), low, high)
+    only = own_windows(events)
+    return (first, counts) if only is None else narrowed(kind, first, counts, only)
+
+
+def own_windows(events: pa.Table) -> Times | None:
+    """For each event the start of the one window that it comes back for, the end of time for all; None where each
+    comes for all of its windows.
+    """
+    if ONLY not in events.column_names or events[ONLY].null_count == events.num_rows:
+        return None
+    only: Times = pc.fill_null(events[ONLY], END_US).to_numpy()
+    return only
+
+
+def narrowed(kind: Sliding, first: Times, counts: Times, only: Times) -> tuple[Times, Times]:
+    """Windows of events, without others than the one that each comes back for."""
+    meant = only != END_US
+    end = np.where(meant, only, 0) + kind.size
+    among = (end >= first) & (end < first + counts * kind.slide)
+    return np.where(meant, end, first), np.where(meant, among, counts)

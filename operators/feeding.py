@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.assignment import assign
+from operators.assignment import last_ends
 from operators.delivery import as_written, read_rows
 from operators.general.plan import GeneralPlan
 from operators.job import Job
@@ -82,9 +82,7 @@ def warn_of_purged(job: Job, fed: Manifest) -> str | None:
 
 
 def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
-    index, _, ends = assign(plan.kind, rows[plan.event_time].cast(pa.int64()).to_numpy(), rows)
-    last = np.full(rows.num_rows, np.iinfo(np.int64).min)
-    np.maximum.at(last, index, ends)
+    last = last_ends(plan.kind, rows[plan.event_time].cast(pa.int64()).to_numpy(), rows)
     if "window_end" in rows.column_names:
         named = pc.fill_null(rows["window_end"].cast(pa.int64()), np.iinfo(np.int64).max).to_numpy()
         last = np.minimum(last, named)

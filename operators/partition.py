@@ -66,7 +66,8 @@ class Round:
     @property
     def intake(self) -> Intake:
         """How the batch is taken in."""
-        return Intake(self.before_us, self.now_us, self.feeding, self.origins, self.progress, self.progress)
+        budget = self.store.budget_bytes
+        return Intake(self.before_us, self.now_us, self.feeding, self.origins, self.progress, self.progress, budget)
 
     @property
     def partitions(self) -> int:
@@ -176,6 +177,7 @@ def _moments(round_: Round, after: Progress) -> Moments:
         sides_before=marks.newest(round_.progress),
         sides=marks.newest(after),
         steps=marks.steps(after),
+        budget_bytes=round_.store.budget_bytes,
     )
 
 

@@ -18,7 +18,7 @@ from operators.aggregates.signed import KIND
 from operators.evolution.renames import SAME_NAMES, Renames
 from operators.holding import Holding
 from operators.releasing import no_bound
-from operators.transition import BEGINNING_US, END_US, Moments, Transition
+from operators.transition import BEGINNING_US, BUDGET_BYTES, END_US, Moments, Transition
 from operators.triggers import Triggers
 from operators.watermarks import Progress, Watermarks
 from operators.windows import Sliding, Times, Windows, by_offset
@@ -51,7 +51,8 @@ class Intake:
     """How a batch is taken in: at this watermark (None: none yet) and clock, from these ``origins`` so far.
 
     ``feeding``: the events come back from the late ledger. ``began``: the progress at the start of the batch;
-    ``so_far``: with the pieces of the same sources before this one.
+    ``so_far``: with the pieces of the same sources before this one. ``budget_bytes``: how much memory may go to what
+    is only made to combine it.
     """
 
     watermark_us: int | None
@@ -60,6 +61,7 @@ class Intake:
     origins: tuple[str, ...] = ()
     began: Progress | None = None
     so_far: Progress | None = None
+    budget_bytes: int = BUDGET_BYTES
 
 
 @dataclass(frozen=True)

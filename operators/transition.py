@@ -16,6 +16,8 @@ LIMIT_US = 2**61
 """Event times lie within 73,000 years of 1970, so that no sum of a time and a span leaves int64."""
 FUTURE_US = 60_000_000
 """How far ahead of the watermark an event counts as one of the future, where nothing else is said."""
+BUDGET_BYTES = 256 << 20
+"""How much memory a step may take, where no store has a budget."""
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 
 
@@ -25,6 +27,7 @@ class Moments:
 
     ``feeding``: what arrives comes back from the late ledger. ``sides_before`` and ``sides``: the newest position of
     each side of an operator that asks for them (`Watermarks.positions`), before and after; ``steps`` between them.
+    ``budget_bytes``: how much memory a step may take for what it only makes to combine it.
     """
 
     before: int
@@ -35,6 +38,7 @@ class Moments:
     sides_before: tuple[int, ...] = ()
     sides: tuple[int, ...] = ()
     steps: tuple[Maxima, ...] = ()
+    budget_bytes: int = BUDGET_BYTES
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,11 @@ import numpy.typing as npt
 
 from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
+from statestore.lists import places_within
 
 Times = npt.NDArray[np.int64]
+FAR = 2**62
+"""Farther than any window end, and not so far that differences leave int64."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,10 @@ class Sliding:
 
     def assign(self, times: Times) -> tuple[npt.NDArray[np.int64], Times, Times]:
         """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``."""
-        newest = (times - self.shift) // self.slide * self.slide + self.shift
-        most = -(-self.size // self.slide)
-        starts = (newest[:, None] - np.arange(most, dtype=np.int64)[::-1] * self.slide).ravel()
-        index = np.repeat(np.arange(len(times)), most)
-        holds = starts + self.size > times[index]
-        if self.by_offset:
-            holds &= starts >= self.shift
-        return index[holds], starts[holds], starts[holds] + self.size
+        first, counts = self.windows_of(self.slice_ends(times))
+        index = np.repeat(np.arange(len(times)), counts)
+        ends = first[index] + places_within(counts) * self.slide
+        return index, ends - self.size, ends
 
     def slice_ends(self, times: Times) -> Times:
         """The end of the slice each event time lies in. Shape as given."""
@@ -78,22 +77,22 @@ class Sliding:
         ends: Times = -((phase - slice_ends) // self.slide) * self.slide + phase
         return ends
 
-    def explode(self, slice_ends: Times) -> tuple[npt.NDArray[np.int64], Times]:
-        """Every (slice, window) pair: indices into ``slice_ends``, and window ends; both of shape ``(pairs,)``."""
-        if self.tumbles:
-            return np.arange(len(slice_ends)), slice_ends
-        first = self.first_ends(slice_ends)
-        most = -(-self.size // self.slide)
-        ends = first[:, None] + np.arange(most, dtype=np.int64) * self.slide
-        holds = ends - self.size <= slice_ends[:, None] - self.slice
-        return np.repeat(np.arange(len(slice_ends)), most)[holds.ravel()], ends.ravel()[holds.ravel()]
+    def windows_of(
+        self, slice_ends: Times, low: int | None = None, high: int | None = None
+    ) -> tuple[Times, npt.NDArray[np.int64]]:
+        """Of each slice the windows that hold it and for which ``low < end <= high``: the first end, and how many.
 
-    def slices_of(self, window_ends: Times) -> tuple[npt.NDArray[np.int64], Times]:
-        """Every (window, slice) pair: indices into ``window_ends``, and the slice ends."""
-        count = self.size // self.slice
-        back = np.arange(count, dtype=np.int64) * self.slice
-        ends = (window_ends[:, None] - back).ravel()
-        return np.repeat(np.arange(len(window_ends)), count), ends
+        They follow each other at ``slide``. Both of the shape given.
+        """
+        first = self.first_ends(slice_ends)
+        last = (slice_ends - self.slice - self.shift) // self.slide * self.slide + (self.shift + self.size)
+        if self.by_offset:
+            first = np.maximum(first, self.shift + self.size)
+        if low is not None:
+            first = np.maximum(first, min(self.first_end_at_or_after(low + 1), FAR))
+        if high is not None:
+            last = np.minimum(last, max(self.last_end_at_or_before(high), -FAR))
+        return first, np.maximum(0, (last - first) // self.slide + 1)
 
     def last_end_at_or_before(self, time_us: int) -> int:
         """The latest window end <= ``time_us``."""

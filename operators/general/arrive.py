@@ -9,10 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from operators.aggregates.signed import signs
-from operators.assignment import assign, refusing
+from operators.assignment import assign, last_refused, narrowed, own_windows, refusing
 from operators.general.names import END, START
 from operators.general.sessions import merge_sessions
 from operators.plan import Intake, Plan
+from operators.spreading import combined, spread
+from operators.windows import Sliding
 from statestore.fold import combine, combine_values
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ def open_to(plan: Plan, sessions: pa.Table, watermark: int) -> pa.Table:
 
 def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
     """What accepted events bring: rows of `GeneralPlan.exchanged`; one per window and key, or one per event."""
+    if plan.overlapping and not plan.per_event:
+        return _overlapping(plan, events, times, intake)
     index, starts, ends = assign(plan.kind, times, events)
     if (plan.rule == "window" or intake.feeding) and intake.watermark_us is not None and not plan.by_number:
         open_ = ~refusing(plan, ends, intake.watermark_us, feeding=intake.feeding)
@@ -51,6 +55,35 @@ def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) 
         return pa.table([*keys, *bounds, *sizes, *columns, *beside], schema=plan.exchanged.schema)
     rows = pa.table([*keys, *bounds, *sizes, *columns], schema=plan.arriving.schema)
     return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
+
+
+def _overlapping(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    """One row per window and key, of windows that share events: by slice where no order counts, in bands."""
+    kind, spec = plan.kind, plan.slices_of_events
+    assert isinstance(kind, Sliding)
+    ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
+    keys = [events[name] for name in plan.key_names] or [_alone(len(times))]
+    sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.signed else [])]
+    rows = pa.table([*keys, ends, *sizes, *plan.lifted(events)], schema=spec.schema)
+    only = own_windows(events)
+    if only is None and plan.orderless:
+        rows = combine(spec, rows)
+    closed = None
+    if (plan.rule == "window" or intake.feeding) and intake.watermark_us is not None:
+        closed = last_refused(plan, intake.watermark_us, feeding=intake.feeding)
+    first, counts = kind.windows_of(rows["slice_end"].cast(pa.int64()).to_numpy(), closed)
+    if only is not None:
+        first, counts = narrowed(kind, first, counts, only)
+
+    def pairs(index: Times, nth: Times) -> pa.Table:
+        columns = rows.take(pa.array(index))
+        ends = first[index] + nth * kind.slide
+        bounds = [pa.array(values).cast(plan.bound_type) for values in (ends - kind.size, ends)]
+        by_key, values = columns.select(plan.group_keys), columns.drop_columns([*plan.group_keys, "slice_end"])
+        return pa.table([*by_key.columns, *bounds, *values.columns], schema=plan.arriving.schema)
+
+    parts = spread(plan.arriving, rows, plan.group_keys, counts, pairs, intake.budget_bytes)
+    return combined(plan.arriving, parts)
 
 
 def _whole(plan: GeneralPlan, events: pa.Table) -> pa.Array:

@@ -48,7 +48,7 @@ from operators.transition import Moments, Transition
 from operators.triggers import Trigger
 from operators.windows import Counted, Sessions, Times
 from statestore.store import StateView
-from statestore.tables import TIME, Column, Group, TableSpec
+from statestore.tables import HASHED, TIME, Column, Group, TableSpec
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,17 @@ class GeneralPlan(Plan):
         start, end = self._bounds
         values = (*self.sizes, *self.state)
         return TableSpec("arriving", (*self.key_columns, start, end), values, None, self.state_groups)
+
+    @cached_property
+    def slices_of_events(self) -> TableSpec:
+        """What a batch brings to each slice of windows that share events: not stored."""
+        key = (*self.key_columns, Column("slice_end", str(self.bound_type)))
+        return TableSpec("by_slice", key, (*self.sizes, *self.state), None, self.state_groups)
+
+    @cached_property
+    def orderless(self) -> bool:
+        """Whether aggregates come to the same in whatever order elements are combined."""
+        return not self.state_groups and all(column.combiner in HASHED for column in self.state)
 
     @cached_property
     def merging(self) -> TableSpec:

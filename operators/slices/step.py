@@ -6,6 +6,9 @@ fires on time when ``before < end <= after``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,23 +17,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.general.panes import values_of
-from operators.transition import BEGINNING_US, END_US, KINDS, TIMINGS, Moments, Transition, constant
+from operators.slices.asked import Asked
+from operators.spreading import SHARE, combined, spread
+from operators.transition import BEGINNING_US, BUDGET_BYTES, END_US, KINDS, TIMINGS, Moments, Transition, constant
 from statestore.changes import Lookup, TableChanges
 from statestore.fold import combine
-from statestore.layers import align
+from statestore.lists import places_within
 from statestore.store import StateView
 from statestore.tables import TIME
 
 if TYPE_CHECKING:
     from operators.slices.plan import SlicePlan
 
+Numbers = npt.NDArray[np.int64]
+
+LOOKED_UP = 1 << 18
+"""Up to so many slices are looked up one by one."""
+
 
 def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments) -> Transition:
     """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
     low, high = at.before, max(at.before, at.after)
-    on_time = _fire_on_time(plan, view, partials, low, high) if high > low else None
+    on_time = _fire_on_time(plan, view, partials, replace(at, after=high)) if high > low else None
     closed_bound, fired_bound, slice_bound = bounds(plan, high)
-    late = _fire_late(plan, view, partials, low, closed_bound)
+    late = _fire_late(plan, view, partials, at, closed_bound)
     panes: list[pa.Table] = []
     counters: dict[str, int] = {}
     remembered = []
@@ -54,51 +64,82 @@ def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments
 def whole_windows(plan: SlicePlan, view: StateView, after_us: int) -> pa.Table:
     """Windows that end after ``after_us``, whether they have fired or not, with ``window_start``; for people."""
     stored = view.scan(plan.slices.name, folded=False)
-    rows = by_window(plan, pa.concat_tables([plan.slices.schema.empty_table(), *stored]), after_us, END_US)
+    rows = by_window(plan, stored, after_us, END_US)
     starts = pa.array(_times(rows["window_end"]) - plan.windows.size).cast(TIME)
     return rows.add_column(0, "window_start", starts)
 
 
-def _fire_on_time(plan: SlicePlan, view: StateView, partials: pa.Table, low: int, high: int) -> pa.Table | None:
-    """Value of each key and window with ``low < end <= high``: state and batch folded together."""
-    first = None if low == BEGINNING_US else plan.windows.oldest_slice_after(low) + 1
-    last = None if high == END_US else high + 1
+def _fire_on_time(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments) -> pa.Table:
+    """Value of each key and window with ``before < end <= after``: state and batch folded together."""
+    first = None if at.before == BEGINNING_US else plan.windows.oldest_slice_after(at.before) + 1
+    last = None if at.after == END_US else at.after + 1
     own = partials if first is None and last is None else _between(partials, first, last)
     lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
     stored = view.scan(plan.slices.name, lower, upper, folded=False)
-    rows = pa.concat_tables([plan.slices.schema.empty_table(), *stored, own])
-    return by_window(plan, rows, low, high) if rows.num_rows else None
+    return by_window(plan, chain(stored, [own]), at.before, at.after, at.budget_bytes)
 
 
-def by_window(plan: SlicePlan, rows: pa.Table, low: int, high: int) -> pa.Table:
-    """Slices combined per window and key, of the windows with ``low < end <= high``."""
+def by_window(
+    plan: SlicePlan, slices: Iterable[pa.Table], low: int, high: int, budget_bytes: int = BUDGET_BYTES
+) -> pa.Table:
+    """Slices combined per window and key, of the windows with ``low < end <= high``.
+
+    They are taken in piece by piece; only the order of slices, where it matters, needs all of them at once.
+    """
     spec = plan.windows_spec
     if plan.windows.tumbles:
-        return combine(spec, rows.rename_columns(spec.schema.names))
+        slices = list(slices)
+        return combine(
+            spec, pa.concat_tables([plan.slices.schema.empty_table(), *slices]).rename_columns(spec.schema.names)
+        )
+    pieces = _pieces(plan, slices, budget_bytes)
+    return combined(spec, (part for rows in pieces for part in _spread(plan, rows, low, high, budget_bytes)))
+
+
+def _spread(plan: SlicePlan, rows: pa.Table, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
+    first, counts = plan.windows.windows_of(_times(rows["slice_end"]), low, high)
+
+    def pairs(index: Numbers, nth: Numbers) -> pa.Table:
+        ends = pa.array(first[index] + nth * plan.windows.slide).cast(TIME)
+        return rows.take(pa.array(index)).set_column(0, "window_end", ends)
+
+    yield from spread(plan.windows_spec, rows, plan.key_names, counts, pairs, budget_bytes)
+
+
+def _pieces(plan: SlicePlan, slices: Iterable[pa.Table], budget_bytes: int) -> Iterator[pa.Table]:
+    """Slices in tables of a share of the budget; where values depend on the order of time, so and in one table."""
+    held, size = [plan.slices.schema.empty_table()], 0
+    for rows in slices:
+        held.append(rows)
+        size += rows.nbytes
+        if size > budget_bytes // SHARE and not plan.ordered:
+            yield pa.concat_tables(held)
+            held, size = held[:1], 0
+    rows = pa.concat_tables(held)
     if plan.ordered:
         rows = rows.take(pa.array(np.argsort(_times(rows["slice_end"]), kind="stable")))
-    index, ends = plan.windows.explode(_times(rows["slice_end"]))
-    due = (ends > low) & (ends <= high)
-    spread = rows.take(pa.array(index[due])).set_column(0, "window_end", pa.array(ends[due]).cast(TIME))
-    return combine(spec, spread)
+    yield rows
 
 
 def _fire_late(
-    plan: SlicePlan, view: StateView, partials: pa.Table, low: int, closed_bound: int | None
+    plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments, closed_bound: int | None
 ) -> tuple[pa.Table, pa.Table, pa.Table] | None:
     """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
+    low = at.before
     if low == BEGINNING_US or not partials.num_rows:
         return None
     first_ends = plan.windows.first_ends(_times(partials["slice_end"]))
     touching = partials.filter(pa.array(first_ends <= low)) if bool((first_ends <= low).any()) else None
     if touching is None:
         return None
-    news = by_window(plan, _fold_up(plan, touching), plan.forgotten(low), low)
+    news = by_window(plan, [_fold_up(plan, touching)], plan.forgotten(low), low, at.budget_bytes)
     if not news.num_rows:
         return None
     keys = news.select(plan.fired.key_names)
     fired = view.lookup(plan.fired.name, keys)
-    values = news if plan.mode == "discarding" else values_of_windows(plan, view, keys, partials).rows
+    values = news
+    if plan.mode != "discarding":
+        values = values_of_windows(plan, view, keys, partials, at.budget_bytes).rows
     # Numbered after the last ones; 0 where the window never fired.
     number = pc.fill_null(pc.add(fired.rows["pane"], 1), 0)
     values = _finished(plan, values)
@@ -125,20 +166,34 @@ def _retractions(plan: SlicePlan, fired: Lookup) -> pa.Table:
     return pa.table(columns, schema=plan.pane_schema)
 
 
-def values_of_windows(plan: SlicePlan, view: StateView, keys: pa.Table, partials: pa.Table | None = None) -> Lookup:
+def values_of_windows(
+    plan: SlicePlan,
+    view: StateView,
+    keys: pa.Table,
+    partials: pa.Table | None = None,
+    budget_bytes: int = BUDGET_BYTES,
+) -> Lookup:
     """The full value of each (window, key) in ``keys``, in their order: stored slices and this batch's."""
-    partials = plan.slices.schema.empty_table() if partials is None else partials
-    index, ends = plan.windows.slices_of(_times(keys["window_end"]))
-    wanted = keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
-    both = (view.lookup(plan.slices.name, wanted), align(plan.slices, wanted, _fold_up(plan, partials)))
-    window = keys["window_end"].take(pa.array(index))
-    parts = [found.rows.set_column(0, "window_end", window).filter(found.found) for found in both]
-    # Slices in the order of time, of each what is stored before what is new.
-    place = np.concatenate([-np.flatnonzero(np.asarray(found.found)) for found in both])
-    spec = plan.windows_spec
-    rows = pa.concat_tables([spec.conform(part) for part in parts])
-    whole = combine(spec, rows.take(pa.array(np.argsort(place, kind="stable"))))
-    return align(spec, keys, whole)
+    if not keys.num_rows:
+        return Lookup(pa.array([], pa.bool_()), plan.windows_spec.schema.empty_table())
+    asked = Asked(plan, keys)
+    partials = plan.slices.schema.empty_table() if partials is None else _fold_up(plan, partials)
+    pieces = _pieces(plan, chain(_asked_slices(plan, view, asked), [partials]), budget_bytes)
+    values = combined(asked.spec, (part for rows in pieces for part in asked.spread(rows, budget_bytes)))
+    return asked.found(values)
+
+
+def _asked_slices(plan: SlicePlan, view: StateView, asked: Asked) -> Iterator[pa.Table]:
+    """The stored slices of these windows: looked up where they are few; else all in their range, which is cheaper."""
+    low, counts = asked.slices
+    if int(counts.sum()) > LOOKED_UP:
+        lower, upper = int(low.min()) + 1, int(asked.ends.max()) + 1
+        return view.scan(plan.slices.name, (lower,), (upper,), folded=False)
+    index = np.repeat(np.arange(len(counts)), counts)
+    ends = low[index] + (places_within(counts) + 1) * plan.windows.slice
+    wanted = asked.keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
+    found = view.lookup(plan.slices.name, wanted)
+    return iter([found.rows.filter(found.found)])
 
 
 def _fold_up(plan: SlicePlan, partials: pa.Table) -> pa.Table:

@@ -126,8 +126,7 @@ class Succession:
         slices = self._slices
         first = None if low == BEGINNING_US else (slices.windows.oldest_slice_after(low) + 1,)
         last = None if high >= END_US - 1 else (high + 1,)
-        rows = list(self._view.scan(slices.slices.name, first, last, folded=False))
-        return by_window(slices, pa.concat_tables([slices.slices.schema.empty_table(), *rows]), low, high)
+        return by_window(slices, self._view.scan(slices.slices.name, first, last, folded=False), low, high)
 
     def _as_groups(self, windows: pa.Table) -> pa.Table:
         """Rows of the groups table for windows with these partials."""

@@ -18,6 +18,7 @@ from operators.merging.names import ENDS, SESSIONS
 from operators.window_metadata import END, START, WindowTables, get_sessions, get_windows
 from operators.windows import Sliding
 from statestore.errors import UsageError
+from statestore.lists import places_within
 from statestore.messages.reads import get_messages
 from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from statestore.store import StateView
@@ -117,12 +118,11 @@ def windows_over(
     starts = ends = pa.nulls(messages.num_rows, bound)
     if kind is not None:
         places = messages[OFFSET if by_offset else MESSAGE_TIME].cast(pa.int64()).to_numpy()
-        index, first, last = kind.assign(places)
         low, high = _number(start), _number(end)
-        near = np.ones(len(index), bool)
-        near &= True if low is None else last > low
-        near &= True if high is None else first <= high
-        index, starts, ends = index[near], *(pa.array(values[near]).cast(bound) for values in (first, last))
+        first, counts = kind.windows_of(kind.slice_ends(places), low, None if high is None else high + kind.size)
+        index = np.repeat(np.arange(len(places)), counts)
+        last = first[index] + places_within(counts) * kind.slide
+        starts, ends = (pa.array(values).cast(bound) for values in (last - kind.size, last))
     rows = messages.select([ORIGIN, OFFSET]).take(pa.array(index))
     rows = rows.append_column(START, starts).append_column(END, ends)
     found = rows.group_by([START, END, ORIGIN], use_threads=False).aggregate(

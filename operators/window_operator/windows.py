@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,15 +10,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.assignment import assign, refusing
+from operators.assignment import assign, last_refused, sliding_windows
 from operators.general.arrive import int_bounds, open_to
 from operators.general.counting import count_windows, number
 from operators.general.names import ALONE, COUNTED, END, START
 from operators.general.sessions import merge_sessions
 from operators.plan import ONLY, Intake
+from operators.spreading import bands, combined, pairs_within
 from operators.window_metadata import extend, take
 from operators.window_operator.plan import NUMBER, OperatorPlan
-from operators.windows import Counted
+from operators.windows import Counted, Sliding
 from statestore.changes import ChangeSet, TableChanges
 from statestore.messages.retention import tally
 from statestore.store import StateView
@@ -38,30 +40,56 @@ def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, intake: Inta
     if not accepted.num_rows:
         return Recorded({}, None)
     numbers = _numbers(plan, view, accepted) if isinstance(plan.kind, Counted) else None
-    index, starts, ends = _pairs(plan, accepted, numbers, intake)
-    rows = accepted.take(pa.array(index))
-    columns = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(len(index), np.int8))]
+    parts, newest = [], None
+    for index, starts, ends in _pairs(plan, accepted, numbers, intake):
+        batch = _batch(plan, accepted.take(pa.array(index)), starts, ends)
+        parts.append(_sessions(plan, view, batch, intake) if plan.sessions else take(plan.metadata, batch))
+        newest = max([int(starts.max()), *([] if newest is None else [newest])]) if len(starts) else newest
+    return Recorded({**_messages(plan, accepted, numbers), **_together(plan, parts)}, newest)
+
+
+def _batch(plan: OperatorPlan, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
+    columns = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
     names = [*(plan.key_names or [ALONE]), START, END, "origin", "offset"]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
-    batch = pa.table([*columns, *bounds, rows[plan.origin], rows[plan.offset]], names=names)
-    metadata = _sessions(plan, view, batch, intake) if plan.sessions else take(plan.metadata, batch)
-    return Recorded({**_messages(plan, accepted, numbers), **metadata}, int(starts.max()) if len(starts) else None)
+    return pa.table([*columns, *bounds, rows[plan.origin], rows[plan.offset]], names=names)
+
+
+def _together(plan: OperatorPlan, parts: list[ChangeSet]) -> ChangeSet:
+    """What bands of pairs amount to: merges, where there are several."""
+    if len(parts) < 2:
+        return parts[0] if parts else {}
+    return {
+        spec.name: TableChanges(merge=combined(spec, [rows for part in parts if (rows := part[spec.name].merge)]))
+        for spec in plan.metadata.specs
+    }
 
 
 def _pairs(
     plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None, intake: Intake
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Every (message, window) pair, without windows that take nothing any more."""
+) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """Every (message, window) pair, without windows that take nothing any more: those of sliding windows in bands."""
     kind = plan.kind
     if isinstance(kind, Counted):
         assert numbers is not None
         index, starts = count_windows(numbers, kind.count, kind.step)
-        return index, starts, starts + kind.count
-    index, starts, ends = assign(plan.kind, accepted[plan.event_time].cast(pa.int64()).to_numpy(), accepted)
-    if (plan.rule == "event" and not intake.feeding) or intake.watermark_us is None:
-        return index, starts, ends
-    open_ = ~refusing(plan, ends, intake.watermark_us, feeding=intake.feeding)
-    return index[open_], starts[open_], ends[open_]
+        yield index, starts, starts + kind.count
+        return
+    times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
+    closed = None
+    if (plan.rule != "event" or intake.feeding) and intake.watermark_us is not None:
+        closed = last_refused(plan, intake.watermark_us, feeding=intake.feeding)
+    if isinstance(kind, Sliding):
+        first, counts = sliding_windows(kind, times, accepted, closed)
+        for index, nth in bands(counts, pairs_within(accepted, intake.budget_bytes)):
+            ends = first[index] + nth * kind.slide
+            yield index, ends - kind.size, ends
+        return
+    index, starts, ends = assign(kind, times, accepted)
+    if closed is not None:
+        open_ = ends > closed
+        index, starts, ends = index[open_], starts[open_], ends[open_]
+    yield index, starts, ends
 
 
 def _numbers(plan: OperatorPlan, view: StateView, accepted: pa.Table) -> Numbers:
