@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from operators.maxima import Maxima, Placed
 from operators.progress.advance_time import Advance
-from operators.progress.buffered import BufferProgress, BufferState, reports_of
+from operators.progress.buffered import BufferProgress, BufferState
 from operators.progress.ctis import Ctis
 from operators.progress.generators import (
     Counters,
@@ -29,7 +29,7 @@ from operators.progress.generators import (
     present,
 )
 from operators.progress.metrics import metrics, prometheus_text
-from operators.progress.origins import Gap
+from operators.progress.origins import Gap, declared
 from operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
 from operators.transition import BEGINNING_US, END_US
 from statestore.errors import UsageError
@@ -231,6 +231,7 @@ class Watermarks:
         now_us = max(now_us, tracker.processing_us or now_us)
         advances, buffers = before.advances, before.buffers
         said = {name: Report() for name in tracker.sources}
+        given = [one.reports for one in claims]
         if self.by_clock:
             claim = self.generator.read(pa.table({}), now_us, source=INPUT).reports[INPUT]  # type: ignore[union-attr]
             said = dict.fromkeys(said or {INPUT: claim}, claim)
@@ -239,9 +240,11 @@ class Watermarks:
             said |= {name: Report(state.cti_us, generated=True) for name, state in advances.items()}
         if isinstance(self.generator, BufferProgress) and buffers is not None:
             arrived, ends = [one.buffers for one in claims], [one.ends for one in claims]
-            buffers = self.generator.after(buffers, arrived, ends, now_us)
-            said |= reports_of(buffers, before.buffers or buffers)
-        reports = merged([said, *(one.reports for one in claims)])
+            buffers, own = self.generator.after(buffers, arrived, ends, now_us)
+            said |= own
+            # Rows of no sound buffer, or of an origin that had ended, make no source.
+            given = [{name: one for name, one in piece.items() if name in said} for piece in given]
+        reports = merged([said, *given])
         rejected = merged(one.rejected for one in claims)
         reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
         grown = observe(self.sources, tracker, reports, now_us)
@@ -315,11 +318,14 @@ def restarted(progress: Progress, begun: Progress) -> Progress:
     """As the checkpoint had it, with sources that have been declared since as they are ``begun``. The time since then
     is nobody's idle time, and no gap was waited for.
     """
-    buffers = progress.buffers
+    buffers, tracker, sources = progress.buffers, reset(progress.tracker), begun.tracker.sources
     if buffers is not None:
-        buffers = msgspec.structs.replace(buffers, waiting=[])
-    tracker = reset(progress.tracker)
-    tracker = msgspec.structs.replace(tracker, sources=begun.tracker.sources | tracker.sources)
+        new = buffers.origins if begun.buffers is None else begun.buffers.origins
+        buffers = msgspec.structs.replace(buffers, origins=declared(buffers.origins, new), waiting=[])
+        there = {str(origin) for origin, *_ in buffers.origins.origins}
+        # One that was declared and has ended does not come back.
+        sources = {name: one for name, one in sources.items() if name in there}
+    tracker = msgspec.structs.replace(tracker, sources=sources | tracker.sources)
     return Progress(tracker, progress.advances, buffers)
 
 

@@ -27,7 +27,7 @@ from operators.progress.origins import (
     take,
     wait,
 )
-from operators.transition import BEGINNING_US, END_US
+from operators.transition import BEGINNING_US
 from statestore.errors import UsageError
 
 
@@ -192,7 +192,31 @@ def test_ours_an_origin_that_ends_leaves_the_minimum_and_the_checkpoint() -> Non
     known = after(known, Buffer(2, 2, watermark=25))
     assert (known.watermark_us, known.ids.tolist(), known.ended) == (50, [1], 1)
     assert save(known).origins == [(1, 1, 50, -1)]
-    assert end(known, {1: 1}).watermark_us == END_US
+    known = end(known, {1: 1})
+    assert (known.watermark_us, known.ids.tolist()) == (50, [])  # the next one may be on time
+    assert said(arrive(known, Buffer(1, 1), Buffer(2, 9), Buffer(3, 0))) == [
+        "seen_before",
+        "seen_before",
+        "bad_sequence",
+    ]
+    assert after(known, Buffer(3, 1, watermark=70)).watermark_us == 70
+
+
+def test_ours_once_all_have_ended_w_is_the_largest_watermark_of_them() -> None:
+    known = after(origins([1, 2]), Buffer(1, 1, watermark=50), Buffer(2, 1, watermark=20))
+    known = round_trip(end(known, {1: 1}))
+    assert known.watermark_us == 20
+    assert end(known, {2: 1}).watermark_us == 50
+
+
+def test_ours_what_is_known_of_ended_origins_is_bounded() -> None:
+    known = origins()
+    for first in range(0, 6_000, 100):  # every second id, so that no two are neighbours
+        ids = range(2 * first, 2 * first + 200, 2)
+        known = after(known, *(Buffer(origin, 1, watermark=first) for origin in ids))
+        known = round_trip(end(known, dict.fromkeys(ids, 1)))
+    assert (len(known.ids), known.ended, len(known.ended_ids)) == (0, 6_000, 1_000)
+    assert known.have_ended(np.array([0, 11_997, 11_998])).tolist() == [False, False, True]
 
 
 def test_ours_an_origin_without_any_buffer_can_end() -> None:
@@ -233,7 +257,7 @@ def test_ours_a_chunk_after_the_last_is_told() -> None:
     assert after(found.origins, Buffer(1, 1, 0, False, 7)).watermark_us == 7
 
 
-@pytest.mark.parametrize("mark", [None, float("nan"), float(LAST_US) * 2, LAST_US + 1, END_US - 1, 2.5])
+@pytest.mark.parametrize("mark", [None, float("nan"), float(LAST_US) * 2, LAST_US + 1, 2**63 - 2, 2.5])
 def test_ours_a_watermark_that_cannot_be_one_is_refused_but_the_buffer_counts(mark: Any) -> None:
     column = pa.array([10, mark]) if not isinstance(mark, float) else pa.array([10.0, mark])
     found = take(origins([1]), buffers([1, 1], [1, 2], watermarks=column))

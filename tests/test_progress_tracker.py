@@ -208,7 +208,9 @@ def test_ours_a_source_that_ends_leaves_the_minimum_and_the_checkpoint() -> None
     tracker = told(begin(settings), settings, {"A": 100, "B": 50})
     tracker = asked(settings, tracker, 1, B=Report(ended=True))
     assert (tracker.watermark_us, list(tracker.sources), tracker.ended) == (100, ["A"], 1)
-    assert asked(settings, tracker, 2, A=Report(ended=True)).watermark_us == END_US
+    tracker = asked(settings, tracker, 2, A=Report(ended=True))
+    assert tracker.watermark_us == 100  # another may join
+    assert asked(settings, tracker, 3, C=Report(150, ended=True)).watermark_us == 150
 
 
 def test_ours_a_source_that_disappears_holds_w_until_it_is_idle_or_ended() -> None:
@@ -294,7 +296,7 @@ class Twin:
     """One source after the other, in plain words."""
 
     def __init__(self) -> None:
-        self.w, self.now, self.sources, self.ended = BEGINNING_US, None, {}, 0
+        self.w, self.now, self.sources, self.ended, self.reached = BEGINNING_US, None, {}, 0, BEGINNING_US
         for name in NAMES:
             self.join(name)
 
@@ -315,13 +317,13 @@ class Twin:
             if one["state"] == "catching_up" and one["mark"] >= w:
                 one["state"] = "counted"
             if report is not None and report.ended:
-                del self.sources[name]
+                self.reached = max(self.reached, self.sources.pop(name)["mark"])
                 self.ended += 1
         marks = [one["mark"] for one in self.sources.values() if one["state"] == "counted"]
         if marks:
             self.w = max(self.w, min(marks))
-        if not self.sources and self.ended:
-            self.w = END_US
+        if not self.sources:
+            self.w = max(self.w, self.reached)
 
     def hear(self, one: dict[str, Any], report: Report, passed: int) -> None:
         if one["said_idle"]:

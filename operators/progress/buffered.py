@@ -5,6 +5,7 @@ Pieces of input say which buffers they have; `operators.progress.origins` puts t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,7 +109,7 @@ class BufferProgress:
     def begin(self, names: Iterable[str]) -> BufferState:
         """With these origins declared. Raises `UsageError` for a name that is no whole number."""
         declared = list(names)
-        if wrong := [name for name in declared if not name.removeprefix("-").isdigit()]:
+        if wrong := [name for name in declared if not re.fullmatch("0|-?[1-9][0-9]*", name)]:
             raise UsageError("origins of buffers are whole numbers", code="progress-source", found=wrong)
         return BufferState(save(origins(int(name) for name in declared)))
 
@@ -136,15 +137,19 @@ class BufferProgress:
 
     def after(
         self, state: BufferState, arrived: Iterable[bytes], ends: Iterable[Mapping[str, int]], now_us: int
-    ) -> BufferState:
-        """After the buffers of all pieces of a batch and the ends they tell of, at processing time ``now_us``."""
+    ) -> tuple[BufferState, dict[str, Report]]:
+        """After the buffers of all pieces of a batch and the ends they tell of, at processing time ``now_us``; and
+        what each origin claims, those that have ended too, if they were there before this batch or not.
+        """
         known = take(state.known(), once(unpack(arrived))[0]).origins
         known = _ended(known, ends)
         known, gaps = wait(known, now_us, self.patience_us)
-        given_up = [(gap.origin, gap.first, gap.last) for gap in gaps if gap.given_up]
+        given_up = [*state.given_up, *((gap.origin, gap.first, gap.last) for gap in gaps if gap.given_up)]
         pairs = zip(known.ids.tolist(), known.waiting_since_us.tolist(), strict=True)
         waiting = [(origin, since) for origin, since in pairs if since != BEGINNING_US]
-        return BufferState(save(known), waiting, [*state.given_up, *given_up])
+        there = set(known.ids.tolist())
+        after = BufferState(save(known), waiting, [gap for gap in given_up if gap[0] in there])
+        return after, _reports(after, known.left)
 
 
 def _ends(given: Buffers, flags: pa.ChunkedArray) -> dict[str, int]:
@@ -169,14 +174,10 @@ def _ended(known: Origins, ends: Iterable[Mapping[str, int]]) -> Origins:
     return end(known, can)
 
 
-def reports_of(state: BufferState, before: BufferState) -> dict[str, Report]:
-    """What each origin claims; those that were there before and have ended say so."""
-    there = {origin for origin, *_ in state.origins.origins}
-    gone = {str(origin): Report(ended=True) for origin, *_ in before.origins.origins if origin not in there}
+def _reports(state: BufferState, left: Mapping[int, int]) -> dict[str, Report]:
+    gone = {str(origin): Report(watermark, generated=True, ended=True) for origin, watermark in left.items()}
     return gone | {
-        str(origin): Report(watermark, generated=True)
-        for origin, _, watermark, _ in state.origins.origins
-        if watermark != BEGINNING_US
+        str(origin): Report(watermark, generated=True) for origin, _, watermark, _ in state.origins.origins
     }
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from operators.progress.buffers import Buffers, Numbers, buffers
 from operators.progress.instants import Flags, Times
 from operators.progress.units import Rows, Units, absorbed_of, no_numbers, no_rows, units_of
-from operators.transition import BEGINNING_US, END_US
+from operators.transition import BEGINNING_US
 from statestore.errors import UsageError, invariant
 
 OPEN = -1
@@ -36,6 +36,9 @@ REASONS = (
 """What is said of a buffer; the first: it counts. `seen_before`: a duplicate, or at or behind the prefix."""
 SEEN, BAD_SEQUENCE, BAD_CHUNK, AFTER_LAST, TWO_LAST, AFTER_END = range(1, len(REASONS))
 Codes = npt.NDArray[np.int8]
+Ranges = tuple[tuple[int, int], ...]
+ENDED_RANGES = 1_000
+"""As many ranges of ids of ended origins are kept, the highest; ids given in turn make one."""
 
 
 class OriginCounters(msgspec.Struct, frozen=True):
@@ -54,20 +57,27 @@ class OriginCounters(msgspec.Struct, frozen=True):
 
 
 class OriginsState(msgspec.Struct, frozen=True):
-    """Plain data for a checkpoint: each origin's id, prefix, watermark and last sequence (or `OPEN`); what waits."""
+    """Plain data for a checkpoint: each origin's id, prefix, watermark and last sequence (or `OPEN`); what waits.
+
+    Of origins that have ended: how many, their largest watermark, and their ids as ranges (see `ENDED_RANGES`).
+    """
 
     origins: list[tuple[int, int, int, int]]
     pending: dict[str, list[int]]
     watermark_us: int = BEGINNING_US
     ended: int = 0
     counters: OriginCounters = OriginCounters()
+    ended_us: int = BEGINNING_US
+    ended_ids: list[tuple[int, int]] = []
 
 
 @dataclass(frozen=True)
 class Origins:
     """All origins so far; columns of shape ``(origins,)``, sorted by ``ids``, and W.
 
-    ``watermark_us`` is `BEGINNING_US` before all declared origins have a watermark, `END_US` once all have ended.
+    ``watermark_us`` is `BEGINNING_US` before all declared origins have a watermark; once all have ended it is the
+    largest of theirs, ``ended_us``. Ranges of ``ended_ids`` are kept, so that nothing of these counts again; ``left``
+    are those that ended since the origins were restored, with their watermarks.
     ``waiting_since_us`` is the processing time since which an origin has waited for a gap, `BEGINNING_US` if it does
     not.
     """
@@ -81,6 +91,18 @@ class Origins:
     watermark_us: int = BEGINNING_US
     ended: int = 0
     counters: OriginCounters = field(default_factory=OriginCounters)
+    ended_us: int = BEGINNING_US
+    ended_ids: Ranges = ()
+    left: Mapping[int, int] = field(default_factory=dict)
+
+    def have_ended(self, ids: Numbers) -> Flags:
+        """Which of these origins are known to have ended."""
+        if not self.ended_ids:
+            return np.zeros(len(ids), bool)
+        first, last = np.array(self.ended_ids, np.int64).T
+        at = np.searchsorted(first, ids, "right") - 1
+        found: Flags = (at >= 0) & (ids <= last[at])
+        return found
 
     def prefix_of(self, origin: int) -> int:
         """The longest whole prefix of an origin; 0 for one that is not known."""
@@ -137,7 +159,15 @@ def save(known: Origins) -> OriginsState:
         "watermark_us": held.watermarks_us.tolist(),
         "behind": held.behind.tolist(),
     }
-    return OriginsState(list(rows), pending if len(held) else {}, known.watermark_us, known.ended, known.counters)
+    return OriginsState(
+        list(rows),
+        pending if len(held) else {},
+        known.watermark_us,
+        known.ended,
+        known.counters,
+        known.ended_us,
+        list(known.ended_ids),
+    )
 
 
 def restore(saved: OriginsState) -> Origins:
@@ -152,8 +182,25 @@ def restore(saved: OriginsState) -> Origins:
         pending = Rows(owners, held["sequence"], held["chunk"], last, held["watermark_us"], held["behind"])
     none = np.full(len(ids), BEGINNING_US, np.int64)
     return Origins(
-        ids, columns[1], columns[2], columns[3], none, pending, saved.watermark_us, saved.ended, saved.counters
+        ids,
+        columns[1],
+        columns[2],
+        columns[3],
+        none,
+        pending,
+        saved.watermark_us,
+        saved.ended,
+        saved.counters,
+        saved.ended_us,
+        tuple(saved.ended_ids),
     )
+
+
+def declared(saved: OriginsState, new: OriginsState) -> OriginsState:
+    """``saved`` with the origins of ``new`` that are not known and have not ended: from now on they hold W back."""
+    ids, ended = {origin for origin, *_ in saved.origins}, restore(saved)
+    rows = [row for row in new.origins if row[0] not in ids and not ended.have_ended(np.array([row[0]]))[0]]
+    return msgspec.structs.replace(saved, origins=sorted([*saved.origins, *rows]))
 
 
 def take(known: Origins, arrived: Buffers) -> Taken:
@@ -248,9 +295,9 @@ def _gaps(known: Origins, now_us: int, patience_us: int | None) -> list[Gap]:
 
 
 def _with_new(known: Origins, arrived: Buffers) -> Origins:
-    """With a row for each origin that was not declared: it joins at W."""
+    """With a row for each origin that was not declared and has not ended: it joins at W."""
     places = _places(known.ids, arrived.origins)
-    strange = _sound_sequence(arrived) & (arrived.chunks >= 0)
+    strange = _sound_sequence(arrived) & (arrived.chunks >= 0) & ~known.have_ended(arrived.origins)
     if len(known.ids):
         strange &= known.ids[places] != arrived.origins
     if not strange.any():
@@ -286,14 +333,16 @@ def _places(ids: Numbers, wanted: Numbers) -> Numbers:
 def _first_look(known: Origins, arrived: Buffers, owners: Numbers) -> Codes:
     """What can be said of each buffer by itself."""
     reasons = np.zeros(len(arrived), np.int8)
+    over = known.have_ended(arrived.origins)
     if not len(known.ids):
-        reasons[:] = BAD_SEQUENCE
+        reasons[:] = np.where(over & ~arrived.unusable, SEEN, BAD_SEQUENCE)
         return reasons
     finals = known.finals[owners]
     for mask, reason in (
         ((finals != OPEN) & (arrived.sequences > finals), AFTER_END),
         (arrived.sequences <= known.prefixes[owners], SEEN),
         (arrived.chunks < 0, BAD_CHUNK),
+        (over, SEEN),
         (~_sound_sequence(arrived), BAD_SEQUENCE),
     ):
         reasons[mask] = reason
@@ -330,6 +379,7 @@ def _leave(known: Origins) -> Origins:
     done = (known.finals != OPEN) & (known.prefixes >= known.finals)
     if done.any():
         stays = ~done
+        marks = dict(zip(known.ids[done].tolist(), known.watermarks_us[done].tolist(), strict=True))
         places = np.cumsum(stays) - 1
         invariant(bool(stays[known.pending.owners].all()), "nothing waits of an origin that has ended")
         known = replace(
@@ -340,11 +390,24 @@ def _leave(known: Origins) -> Origins:
             finals=known.finals[stays],
             waiting_since_us=known.waiting_since_us[stays],
             pending=replace(known.pending, owners=places[known.pending.owners]),
-            ended=known.ended + int(np.count_nonzero(done)),
+            ended=known.ended + len(marks),
+            ended_us=max(known.ended_us, *marks.values()),
+            ended_ids=_with_ids(known.ended_ids, marks),
+            left={**known.left, **marks},
         )
-    if not len(known.ids):
-        return replace(known, watermark_us=END_US) if known.ended else known
-    return replace(known, watermark_us=max(known.watermark_us, int(known.watermarks_us.min())))
+    reached = int(known.watermarks_us.min()) if len(known.ids) else known.ended_us
+    return replace(known, watermark_us=max(known.watermark_us, reached))
+
+
+def _with_ids(ranges: Ranges, ids: Iterable[int]) -> Ranges:
+    """``ranges`` with these ids; neighbours become one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted([*ranges, *((one, one) for one in ids)]):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return tuple(found[-ENDED_RANGES:])
 
 
 def _add(counters: OriginCounters, said: list[int], refused: int = 0) -> OriginCounters:

@@ -93,7 +93,8 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Tracker(msgspec.Struct, frozen=True):
-    """All sources so far, and W; `BEGINNING_US` is none yet, `END_US` says that every source has ended.
+    """All sources so far, and W; `BEGINNING_US` is none yet. Once every source has ended it is ``ended_us``, the
+    largest watermark of those that did: the input ends by being drained.
 
     Plain data: it goes into a manifest as it is. ``processing_us`` is the latest processing time seen, None before
     the first round and after a restart. ``backward`` counts ignored steps back, also of sources that have ended.
@@ -112,6 +113,7 @@ class Tracker(msgspec.Struct, frozen=True):
     max_drift_us: int = 0
     newest: dict[str, int] = {}
     ahead: dict[str, bytes] = {}
+    ended_us: int = BEGINNING_US
 
     @property
     def idle(self) -> bool:
@@ -153,7 +155,8 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], 
         if report.ended:
             left.append(heard.pop(name))
     ended = tracker.ended + len(left)
-    after = _overall(heard, before, ended)
+    ended_us = max([tracker.ended_us, *(one.watermark_us for one in left)])
+    after = _overall(heard, before, ended_us)
     old = tracker.sources.values()
     now = [*heard.values(), *left]
     grown = Tracker(
@@ -167,6 +170,7 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], 
         ended=ended,
         newest=tracker.newest,
         ahead=tracker.ahead,
+        ended_us=ended_us,
     )
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
 
@@ -226,8 +230,7 @@ def _settle(source: Source, watermark_us: int) -> Source:
     return source
 
 
-def _overall(heard: Mapping[str, Source], before_us: int, ended: int) -> int:
+def _overall(heard: Mapping[str, Source], before_us: int, ended_us: int) -> int:
     counted = [source.watermark_us for source in heard.values() if source.standing == "counted"]
-    if not heard and ended:
-        return END_US
-    return max(before_us, min(counted, default=before_us))
+    reached = min(counted, default=before_us) if heard else ended_us
+    return max(before_us, reached)

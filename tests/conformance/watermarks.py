@@ -159,7 +159,7 @@ class Inputs:
     def _said(self, step: Step) -> dict[str, Report]:
         named = self._names if "input" not in step.body else [self._name(step.body["input"])]
         if step.action == "end_of_stream":
-            return dict.fromkeys(named, Report(ended=True))
+            return dict.fromkeys(named, Report(END_US, ended=True))
         if step.action == "status":
             return dict.fromkeys(named, Report(status=step.body["status"].lower()))
         if "wm_excl" not in step.body:
