@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from recovery.ahead import Seen, each, told_nobody
-from recovery.manifest import FORMAT, Ids, Manifest, Version, decode, encode
+from recovery.listing import Listing, manifests_gone, root_further
+from recovery.manifest import FORMAT, Manifest, Version, decode, encode
 from recovery.outputs import Output, output_of
-from recovery.ranges import gaps, ids_text, outside
+from recovery.ranges import outside
 from recovery.records import Boundary, newest_boundary, outputs_below, read_pins
 from recovery.soundness import MANIFEST_BYTES, Unsound, check_root
-from recovery.traces import ID_DIGITS, notes, traces, written
+from recovery.traces import ID_DIGITS, note, notes, traces, written
 from statestore.errors import (
     CommitUnknownError,
     ConflictError,
@@ -29,6 +30,7 @@ from statestore.errors import (
     FencedError,
     IncompatibleError,
     NotFoundError,
+    TidemarkError,
     UnavailableError,
     invariant,
 )
@@ -128,49 +130,34 @@ class Checkpoint:
         stems = (name.removesuffix(".json") for name in self.objects.names(MANIFESTS) if name.endswith(".json"))
         return sorted(int(stem) for stem in stems if len(stem) == ID_DIGITS and stem.isascii() and stem.isdecimal())
 
-    def listed(self) -> tuple[list[int], Boundary]:
-        """Ids of all manifests that lie here, ascending, and the boundary: at or below it only pinned ones count."""
+    def listed(self) -> Listing:
+        """What lies here now, and what should. Beside writers and collections it misses nothing that is there."""
         # In this order: of what is listed and deleted now, the boundary tells.
         stored, boundary = self.stored_ids(), self.boundary()
-        if gaps([one for one in stored if one > boundary.id], self._first(boundary)):
-            # What is published while a folder is listed may be missing, though a later one is not: it is there now.
-            newest = stored[-1]
-            stored = sorted({*stored, *(one for one in self.stored_ids() if one < newest)})
-            boundary = self.boundary()
-        return stored, boundary
+        found = Listing(stored, boundary, self.marker.first)
+        if not found.missing:
+            return found
+        # What is published while a folder is listed may be missing, though a later one is not: it is there now.
+        again = [number for number in self.stored_ids() if number < stored[-1]]
+        return Listing(sorted({*stored, *again}), self.boundary(), self.marker.first)
 
     def present(self) -> list[int]:
         """Ids of manifests that count, ascending, as far as they lie here: for who can go on where some are gone."""
-        stored, boundary = self.listed()
-        return [number for number in stored if number > boundary.id]
+        return self.listed().left
 
     def ids(self, first: int = 0, last: int | None = None) -> list[int]:
         """All checkpoint ids from ``first`` to ``last``, ascending, but for those that were collected.
 
         Raises `CorruptionError` (``manifest-gone``) where one of them is gone that no reset has abandoned.
         """
-        stored, boundary = self.listed()
-        left = [number for number in stored if number > boundary.id]
-        self._check_dense(left, boundary, first, last)
-        return _within(left, first, last)
+        found = self.listed()
+        if found.missing_within(first, last):
+            self._check_dense(found, self.load(found.left[-1]).manifest, first, last)
+        return _within(found.left, first, last)
 
-    def missing(self, left: Sequence[int], boundary: Boundary) -> list[Ids]:
-        """Ranges of ids that are neither collected nor among ``left``, the ids that lie above the boundary."""
-        return gaps(left, self._first(boundary))
-
-    def _first(self, boundary: Boundary) -> int:
-        """The lowest id that counts."""
-        return max(boundary.id + 1, self.marker.first)
-
-    def _check_dense(
-        self, left: Sequence[int], boundary: Boundary, first: int, last: int | None, head: Manifest | None = None
-    ) -> None:
-        among = [(max(a, first), b if last is None else min(b, last)) for a, b in self.missing(left, boundary)]
-        among = [(a, b) for a, b in among if a <= b]
-        if among:
-            head = head or self.load(left[-1]).manifest
-            if lost := outside(among, head.abandoned):
-                raise manifests_gone(lost)
+    def _check_dense(self, found: Listing, head: Manifest, first: int, last: int | None) -> None:
+        if lost := outside(found.missing_within(first, last), head.abandoned):
+            raise manifests_gone(lost)
 
     def read(self, checkpoint_id: int) -> Head:
         """One manifest. Raises `CorruptionError`, or `NotFoundError` where there is none or it was collected."""
@@ -178,11 +165,10 @@ class Checkpoint:
         if checkpoint_id > bound or any(pin.checkpoint == checkpoint_id for pin in read_pins(self.objects)):
             with contextlib.suppress(NotFoundError):
                 return self.load(checkpoint_id)
-            bound = self.boundary().id
-        if checkpoint_id <= bound:
+        found = self.listed()
+        if checkpoint_id <= found.boundary.id:
             raise self.collected(checkpoint_id)
-        stored, boundary = self.listed()
-        if any(a <= checkpoint_id <= b for a, b in self.missing([one for one in stored if one > bound], boundary)):
+        if found.missing_within(checkpoint_id, checkpoint_id):
             raise manifests_gone([(checkpoint_id, checkpoint_id)])
         raise _no_such(checkpoint_id)
 
@@ -232,40 +218,26 @@ class Checkpoint:
         else:
             newest, position = head.manifest.id, head.manifest.spark
         if beyond := seen.beyond(newest, position):
-            raise self.further(newest, beyond)
+            raise root_further(self.objects.root, newest, beyond)
         return head
 
     def newest(self) -> Head | None:
         """The newest manifest that lies here, None when there is none yet: for who can go on where newer are gone."""
-        stored, boundary = self.listed()
-        left = [number for number in stored if number > boundary.id]
+        found = self.listed()
+        left = found.left
         if not left:
-            self._check_new(boundary)
+            self._check_new(found)
             return None
         head = self.load(left[-1])
         if head.manifest.follows in left:
             self._check_parent(head)
         return head
 
-    def further(self, newest: int, beyond: int) -> CorruptionError:
-        """The error for a root with traces of checkpoint ``beyond``."""
-        return CorruptionError(
-            "this root has been further: it has traces of checkpoints whose manifests are gone: put them back",
-            code="root-further",
-            root=self.objects.root,
-            newest=newest,
-            traces_up_to=beyond,
-        )
-
-    def least(self, boundary: Boundary) -> int:
-        """The lowest id that the newest checkpoint can have: it is never collected, and a fork begins with one."""
-        return self._first(boundary) if boundary.number or self.marker.first > 1 else 0
-
-    def _check_new(self, boundary: Boundary) -> None:
+    def _check_new(self, found: Listing) -> None:
         """That a root without manifests never had any."""
-        beyond = self.least(boundary) or max(written(self.objects).values(), default=0)
-        if beyond and not self.stored_ids():
-            raise self.further(0, beyond)
+        beyond = found.least or max(written(self.objects).values(), default=0)
+        if beyond and not self.present():
+            raise root_further(self.objects.root, 0, beyond)
 
     def _check_parent(self, head: Head) -> None:
         try:
@@ -308,26 +280,23 @@ class Checkpoint:
         head = newest.manifest
         last = head.id if last is None else min(last, head.id)  # what comes later may abandon some of it
         while True:
-            stored, boundary = self.listed()
-            left = [number for number in stored if number > boundary.id]
-            self._check_dense(left, boundary, first, last, head)
+            found = self.listed()
+            self._check_dense(found, head, first, last)
             try:
-                for output in self._outputs(boundary, left, head, first, last):
+                for output in self._outputs(found, head, first, last):
                     yield output
                     first = output.id + 1
                 return
             except (NotFoundError, CorruptionError):
-                if self.boundary() == boundary:
+                if self.boundary() == found.boundary:
                     raise
 
-    def _outputs(
-        self, boundary: Boundary, left: list[int], head: Manifest, first: int, last: int | None
-    ) -> Iterator[Output]:
-        below = outputs_below(self.objects, boundary, first, last)
+    def _outputs(self, found: Listing, head: Manifest, first: int, last: int) -> Iterator[Output]:
+        below = outputs_below(self.objects, found.boundary, first, last)
         yield from (output for output in below if not head.abandons(output.id))
-        wanted = [one for one in _within(left, first, last) if not head.abandons(one)]
+        wanted = [one for one in _within(found.left, first, last) if not head.abandons(one)]
         for _, read in self.loads(wanted):
-            yield boundary.left(output_of(read().manifest))
+            yield found.boundary.left(output_of(read().manifest))
 
     def publish(self, manifest: Manifest) -> Head:
         """Commit. Raises `FencedError` or `ConflictError` when the id is taken; nothing of ours is published then.
@@ -342,7 +311,7 @@ class Checkpoint:
             self._check_boundary(manifest)
             winner = self.load(manifest.id)
             if winner.checksum == digest:  # a lost reply: it is our own
-                self._published[0] = manifest.id
+                self._note(manifest)
                 return winner
             if winner.manifest.epoch > manifest.epoch:
                 raise FencedError(
@@ -365,8 +334,15 @@ class Checkpoint:
                 code="commit-unknown",
                 id=manifest.id,
             ) from error
-        self._published[0] = manifest.id
+        self._note(manifest)
         return Head(manifest, digest)
+
+    def _note(self, manifest: Manifest) -> None:
+        """Leave a trace of it. Of what a running job publishes one after the other its lease notes how far it is."""
+        self._published[0] = manifest.id
+        if manifest.kind not in ("batch", "tick", "feed"):
+            with contextlib.suppress(TidemarkError):  # it is published, noted or not
+                note(self.objects, manifest.id)
 
     def _check_boundary(self, manifest: Manifest) -> None:
         """After our own create: the name may have been free because what had it was collected."""
@@ -378,17 +354,6 @@ class Checkpoint:
                 id=manifest.id,
                 boundary=bound,
             )
-
-
-def manifests_gone(lost: Sequence[Ids]) -> CorruptionError:
-    """The error for ranges of ids without manifests."""
-    return CorruptionError(
-        "manifests are gone, and nobody knows what those checkpoints put out and which files they need: put them "
-        "back, or go back to one before them (tidemark rewind)",
-        code="manifest-gone",
-        ids=ids_text(lost),
-        path=manifest_path(lost[0][0]),
-    )
 
 
 def _within(ids: Sequence[int], first: int, last: int | None) -> list[int]:

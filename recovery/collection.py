@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from recovery.ahead import each
-from recovery.checkpoint import Checkpoint, manifest_path, manifests_gone, now_us
+from recovery.checkpoint import Checkpoint, manifest_path, now_us
+from recovery.listing import manifests_gone, root_further
 from recovery.manifest import Manifest, files_of
 from recovery.outputs import Output
 from recovery.pins import fork_pins, remove
@@ -113,8 +114,8 @@ def survey(checkpoint: Checkpoint) -> Known:
     # In this order: what leaves a trace has been published, and is listed.
     files = written(checkpoint.objects)
     traces = with_files(checkpoint.objects, files.values())
-    stored, boundary = checkpoint.listed()
-    left = [number for number in stored if number > boundary.id]
+    listing = checkpoint.listed()
+    left, boundary = listing.left, listing.boundary
     if not left:
         checkpoint.newest()  # raises where there were any
         raise NotFoundError(
@@ -123,8 +124,8 @@ def survey(checkpoint: Checkpoint) -> Known:
     try:
         head = checkpoint.load(left[-1]).manifest
         if beyond := traces.beyond(head.id, head.spark):
-            raise checkpoint.further(head.id, beyond)
-        if lost := outside(checkpoint.missing(left, boundary), head.abandoned):
+            raise root_further(checkpoint.objects.root, head.id, beyond)
+        if lost := outside(listing.missing, head.abandoned):
             raise manifests_gone(lost)
         manifests = dict(_manifests(checkpoint, left, head))
         entries: Parts = [(part, read_part(checkpoint.objects, part)) for part in boundary.outputs]
@@ -134,7 +135,7 @@ def survey(checkpoint: Checkpoint) -> Known:
         raise
     pins = read_pins(checkpoint.objects)
     manifests |= _pinned(checkpoint, pins, boundary.id, manifests)
-    return Known(boundary, pins, head, manifests, stored, entries, files)
+    return Known(boundary, pins, head, manifests, listing.stored, entries, files)
 
 
 def _manifests(checkpoint: Checkpoint, left: list[int], head: Manifest) -> Iterator[tuple[int, Manifest]]:

@@ -114,14 +114,13 @@ def furthest(checkpoint: Checkpoint) -> int:
     """
     # In this order: what leaves a trace has been published, and is listed.
     seen = traces(checkpoint.objects)
-    stored, boundary = checkpoint.listed()
-    left = [number for number in stored if number > boundary.id]
-    if not left:
-        return max(checkpoint.least(boundary), seen.noted, seen.written)
-    position = None
+    listing = checkpoint.listed()
+    if not listing.left:
+        return max(listing.least, seen.noted, seen.written)
+    newest, position = listing.left[-1], None
     with suppress(CorruptionError):
-        position = checkpoint.load(left[-1]).manifest.spark
-    return seen.beyond(left[-1], position)
+        position = checkpoint.load(newest).manifest.spark
+    return seen.beyond(newest, position)
 
 
 def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:

@@ -6,7 +6,7 @@ Nothing is changed; what is found is a list, so that all damage is seen at once.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -74,21 +74,20 @@ def verify(
     """
     # In this order: what leaves a trace has been published, and is listed.
     seen = traces(checkpoint.objects)
-    stored, boundary = checkpoint.listed()
-    ids = [number for number in stored if number > boundary.id]
-    missing = checkpoint.missing(ids, boundary)
+    listing = checkpoint.listed()
+    ids, boundary, missing = listing.left, listing.boundary, listing.missing
     if last:
         ids = ids[-last:]
         missing = [one for one in missing if one[0] > ids[0]]
     findings: list[Finding] = []
     heads = dict(_manifests(checkpoint, ids, findings))
     newest = heads[max(heads)].manifest if heads else None
-    findings += _further(seen, checkpoint.least(boundary), ids, newest)
+    findings += _further(seen, listing.least, ids, newest)
     findings += _chain(heads, missing, newest)
     # As the newest that can be read sees it; a damaged one above that may have abandoned more.
     abandoned = {one.checkpoint for one in findings if one.abandoned}
     abandoned |= {number for number in ids if newest is not None and newest.abandons(number)}
-    pinned = [] if last else _pinned(checkpoint, stored, boundary.id)
+    pinned = [] if last else _pinned(checkpoint, listing.stored, boundary.id)
     heads |= dict(_manifests(checkpoint, pinned, findings))
     needed: dict[tuple[int, str], tuple[FileRef, int]] = {}
     for number, ref in () if last else _outputs(checkpoint, boundary, findings):
@@ -123,7 +122,7 @@ def verify(
     )
 
 
-def _pinned(checkpoint: Checkpoint, stored: list[int], bound: int) -> list[int]:
+def _pinned(checkpoint: Checkpoint, stored: Sequence[int], bound: int) -> list[int]:
     """Checkpoints that were collected but for a pin; those of a pin without its mark as far as they lie here."""
     held = held_pins(checkpoint.objects)
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in held or pin.checkpoint in stored]

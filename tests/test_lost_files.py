@@ -18,7 +18,7 @@ from recovery.fork import fork
 from recovery.history import history
 from recovery.pins import pin, unpin
 from recovery.reading import Wanted, output_rows, state_difference, state_rows
-from recovery.records import boundary_path, held_pins, read_pins
+from recovery.records import Boundary, boundary_path, held_pins, read_pins, seal
 from recovery.repair import plan_repair, repair
 from recovery.report import points
 from recovery.rescale import plan_rescale
@@ -27,9 +27,12 @@ from recovery.retention import Retention
 from recovery.traces import REACHED
 from recovery.verify import verify
 from statestore.errors import CorruptionError, DataError, NotFoundError
+from tests.conftest import LONG
 from tests.test_checkpoint import chain, following
-from tests.test_collection import JOB, NOW, TABLES, files, run, shown, whole
+from tests.test_collection import NOW, files, run, shown, whole
 
+SOME = (3, 6, 7, 10, 14)
+"""A pinned one that was collected, the first, one that was abandoned, one between, the newest."""
 WINDOW = "2024-01-01T00:00:40"
 
 
@@ -113,10 +116,12 @@ def answers(root: Path) -> dict[str, Any]:
 def damages(root: Path) -> Iterator[tuple[str, Path, bytes | None]]:
     records = [one for one in root.rglob("*") if one.relative_to(root).parts[0] not in ("data", "panes", "late")]
     for path in sorted(one for one in records if one.is_file()):
+        if path.parent.name == "manifests" and int(path.stem) not in SOME and not LONG:
+            continue
         yield "gone", path, None
         yield "empty", path, b""
         others = [one for one in sorted(path.parent.iterdir()) if one != path and one.suffix == path.suffix]
-        for other in others[:1] + others[-1:]:
+        for other in others if LONG else others[-1:]:
             yield f"that of {other.name}", path, other.read_bytes()
 
 
@@ -146,7 +151,7 @@ def copy(root: Path, tmp_path: Path) -> Path:
 def test_a_sink_that_comes_later_is_not_moved_past_a_gap(copy: Path) -> None:
     (copy / manifest_path(10)).unlink()
     taken: list[int] = []
-    with pytest.raises(CorruptionError, match=r"manifest-gone.*ids=10 "):
+    with pytest.raises(CorruptionError, match=r"manifest-gone.*ids=10$"):
         run(copy, 10, sink=lambda _rows, number: taken.append(number))
     head = Checkpoint.open(copy).newest()
     assert head is not None
@@ -181,10 +186,13 @@ def test_without_its_boundary_nothing_is_read_short(copy: Path) -> None:
         with pytest.raises(CorruptionError, match="manifest-gone"):
             act(Checkpoint.open(copy))
     assert verify(Checkpoint.open(copy)).worst is not None
+    (copy / boundary_path(2)).write_bytes(seal(Boundary(1, 4, 0, "")))
+    with pytest.raises(CorruptionError, match="record-damaged"):
+        Checkpoint.open(copy).ids()
 
 
-def test_the_first_manifests_of_a_fork_are_missed(root: Path, tmp_path: Path) -> None:
-    fork(root, tmp_path / "fork", 11)
+def test_the_first_manifests_of_a_fork_are_missed(copy: Path, tmp_path: Path) -> None:
+    fork(copy, tmp_path / "fork", 11)
     run(tmp_path / "fork", 9)
     forked = Checkpoint.open(tmp_path / "fork")
     whole(tmp_path / "fork")
@@ -197,11 +205,6 @@ def test_the_first_manifests_of_a_fork_are_missed(root: Path, tmp_path: Path) ->
         path.unlink()
     with pytest.raises(CorruptionError, match="root-further"):
         forked.head()
-    unpin(
-        Checkpoint.open(root),
-        next(one.name for one in read_pins(forked.objects.__class__(root)) if one.fork),
-        force=True,
-    )
 
 
 def lose(root: Path, count: int) -> None:
@@ -266,6 +269,13 @@ def test_a_pin_knows_of_a_checkpoint_that_is_gone(copy: Path) -> None:
     assert (done.reset.id, done.reset.to) == (15, 13)
 
 
+def test_a_rewind_is_not_undone_by_losing_it(copy: Path) -> None:
+    reset(Checkpoint.open(copy), 9)
+    lose(copy, 1)
+    with pytest.raises(CorruptionError, match=r"root-further.*newest=14 traces_up_to=15"):
+        Checkpoint.open(copy).head()
+
+
 def test_where_no_manifest_is_left_nothing_begins_anew(copy: Path, tmp_path: Path) -> None:
     lose(copy, 99)
     shutil.rmtree(copy / "gc")
@@ -285,6 +295,18 @@ def test_where_no_manifest_is_left_nothing_begins_anew(copy: Path, tmp_path: Pat
     with pytest.raises(CorruptionError, match="marker-missing"):
         run(copy, 3)
     assert files(copy) == there - {MARKER}
+
+
+def test_a_boundary_tells_that_there_was_a_newest(copy: Path) -> None:
+    collect(Checkpoint.open(copy), Retention(keep=1, grace_us=0))
+    lose(copy, 1)
+    shutil.rmtree(copy / REACHED)
+    assert Checkpoint.open(copy).stored_ids() == [3, 9]  # pinned
+    with pytest.raises(CorruptionError, match=r"root-further.*traces_up_to=14"):
+        Checkpoint.open(copy).head()
+    assert reset(Checkpoint.open(copy), 9).id == 15
+    run(copy, 9)
+    assert verify(Checkpoint.open(copy), read_percent=100).worst is None
 
 
 def test_either_file_of_a_pin_keeps_its_checkpoint(copy: Path) -> None:
@@ -327,7 +349,7 @@ def test_a_listing_beside_a_writer_may_lack_what_came_meanwhile(tmp_path: Path) 
 
 
 def test_a_run_notes_how_far_it_came(tmp_path: Path) -> None:
-    JOB.standalone(checkpoint=tmp_path).run(TABLES[:3])
+    run(tmp_path, 3)
     assert [one.name for one in (tmp_path / REACHED).iterdir()] == [f"{4:020d}"]
     run(tmp_path, 4)
     assert [one.name for one in (tmp_path / REACHED).iterdir()] == [f"{6:020d}"]

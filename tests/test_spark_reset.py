@@ -183,6 +183,12 @@ def newer(root: Path) -> None:
         (root / manifest_path(number)).unlink()
 
 
+def test_a_start_goes_on_above_what_it_saw_when_told_to(spark: SparkSession, made: Path, root: Path) -> None:
+    newer(root)
+    goes_on(spark, made, root, Policy(damaged="reset"))
+    assert Checkpoint.open(root).ids()[:BEFORE] == [*range(1, BEFORE), BEFORE + 2]
+
+
 @pytest.mark.parametrize("damage", [gone, older, newer])
 def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)

@@ -78,6 +78,8 @@ def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
         )
     head = newest.manifest
     ids = checkpoint.ids(last=head.id)
+    if not ids:  # a newer one came, and all up to this one was collected
+        return read_steps(checkpoint, operator)
     unread = gaps(ids, ids[0])
     name, state_now = operator_of(head, operator)
     steps: dict[int, Step] = {}
