@@ -22,7 +22,7 @@ from recovery.outputs import Output, output_of
 from recovery.ranges import outside
 from recovery.records import Boundary, newest_boundary, outputs_below, read_pins
 from recovery.soundness import MANIFEST_BYTES, Unsound, check_root
-from recovery.traces import ID_DIGITS, note, notes, traces, written
+from recovery.traces import ID_DIGITS, STATE, note, notes, traces, written
 from statestore.errors import (
     CommitUnknownError,
     ConflictError,
@@ -211,7 +211,7 @@ class Checkpoint:
         the names of state files too, which takes a request for each state partition: for who goes on from here.
         """
         # In this order: what leaves a trace has been published, and is listed.
-        seen = traces(self.objects, ("data",)) if search else notes(self.objects)
+        seen = traces(self.objects, STATE) if search else notes(self.objects)
         head = self.newest()
         if head is None:
             newest, position = 0, None

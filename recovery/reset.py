@@ -19,7 +19,7 @@ from recovery.input_files import Entries
 from recovery.manifest import Ids, Manifest, without_state
 from recovery.pins import pinned
 from recovery.ranges import joined
-from recovery.traces import traces
+from recovery.traces import STATE, traces, written
 from recovery.verify import file_finding
 from statestore.errors import CorruptionError
 
@@ -113,14 +113,16 @@ def furthest(checkpoint: Checkpoint) -> int:
     Above it ids are free: who has seen panes under one that is lost is never given others under it.
     """
     # In this order: what leaves a trace has been published, and is listed.
-    seen = traces(checkpoint.objects)
+    seen = traces(checkpoint.objects, STATE)
     listing = checkpoint.listed()
-    if not listing.left:
-        return max(listing.least, seen.noted, seen.written)
-    newest, position = listing.left[-1], None
-    with suppress(CorruptionError):
-        position = checkpoint.load(newest).manifest.spark
-    return seen.beyond(newest, position)
+    newest, position = (listing.left or [0])[-1], None
+    if listing.left:
+        with suppress(CorruptionError):
+            position = checkpoint.load(newest).manifest.spark
+    beyond = seen.beyond(newest, position) or (0 if listing.left else listing.least)
+    if beyond or not listing.left:  # then panes and ledgers may tell of more
+        beyond = max(beyond, *written(checkpoint.objects).values(), 0)
+    return beyond
 
 
 def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:

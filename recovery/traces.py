@@ -21,6 +21,8 @@ from statestore.objects import Objects
 
 REACHED = "reached"
 FOLDERS = ("data", "panes", "late")
+STATE = ("data",)
+"""What collections keep small; panes and ledgers may be kept for ever."""
 ID_DIGITS = 20
 _MOST = 10**18
 """No job comes so far: a name with such a number is not ours."""
