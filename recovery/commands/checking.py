@@ -59,8 +59,8 @@ def verify_root(
 ) -> None:
     """Whether all checkpoints, their files and, if asked, every byte are as they were written.
 
-    Exit codes: 0 whole, 10 a manifest is damaged, 11 the chain is broken, 12 files are gone or cut, 13 bytes are
-    wrong, 14 Spark disagrees.
+    Exit codes: 0 whole, 10 a manifest is damaged or the newest are gone, 11 the chain is broken, 12 files are gone or
+    cut, 13 bytes are wrong, 14 Spark disagrees.
     """
     with bar() as seen:
         found = verify(Checkpoint.open(root, seen), read_percent=read_data, spark=spark)
