@@ -29,6 +29,7 @@ from recovery.verify import verify
 from statestore.errors import CorruptionError, DataError, NotFoundError
 from tests.conftest import LONG
 from tests.test_checkpoint import chain, following
+from tests.test_cli import tidemark
 from tests.test_collection import NOW, files, run, shown, whole
 
 SOME = (3, 6, 7, 10, 14)
@@ -159,6 +160,9 @@ def test_a_sink_that_comes_later_is_not_moved_past_a_gap(copy: Path) -> None:
     assert list(Checkpoint.open(copy).outputs(11))  # what lies beyond is whole
     with pytest.raises(CorruptionError, match="manifest-gone"):
         Checkpoint.open(copy).read(10)
+    done = tidemark("panes", copy, "--json")
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    assert "manifest-gone" in done.stderr
 
 
 def test_a_reset_goes_back_over_a_gap(copy: Path) -> None:
