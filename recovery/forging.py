@@ -69,8 +69,8 @@ def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]
     wrong = [source for source, entries in read.items() if read_of(entries) != known.get(str(source), NOTHING)]
     if lost or wrong:
         raise IncompatibleError(
-            "which files spark has read is not known any more: manifests that say it were collected, and spark's own "
-            "log lacks them; begin a new folder",
+            "which files spark has read is not known any more: manifests that say it are gone, and spark's own log "
+            "lacks them; put the manifests back, or begin a new folder",
             code="spark-files-lost",
             lost=lost or wrong,
         )

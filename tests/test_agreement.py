@@ -6,6 +6,9 @@ import json
 import logging
 import random
 import shutil
+import signal
+import subprocess
+import sys
 import uuid
 import zlib
 from collections.abc import Callable
@@ -31,7 +34,7 @@ from recovery.verify import of_spark, spark_findings, verify
 from statestore.errors import CorruptionError, IncompatibleError, UsageError
 from tests.conftest import LONG
 from tests.test_checkpoint import files_below, following
-from tests.test_forging import KAFKA, DiedError, files_of, head_of, made
+from tests.test_forging import KAFKA, files_of, head_of, made
 
 BATCHES = 6
 N = BATCHES - 1
@@ -299,15 +302,10 @@ def test_checksums_that_hadoop_passes_over(root: Path, rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("moment", ["spark-set-aside", "spark-half-forged"])
-def test_dead_while_it_mends(root: Path, moment: str) -> None:
+def test_killed_while_it_mends(root: Path, moment: str) -> None:
     (root / "spark/sources/0/1").unlink()
-
-    def dies(at: str, _number: int) -> None:
-        if at == moment:
-            raise DiedError
-
-    with pytest.raises(DiedError):
-        start(root, hook=dies)
+    done = subprocess.run([sys.executable, "-m", "tests.mending_child", str(root), moment])
+    assert done.returncode == -signal.SIGKILL
     start(root)
     is_mended(root)
 

@@ -1,0 +1,28 @@
+"""A start that is killed while it rewrites Spark's checkpoint: root, moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from recovery.checkpoint import Checkpoint
+from recovery.mending import Mending
+from recovery.policy import Policy
+
+
+def main(root: str, moment: str) -> None:
+    def dies(at: str, _checkpoint_id: int) -> None:
+        if at == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoint = Checkpoint.open(root)
+    head = checkpoint.head()
+    assert head is not None
+    mending = Mending(checkpoint, Policy(), hook=dies)
+    mending.look(head.manifest)
+    mending.done(head.manifest)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
