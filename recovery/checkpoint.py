@@ -121,6 +121,12 @@ class Checkpoint:
                 objects.create(MARKER, msgspec.json.encode(marker) + b"\n")
         return cls.open(root)
 
+    def settle(self) -> None:
+        """Make sure that the manifests there are survive a power cut: for who has read them and goes on from them, as
+        who published the newest may have died before it was durable. Raises `UnavailableError`.
+        """
+        self.objects.settle(MANIFESTS)
+
     def boundary(self) -> Boundary:
         """Up to where checkpoints have been collected, as it is now."""
         return newest_boundary(self.objects)
@@ -266,7 +272,9 @@ class Checkpoint:
 
         The folder may also hold files that a crash left behind; no manifest names those.
         """
-        return [self.objects.locate(ref.path) for output in self.outputs() for ref in output.panes]
+        paths = [self.objects.locate(ref.path) for output in self.outputs() for ref in output.panes]
+        self.settle()
+        return paths
 
     def outputs(self, first: int = 0, last: int | None = None) -> Iterator[Output]:
         """What the checkpoints from ``first`` to ``last`` put out, oldest first: of all that count, and of those that

@@ -96,6 +96,7 @@ def collect(
     """
     at_us = now_us() if at_us is None else at_us
     known = survey(checkpoint)
+    checkpoint.settle()  # what is kept is kept for good before anything else goes
     bound = limit(known, retention, at_us)
     boundary, parts = next_boundary(known, bound, retention, at_us, checkpoint.writer)
     boundary, parts = _publish(checkpoint, known, boundary, parts)
@@ -173,6 +174,7 @@ def _publish(checkpoint: Checkpoint, known: Known, boundary: Boundary, parts: Pa
     facts = ("id", "panes_gone", "late_gone")
     same = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
     if same and [ref for ref, _ in parts] == list(was.outputs):
+        checkpoint.objects.settle(BOUNDARIES)  # who published it may have died before it was durable
         return was, parts
     written = [(ref or _write_part(checkpoint.objects, boundary.number, entries), entries) for ref, entries in parts]
     boundary = msgspec.structs.replace(boundary, outputs=tuple(ref for ref, _ in written))

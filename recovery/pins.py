@@ -31,6 +31,7 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
     if not _NAME.fullmatch(name):
         raise UsageError("a pin's name is letters, digits, - _ and dots", code="pin-name", found=name)
     checkpoint.read(checkpoint_id)
+    checkpoint.settle()
     sheltered = _held(checkpoint, checkpoint_id)
     made = Pin(name, checkpoint_id, now_us(), checkpoint.writer, note, fork)
     try:
@@ -38,6 +39,7 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
     except ConflictError:
         made = _same(checkpoint, made)
     if name in held_pins(checkpoint.objects):
+        checkpoint.objects.settle(PINS)
         return made
     below = checkpoint_id <= checkpoint.boundary().id
     if below and not sheltered & _held(checkpoint, checkpoint_id):

@@ -110,13 +110,15 @@ def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], N
     if policy.damaged == "reset":
         _fall_back(checkpoint, policy, check)
     try:
-        return checkpoint.head(search=True)
+        head = checkpoint.head(search=True)
     except CorruptionError as error:
         raise CorruptionError(
             f"{error.message}; or go back: tidemark repair {checkpoint.objects.root} --to newest-good",
             code=error.code,
             **error.context,
         ) from None
+    checkpoint.settle()  # its run may have died before; what we do from here on rests on it
+    return head
 
 
 def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> None:

@@ -89,9 +89,10 @@ class Objects:
         On remote storage ``data`` must contain a write id that no other writer uses: when a reply is lost, the bytes
         that are there tell whose they are, and our own count as success.
 
-        Raises `ConflictError` when the name exists, `UnavailableError` when storage refused: nothing happened.
-        Raises `CommitUnknownError` when the name was made but may not survive a power cut, or when storage no longer
-        says whether it was made. Raises `UsageError` when the storage turns out to have no atomic create.
+        Raises `ConflictError` when the name exists, and will after a power cut too. Raises `UnavailableError` when
+        storage refused: nothing happened. Raises `CommitUnknownError` when the name was made but may not survive a
+        power cut, or when storage no longer says whether it was made. Raises `UsageError` when the storage turns out
+        to have no atomic create.
         """
         self._storage.create(_below(path), data)
 
@@ -155,6 +156,12 @@ class Objects:
         change in microseconds. A writer that died leaves them on local storage; others have none.
         """
         return self._storage.unfinished(_below(folder))
+
+    def settle(self, folder: str) -> None:
+        """Make sure that what lies directly in ``folder`` survives a power cut, whoever made it: they may have died
+        between a name and its sync. For who goes on from it. Nothing there is fine. Raises `UnavailableError`.
+        """
+        self._storage.settle(_below(folder))
 
     def delete(self, path: str) -> None:
         """Remove an object and this host's copy of it; one that is missing is fine. Raises `UnavailableError`."""

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from statestore import opening
 from statestore.files import footers
+from statestore.storage import local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,7 @@ if not LONG:
 def forget() -> None:
     """Empty the caches that live as long as the process, as a new process would find them."""
     opening._memory.clear()
+    local._settled.clear()
     footers.clear()
 
 

@@ -57,6 +57,7 @@ class LocalStorage:
                 _write_through(temporary, data)
                 os.link(temporary, target)
             except FileExistsError:
+                _sync_folder(target.parent)  # who made it may have died before: it is taken for good
                 raise ConflictError("the name is taken", code="exists", path=path) from None
             finally:
                 temporary.unlink(missing_ok=True)
@@ -135,6 +136,14 @@ class LocalStorage:
                         found.append((path.relative_to(self._root).as_posix(), path.stat().st_mtime_ns // 1000))
         return sorted(found)
 
+    def settle(self, folder: str) -> None:
+        """Sync the folder, and its name."""
+        target = self._root / folder
+        with storage_errors(folder, writing=True):
+            if target.exists():
+                _make_folder(target)
+                _sync_folder(target)
+
     def delete(self, path: str) -> None:
         """Unlink a file."""
         with storage_errors(path, writing=True):
@@ -199,15 +208,37 @@ def _move_new(temporary: Path, target: Path) -> None:
         raise
 
 
+_settled: set[tuple[Path, int, int]] = set()
+"""Folders, with device and inode, whose names this process knows to survive a power cut, up to the top."""
+
+
 def _make_folder(folder: Path) -> None:
-    """Make ``folder`` and make its name durable, level by level."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for child in reversed(missing):
-        child.mkdir(exist_ok=True)
-        _sync_folder(child.parent)
+    """Make ``folder`` and make its name durable, level by level; also where it is there already: who made it may have
+    died, or not have come so far. Once in a process, as far up as one file system goes.
+    """
+    there = _identity(folder)
+    if there in _settled or folder == folder.parent:
+        return
+    _make_folder(folder.parent)
+    if there is None:
+        folder.mkdir(exist_ok=True)
+    if there is None or there[1] == folder.parent.stat().st_dev:
+        try:
+            _sync_folder(folder.parent)
+        except PermissionError:
+            if there is None:
+                raise  # else it is a folder above the root that is not ours
+    made = _identity(folder)
+    if made is not None:
+        _settled.add(made)
+
+
+def _identity(folder: Path) -> tuple[Path, int, int] | None:
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return folder, found.st_dev, found.st_ino
 
 
 def _write_through(path: Path, data: bytes | pa.Buffer) -> None:

@@ -147,6 +147,9 @@ class RemoteStorage:
         """An object is there when it is whole."""
         return []
 
+    def settle(self, folder: str) -> None:
+        """An object that is there stays."""
+
     def delete(self, path: str) -> None:
         """Remove the object and this host's copy."""
         self._copies.forget(path)

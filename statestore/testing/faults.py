@@ -139,6 +139,10 @@ class FaultyObjects(Objects):
         """Counted."""
         return self._call(f"unfinished {folder}", lambda: self._inner.unfinished(folder))
 
+    def settle(self, folder: str) -> None:
+        """Counted."""
+        self._call(f"settle {folder}", lambda: self._inner.settle(folder))
+
     def delete(self, path: str) -> None:
         """Counted."""
         self._call(f"delete {path}", lambda: self._inner.delete(path))

@@ -1,0 +1,189 @@
+"""A writer dies at any sync, another goes on, then the power goes: what a sink has had is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from msgspec import structs
+
+from operators import count, tumbling, windowed
+from recovery.checkpoint import Checkpoint, now_us
+from recovery.collection import collect
+from recovery.manifest import files_of
+from recovery.pins import pin
+from recovery.policy import Policy
+from recovery.repair import opened
+from recovery.retention import Retention
+from statestore.errors import ConflictError
+from statestore.files.segments import read_verified
+from statestore.objects import Objects
+from statestore.storage import local
+from statestore.store import Parquet
+from statestore.testing.faults import Crash
+from statestore.testing.power import Disk
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the disk reads files back by /proc")
+
+BATCHES = [pa.table({"t": [datetime(2026, 1, day, tzinfo=UTC)], "k": ["a"]}) for day in (1, 2, 3)]
+"""Each fires the window of the one before."""
+
+
+class Power:
+    """A disk, and all that was acknowledged on it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder, self._monkeypatch, self._cuts = folder, monkeypatch, 0
+        (folder / "disk").mkdir(parents=True)
+        self.root = folder / "disk" / "jobs" / "root"
+
+    def dies_at(self, at: int | None) -> Disk:
+        disk = Disk(self._folder / "disk", at, _REAL)
+        self._monkeypatch.setattr(os, "fsync", disk.fsync)
+        self.disk = disk
+        local._settled.clear()
+        return disk
+
+    def next_process(self) -> None:
+        self.disk.alive()
+        local._settled.clear()
+
+    def left(self) -> Path:
+        """The root after a power cut."""
+        self._cuts += 1
+        return self.disk.cut(self._folder / f"cut-{self._cuts}") / "jobs" / "root"
+
+
+_REAL = os.fsync
+
+
+@pytest.fixture
+def power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Power]]:
+    return lambda name: Power(tmp_path / name, monkeypatch)
+
+
+def check(root: Path, acknowledged: int) -> None:
+    """That checkpoint is there with all that it needs."""
+    checkpoint = Checkpoint.open(root)
+    manifest = checkpoint.read(acknowledged).manifest
+    for ref in files_of(manifest):
+        read_verified(checkpoint.objects, ref)
+
+
+def run(power: Power) -> None:
+    """To the end of time; whenever the sink has got something, the power could go."""
+
+    def sink(_panes: pa.Table, checkpoint_id: int) -> None:
+        if not power.disk.crashed:
+            check(power.left(), checkpoint_id)
+
+    job = windowed(event_time="t", key="k", name="job").window(tumbling("1 day")).aggregate(n=count())
+    job.standalone(checkpoint=str(power.root), sink=sink, store=Parquet(), partitions=2).run(BATCHES, drain=True)
+    newest = Checkpoint.open(power.root).stored_ids()[-1]
+    check(power.left(), newest)
+
+
+def test_what_a_sink_has_had_survives_a_power_cut(power: Callable[[str], Power]) -> None:
+    whole = power("whole")
+    calls = whole.dies_at(None)
+    run(whole)
+    assert calls.calls > 30
+    for at in range(1, calls.calls + 1):
+        broken = power(f"at-{at}")
+        disk = broken.dies_at(at)
+        with pytest.raises(Crash):
+            run(broken)
+        assert disk.crashed
+        broken.next_process()
+        run(broken)
+
+
+def published(power: Power) -> Checkpoint:
+    """A root whose newest manifest was linked by a process that died before it was synced."""
+    power.dies_at(None)
+    run(power)
+    checkpoint = Checkpoint.open(power.root)
+    newest = checkpoint.head()
+    assert newest is not None
+    power.disk.dies_next(2)  # its bytes are synced, its name is not
+    with pytest.raises(Crash):
+        checkpoint.publish(structs.replace(newest.manifest, id=newest.manifest.id + 1, parent=newest.checksum))
+    power.next_process()
+    checkpoint = Checkpoint.open(power.root)
+    assert checkpoint.ids()[-1] == newest.manifest.id + 1
+    return checkpoint
+
+
+USES: dict[str, Callable[[Checkpoint], object]] = {
+    "panes are read": lambda checkpoint: checkpoint.pane_paths(),
+    "it is pinned": lambda checkpoint: pin(checkpoint, checkpoint.ids()[-1]),
+    "others are collected": lambda checkpoint: collect(checkpoint, Retention(keep=1, grace_us=0), now_us()),
+    "a drained job starts": lambda checkpoint: opened(checkpoint, Policy(), lambda _manifest: None),
+}
+
+
+@pytest.mark.parametrize("what", USES)
+def test_who_goes_on_from_a_manifest_makes_it_durable(power: Callable[[str], Power], what: str) -> None:
+    broken = power("disk")
+    checkpoint = published(broken)
+    newest = checkpoint.ids()[-1]
+    assert newest not in Checkpoint.open(broken.left()).stored_ids()
+    USES[what](checkpoint)
+    check(broken.left(), newest)
+
+
+def test_a_boundary_that_was_not_synced_is_before_anything_is_deleted(power: Callable[[str], Power]) -> None:
+    broken = power("disk")
+    broken.dies_at(None)
+    run(broken)
+    checkpoint, keep = Checkpoint.open(broken.root), Retention(keep=1, grace_us=0)
+    calls = broken.disk.calls
+    for at in range(calls + 1, calls + 20):
+        broken.next_process()
+        broken.disk.dies_next(at - calls)
+        try:
+            collect(checkpoint, keep, now_us())
+        except Crash:
+            if checkpoint.boundary().number:
+                break
+    assert checkpoint.boundary().number == 1
+    assert not Checkpoint.open(broken.left()).boundary().number
+    broken.next_process()
+    assert collect(checkpoint, keep, now_us()).checkpoints
+    assert Checkpoint.open(broken.left()).boundary().number == 1
+
+
+def test_a_name_that_is_taken_is_taken_after_a_power_cut(power: Callable[[str], Power]) -> None:
+    broken = power("disk")
+    broken.dies_at(None)
+    objects = Objects(broken.root)
+    objects.put("pins/other", b"")
+    broken.disk.dies_next(2)
+    with pytest.raises(Crash):
+        objects.create("pins/a", b"mine")
+    broken.next_process()
+    with pytest.raises(ConflictError):
+        objects.create("pins/a", b"theirs")
+    assert Objects(broken.left()).read("pins/a") == b"mine"
+
+
+def test_folders_that_another_made_are_synced_once(power: Callable[[str], Power]) -> None:
+    broken = power("disk")
+    disk = broken.dies_at(None)
+    (broken.root / "data" / "job").mkdir(parents=True)  # by who died right then
+    objects = Objects(broken.root)
+    objects.put("data/job/a", b"1")
+    before = disk.calls
+    objects.put("data/job/b", b"2")
+    assert disk.calls - before == 2  # the file and its folder
+    assert Objects(broken.left()).read("data/job/b") == b"2"
+    broken.next_process()
+    (broken.root / "data" / "job" / "a").unlink()
+    (broken.root / "data" / "job" / "b").unlink()
+    (broken.root / "data" / "job").rmdir()
+    objects.put("data/job/c", b"3")
+    assert Objects(broken.left()).read("data/job/c") == b"3"
