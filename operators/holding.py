@@ -1,7 +1,7 @@
 """Rows that are held until the watermark passes them, and then taken in the order of their times. Pure.
 
-What counts by the order of rows is then the same however the input was cut into batches. Two tables: ``ahead`` has
-the rows that are held, by time, and ``arrived`` how many there were, which tells rows of one time apart.
+What counts by the order of rows is then the same however the input was cut into batches. The table ``ahead`` has the
+rows that are held, by time, and ``numbered`` how many there were, which tells rows of one time apart.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
-from statestore.changes import ChangeSet, TableChanges
+from statestore.changes import TableChanges
 from statestore.sorting import order
 from statestore.store import StateView
 from statestore.tables import Column, TableSpec
 
-AHEAD, ARRIVED = "ahead", "arrived"
-HELD_AT, NUMBER = "_held_at", "_arrived"
+AHEAD, NUMBERED = "ahead", "numbered"
+HELD_AT, NUMBER = "_held_at", "_number"
 """Of a row that is held: its time, and how many rows of its state partition were held before it."""
 
 
@@ -46,28 +47,34 @@ class Holding:
         return TableSpec(AHEAD, key, plain, HELD_AT, spread=names)
 
     @cached_property
-    def arrived(self) -> TableSpec:
-        """How many rows were held so far."""
-        names = tuple(column.name for column in self.keys)
-        count = Column("count", "int64", combiner="max")
-        return TableSpec(ARRIVED, (Column("what", "string"),), (count,), spread=names, shared=bool(names))
+    def numbered(self) -> TableSpec:
+        """How many rows came so far."""
+        return numbered(tuple(column.name for column in self.keys))
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         """All state tables."""
-        return (self.ahead, self.arrived)
+        return (self.ahead, self.numbered)
 
     def through(
         self, view: StateView, arriving: pa.Table, at: Moments, step: Callable[[pa.Table], Transition]
     ) -> Transition:
         """Take the ``step`` with the rows that the watermark has passed by now; hold the others."""
-        rows, changes = self._due(view, arriving, at)
+        first = pc.fill_null(view.lookup(NUMBERED, pa.table({"what": [AHEAD]})).rows["count"], 0)[0].as_py()
+        rows, changes = self._due(view, arriving, first, at)
         moved = step(rows)
+        counts = moved.changes.get(NUMBERED, TableChanges()).merge
+        if arriving.num_rows:
+            own = pa.table([[AHEAD], [first + arriving.num_rows]], schema=self.numbered.schema)
+            counts = own if counts is None else pa.concat_tables([counts, own])
+        if counts is not None:
+            changes[NUMBERED] = TableChanges(merge=counts)
         return replace(moved, changes={**moved.changes, **changes})
 
-    def _due(self, view: StateView, arriving: pa.Table, at: Moments) -> tuple[pa.Table, ChangeSet]:
+    def _due(
+        self, view: StateView, arriving: pa.Table, first: int, at: Moments
+    ) -> tuple[pa.Table, dict[str, TableChanges]]:
         """Rows before the watermark, in order; and what that changes."""
-        first = sum(int(part["count"][0].as_py()) for part in view.scan(ARRIVED) if part.num_rows)
         numbers = np.arange(first, first + arriving.num_rows)
         new = arriving.append_column(HELD_AT, arriving[self.time].cast(pa.int64()))
         new = self.ahead.conform(new.append_column(NUMBER, pa.array(numbers)))
@@ -79,7 +86,10 @@ class Holding:
         due = due.take(pa.array(order(due.select([HELD_AT, *self.then, NUMBER]))))
         expire = None if at.after == BEGINNING_US else min(at.after, END_US) - 1
         changes = {AHEAD: TableChanges(put=held if held.num_rows else None, expire=expire)}
-        if arriving.num_rows:
-            total = pa.table([[AHEAD], [first + arriving.num_rows]], schema=self.arrived.schema)
-            changes[ARRIVED] = TableChanges(merge=total)
         return self.rows.conform(due), changes
+
+
+def numbered(spread: tuple[str, ...]) -> TableSpec:
+    """How many there were of what is counted, in a state partition of rows that are spread by these columns."""
+    key, count = (Column("what", "string"),), (Column("count", "int64", combiner="max"),)
+    return TableSpec(NUMBERED, key, count, spread=spread, shared=bool(spread))

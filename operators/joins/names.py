@@ -1,5 +1,6 @@
 """Names of a join's tables and columns."""
 
+from operators.holding import NUMBERED as NUMBERED
 from operators.sides import LEFT, RIGHT
 from statestore.messages.tables import BOUNDS, OFFSET, ORIGIN
 
@@ -9,7 +10,7 @@ DUE, SENT, ROW = "_due", "_sent", "_row"
 """When a row is over, in the measure of its side; from which processing time on it may be shown; its place."""
 PHASE, FIRST, SECOND, NUMBER = "_phase", "_first", "_second", "_number"
 """In which order pairs that were held are shown."""
-HELD, NUMBERED = "held", "numbered"
+HELD = "held"
 
 
 def kept_as(name: str) -> str:

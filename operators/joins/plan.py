@@ -8,7 +8,7 @@
 | ``alone_left``, … where they may be taken back | due, the row | due |
 | ``held``, with update periods | due, order | due |
 | ``numbered`` | what is counted | – |
-| ``ahead``, ``arrived``, where rows are taken in order: `operators.holding` | | |
+| ``ahead``, where rows are held: `operators.holding` | time, number, key | time |
 
 The **position** of a row is its time, or its offset where windows are of offsets. **Due** is the last watermark, or
 position of the side, at which a partner may come, but for late ones. Where offsets are not named a running number
@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.assignment import refused
+from operators.holding import numbered
 from operators.joins.description import Joined
 from operators.joins.names import (
     DUE,
     FIRST,
     HELD,
     NUMBER,
-    NUMBERED,
     PHASE,
     SECOND,
     SENT,
@@ -164,8 +164,7 @@ class JoinPlan(Plan):
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows there were."""
-        key, count = (Column("what", "string"),), (Column("count", "int64", combiner="max"),)
-        return TableSpec(NUMBERED, key, count, spread=self.spread, shared=bool(self.spread))
+        return numbered(self.spread)
 
     @property
     def identified(self) -> tuple[str, ...]:
@@ -177,6 +176,7 @@ class JoinPlan(Plan):
         """All state tables."""
         seen = [self.stores[side].seen for side in self.identified]
         held = [self.held] if self.joined.held else []
+        ahead = [self.holding.ahead] if self.holding else []
         return (
             *self.sides.values(),
             *seen,
@@ -184,7 +184,7 @@ class JoinPlan(Plan):
             *self.alone.values(),
             *held,
             self.numbered,
-            *self.held_tables,
+            *ahead,
         )
 
     @cached_property
