@@ -15,6 +15,7 @@ import msgspec
 from operators.chains.graph import Graph
 from operators.chains.running import GraphRound
 from operators.evolution.taking_over import begun, check_followed, stepped, take_over
+from operators.maxima import STEP_BYTES
 from operators.partition import PartitionResult, Round
 from operators.plan import Plan
 from operators.progress.advance_time import Advance
@@ -323,7 +324,10 @@ def progress_of(operator: OperatorState) -> Progress | None:
     try:
         buffers = msgspec.convert(operator.buffers, BufferState) if operator.buffers is not None else None
         advances = msgspec.convert(operator.advances, dict[str, Advance])
-        return Progress(msgspec.convert(operator.progress, Tracker), advances, buffers)
+        tracker = msgspec.convert(operator.progress, Tracker)
+        if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
+            raise msgspec.ValidationError("steps are pairs of a time and a position")
+        return Progress(tracker, advances, buffers)
     except msgspec.ValidationError as error:
         raise CorruptionError(
             f"the manifest is damaged ({error}): nothing was changed; put back a good copy",

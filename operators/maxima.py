@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from operators.windows import Sliding
 
 Times = npt.NDArray[np.int64]
+STEP_BYTES = 16
+"""What a step takes where steps are packed."""
 
 
 def _nothing() -> Times:

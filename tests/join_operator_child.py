@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from operators import Joined, SessionJoined
 from statestore.store import StoreName
-from tests.join_operator_messages import near, operator, plain, sessions, sided, two_streams
+from tests.join_operator_messages import held, near, operator, plain, sessions, sided, two_streams
 from tests.operator_messages import store_config
 
-JOBS: dict[str, Joined | SessionJoined] = {"join": near(), "sessions": sessions()}
+JOBS: dict[str, Joined | SessionJoined] = {"join": near(), "sessions": sessions(), "held": held()}
 BATCHES = two_streams(9)
 
 

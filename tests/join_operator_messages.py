@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import Joined, JoinOperator, SessionJoined, join, session_join
+from operators import Joined, JoinOperator, SessionJoined, join, session_join, sliding, tumbling
 from operators.harness import Harness
 from statestore.store import StoreConfig
 from tests.operator_messages import SECOND, TIME
@@ -42,6 +42,13 @@ def near(how: Any = "full", **more: Any) -> Joined:
     """By distance, taking back what was shown alone."""
     given = {"within": ("-3 seconds", "5 seconds"), "late": "6 seconds", "watermark_delay": "2 seconds"} | more
     return join(event_time="t", on="k", how=how, offset="at", origin="part", **given)
+
+
+def held(**more: Any) -> Joined:
+    """By windows of each side: rows wait until the watermark passes them, and none of `two_streams` is behind it."""
+    windows = (sliding("6 seconds", "2 seconds"), tumbling("8 seconds"))
+    given = {"on": "k", "window": windows, "how": "full", "watermark_delay": "24 seconds"} | more
+    return join(event_time="t", offset="at", origin="part", **given)
 
 
 def sessions(how: Any = "full", **more: Any) -> SessionJoined:

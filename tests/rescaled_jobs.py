@@ -170,6 +170,16 @@ KINDS: dict[str, Kind] = {
             large_windows=False,
         )
     ),
+    "count windows in order": Kind(
+        lambda: (
+            windowed(event_time="t", key="k", watermark_delay="5 s", name="job", offset="o", in_order=True)
+            .window(count_window(3))
+            .aggregate(s=sum_("v"), c=count())
+        )
+    ),
+    "deduplicated in order": Kind(
+        lambda: deduplicated(event_time="t", on="k", within="4 s", watermark_delay="5 s", in_order=True)
+    ),
     "join with updates": Kind(lambda: join(event_time="t", on="k", within=("-5 s", "10 s"), update=every("7 s"))),
     "session join": Kind(
         lambda: session_join(event_time="t", on="k", gap="4 seconds", how="full", late="10 s", watermark_delay="5 s")

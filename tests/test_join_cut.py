@@ -7,15 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from operators import Memory, count_window, join, sliding, tumbling
 from operators.harness import Harness
+from operators.job import progress_of
 from operators.joins import Joined
 from recovery.checkpoint import Checkpoint
 from recovery.rescale import rescale
 from recovery.rewind import rewind
+from statestore.errors import CorruptionError
 from tests.cuts import cuts, net
 from tests.join_twin import SIDES, Asked, Row, Twin, Window
 from tests.test_join_twin import SCHEMA, STORES, described, shown, table
@@ -166,3 +169,15 @@ def test_rows_that_are_held_survive_restart_rewind_and_other_partitions(tmp_path
         return sorted(map(str, panes))
 
     assert run(tmp_path / "one", moved=False) == run(tmp_path / "other", moved=True)
+
+
+def test_damaged_positions_in_a_manifest_are_refused(tmp_path: Path) -> None:
+    harness = Harness(HELD, HELD.schema(SCHEMA, SCHEMA), folder=tmp_path)
+    harness.feed(batch(HELD, HELD.schema(SCHEMA, SCHEMA), rows(random.Random(1), 30)))
+    (stored,) = Checkpoint.open(tmp_path).head().manifest.operators.values()  # type: ignore[union-attr]
+    assert stored.progress is not None
+    assert set(stored.progress["ahead"]) == set(SIDES)
+    for wrong in ("AAAA", 5, [1]):
+        damaged = stored.progress | {"ahead": {"left": wrong}}
+        with pytest.raises(CorruptionError, match="manifest-damaged"):
+            progress_of(msgspec.structs.replace(stored, progress=damaged))

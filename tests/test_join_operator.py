@@ -24,6 +24,7 @@ from tests.join_operator_messages import (
     RIGHT,
     Row,
     expected,
+    held,
     near,
     operator,
     plain,
@@ -140,6 +141,7 @@ JOBS: dict[str, Any] = {
     "held": near("inner", update="4 seconds"),
     "sessions": sessions(),
     "sessions apart": sessions("left", session=()),
+    "own in order": held(),
     "own": join(event_time="t", on="k", window=(sliding("6 seconds", "2 seconds"), None), offset="at", origin="part"),
 }
 
