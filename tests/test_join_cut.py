@@ -143,6 +143,19 @@ def test_the_net_of_other_joins_does_not_depend_on_the_cut(description: Joined) 
     assert all(one == found[0] for one in found)
 
 
+def test_a_row_behind_the_watermark_of_its_batch_is_late() -> None:
+    """Pinned: among the rows it comes with it is not."""
+    given = [Row("left", "a", 1, 1), Row("left", "a", 90, 2), Row("right", "a", 90, 3), Row("right", "a", 3, 4)]
+    description = join(event_time="t", on="key", within=("0 s", "5 s"))
+    schema, found = description.schema(SCHEMA, SCHEMA), []
+    for cut in ([given], [given[:3], given[3:]]):
+        harness = Harness(description, schema)
+        found.append(
+            (sum(harness.feed(batch(description, schema, some)).num_rows for some in cut), harness.ledger().num_rows)
+        )
+    assert found == [(2, 0), (1, 1)]
+
+
 HELD = join(
     event_time="t", on="key", window=(count_window(6, 2, by="offset"), tumbling("9 s")), offset="off", how="full",
     watermark_delay="6 s",

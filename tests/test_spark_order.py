@@ -1,0 +1,56 @@
+"""Events that are held until the watermark passes them, on Spark: the same panes however files come in batches."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from operators import Parquet, count_window, deduplicated, list_, windowed
+from operators.runnable import Runnable
+from tests.spark_inputs import SCHEMA, Event, batch, write
+from tests.test_spark_job import output
+
+pytestmark = pytest.mark.spark
+
+JOBS: dict[str, Runnable] = {
+    "count windows": windowed(event_time="t", key="k", offset="id", watermark_delay="5 seconds", in_order=True)
+    .window(count_window(4))
+    .aggregate(ids=list_("id")),
+    "deduplicated": deduplicated(
+        event_time="t", on="k", within="3 seconds", watermark_delay="5 seconds", in_order=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_events_in_order_are_the_same_by_any_cut(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    chance, tables = random.Random(6), []
+    for number in range(4):
+        events: list[Event] = [
+            (number * 10 + chance.randint(0, 9) - chance.randint(0, 4), chance.choice("abc"), place)
+            for place in range(20)
+        ]
+        tables.append(batch(events, number * 100))
+        write(tmp_path / "input", number, tables[-1])
+
+    def rows(root: Path) -> list[str]:
+        assert not output(root, "late")
+        return sorted(str(row) for shown in output(root, "panes").values() for row in shown)
+
+    def run(files: int) -> list[str]:
+        stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(tmp_path / "input"))
+        root = tmp_path / f"by-{files}"
+        query = JOBS[name].on_spark(stream, checkpoint=root, store=Parquet(max_levels=2), partitions=2).start()
+        query.process_all_available()
+        query.stop(drain=True)
+        return rows(root)
+
+    JOBS[name].standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    expected = rows(tmp_path / "alone")
+    assert len(expected) > 15
+    assert run(1) == expected
+    if name == "count windows":
+        assert run(4) == expected
