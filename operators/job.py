@@ -21,6 +21,7 @@ from operators.plan import Plan
 from operators.progress.advance_time import Advance
 from operators.progress.buffered import BufferState
 from operators.progress.tracker import Tracker
+from operators.reporting import Steps, report
 from operators.transition import total
 from operators.watermarks import Progress, mark_of, restarted
 from recovery.budget import budgeted, restore_of, sentence
@@ -70,7 +71,7 @@ class Job:
         self.graph = graph
         self.checkpoint = checkpoint
         self._store = budgeted(store, head.manifest)
-        self._begun = False
+        self._begun, self._steps = False, Steps()
         self.parallel: int | None = None
         """How many state partitions are at work at once, where the runner knows."""
         self._head = head
@@ -261,6 +262,8 @@ class Job:
         if not self._begun:
             self._begun = True
             log.info(sentence(restored))
+        rejected = {name: [one.rejected for one in own] for name, own in answers.items()}
+        report(self, manifest, self._steps, rejected)
         self._hook("after-manifest", manifest.id)
         return manifest
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from operators.chains.pieces import Arrivals
 from operators.plan import Intake, Plan
+from operators.reporting import Rejections, rejections_of
 from operators.transition import Moments
 from operators.watermarks import Progress, mark_of
 from statestore.checksums import checksum
@@ -94,6 +95,7 @@ class PartitionResult(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()
     restored: Restored = Restored()
     host: str = ""
+    rejected: Rejections = Rejections()
 
     def written(self, base: PartitionState) -> tuple[FileRef, ...]:
         """The files that are new: those that ``base`` does not name."""
@@ -151,6 +153,7 @@ def _attempt(
         counters=arrivals.counters | moved.counters,
         origins=arrivals.origins,
         restored=watch.restored,
+        rejected=rejections_of(round_.plan, ledger),
     )
     return result, moved.panes
 

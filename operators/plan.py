@@ -110,6 +110,12 @@ class Plan(ABC):
         return tuple(self.key_names)
 
     @property
+    def named_by(self) -> list[str]:
+        """The columns by which people find an event again."""
+        by = [self.watermarks.by] if self.watermarks.by else []
+        return [self.event_time, *self.key_names, *by, *self.order]
+
+    @property
     def never_null(self) -> list[str]:
         """The columns that reject a row by a null, beside its time and place."""
         return self.key_names

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.plan import ONLY, PANE_KIND, PANE_TIME, Intake, Plan
+from operators.progress.peaks import peak_of
 from operators.transition import LIMIT_US, total
 from operators.watermarks import Claims, Heard
 from operators.windows import Given, Sliding
@@ -80,7 +82,10 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
             rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
             counters["purged_windows" if intake.feeding else "refused_windows"] = partly.num_rows
     partials = _split(plan, plan.arrive(accepted, times, intake), partitions)
-    newest = None if intake.feeding else int(times.max())
+    newest = None
+    if not intake.feeding:
+        peak = peak_of(times, accepted, plan.named_by)
+        newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     return Prepared(partials, accepted, rejected, newest, counters, origins, claims)
 
 

@@ -30,6 +30,7 @@ from operators.progress.generators import (
 )
 from operators.progress.metrics import metrics, prometheus_text
 from operators.progress.origins import Gap, declared
+from operators.progress.peaks import Peak, highest
 from operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
 from operators.transition import BEGINNING_US, END_US
 from statestore.errors import UsageError
@@ -70,7 +71,7 @@ class Progress(msgspec.Struct, frozen=True):
 class Claims(msgspec.Struct, frozen=True):
     """What one piece of input says of the watermark; ``rejected`` is about rows that say nothing of it, which make
     known sources no idle ones, and strange ones no sources. ``buffers`` are packed; ``ends`` are of origins,
-    ``newest`` packed steps of the positions of sides.
+    ``newest`` packed steps of the positions of sides. ``peak`` is the event furthest ahead.
     """
 
     reports: Reports = {}
@@ -79,6 +80,7 @@ class Claims(msgspec.Struct, frozen=True):
     buffers: bytes = b""
     ends: dict[str, int] = {}
     newest: dict[str, bytes] = {}
+    peak: Peak | None = None
 
     def beside(self, rejected: Reports) -> Claims:
         """With reports of rows that were rejected."""
@@ -248,7 +250,19 @@ class Watermarks:
         rejected = merged(one.rejected for one in claims)
         reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
         grown = observe(self.sources, tracker, reports, now_us)
-        return Progress(grown, advances, buffers)
+        moved = grown.watermark_us > tracker.watermark_us
+        peak = self._peak(claims, grown.watermark_us) if moved else grown.peak
+        return Progress(msgspec.structs.replace(grown, peak=peak), advances, buffers)
+
+    def _peak(self, claims: Iterable[Claims], watermark_us: int) -> Peak | None:
+        """The event furthest ahead; it is named where the watermark follows from it."""
+        peak = highest(one.peak for one in claims if one.peak is not None)
+        if peak is None:
+            return None
+        delay_us = self.generator.delay_us if isinstance(self.generator, MaxEventTime) else None
+        if delay_us is not None and peak.time_us - delay_us == watermark_us:
+            return peak
+        return msgspec.structs.replace(peak, event="")
 
     def finished(self, progress: Progress) -> Progress:
         """At the end of time: every window is due."""
@@ -310,7 +324,9 @@ def default_watermarks(column: str, delay_us: int) -> Watermarks:
 def at_least(progress: Progress, watermark_us: int) -> Progress:
     """``progress`` moved on by hand; a step back is ignored."""
     tracker = progress.tracker
-    moved = msgspec.structs.replace(tracker, watermark_us=max(tracker.watermark_us, watermark_us))
+    if watermark_us <= tracker.watermark_us:
+        return progress
+    moved = msgspec.structs.replace(tracker, watermark_us=watermark_us, peak=None)
     return msgspec.structs.replace(progress, tracker=moved)
 
 

@@ -132,6 +132,8 @@ def test_two_sources_one_falls_idle_and_comes_back(
     give(query, prices=[(6, "a", 1)])
     assert marks(query)[1]["prices"] == 5  # too late: it is there, but behind
     assert query.manifest.totals["very_late"] == 1
+    (said,) = [message for message in caplog.messages if " rejected by " in message]
+    assert said.startswith(f"checkpoint {query.checkpoint_id}: 1 rows rejected by ")
     give(query, prices=[(34, "a", 1)], orders=[(59, "a", 1)])
     assert marks(query) == (34, {"orders": 59, "prices": 34})
     assert query.metrics().idle_sources == 0

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from operators.progress.instants import usable
+from operators.progress.peaks import Peak
 from operators.transition import BEGINNING_US, END_US
 from statestore.durations import Span, span_us, text_of
 from statestore.errors import UsageError
@@ -99,7 +100,8 @@ class Tracker(msgspec.Struct, frozen=True):
     Plain data: it goes into a manifest as it is. ``processing_us`` is the latest processing time seen, None before
     the first round and after a restart. ``backward`` counts ignored steps back, also of sources that have ended.
     ``newest`` positions of sides are kept for operators that go by them, see `Watermarks.positions`; ``ahead`` holds
-    the packed steps of rows that wait until W passes them.
+    the packed steps of rows that wait until W passes them. ``peak`` is the event that took W where it is, where one
+    did.
     """
 
     sources: dict[str, Source]
@@ -114,6 +116,7 @@ class Tracker(msgspec.Struct, frozen=True):
     newest: dict[str, int] = {}
     ahead: dict[str, bytes] = {}
     ended_us: int = BEGINNING_US
+    peak: Peak | None = None
 
     @property
     def idle(self) -> bool:
@@ -171,6 +174,7 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], 
         newest=tracker.newest,
         ahead=tracker.ahead,
         ended_us=ended_us,
+        peak=tracker.peak if after == before else None,
     )
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
 

@@ -21,7 +21,6 @@ from operators.feeding import to_feed, warn_of_purged
 from operators.job import Job, Position
 from operators.progress.metrics import Metrics, metrics
 from operators.progress.origins import Gap
-from operators.spark.reporting import log_checkpoint
 from operators.spark.rounds import run_batch, run_feed, run_tick
 from operators.spark.ticker import Ticker
 from operators.watermarks import Progress, not_asked_until
@@ -178,7 +177,6 @@ class DurableQuery:
                     results, "feed", Position(), delivered=self._delivery.delivered, fed=rows is None
                 )
                 warn_of_purged(job, manifest)
-                log_checkpoint(self._job, manifest)
                 self._delivery.up_to(manifest)
         return sum(table.num_rows for table in back.values())
 
@@ -218,7 +216,6 @@ class DurableQuery:
             delivered=self._delivery.delivered,
         )
         self._read.add(position)
-        log_checkpoint(self._job, manifest)
         self._delivery.up_to(manifest)
         # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
         now = now_us()
@@ -248,7 +245,6 @@ class DurableQuery:
         manifest = self._job.commit(
             results, "tick", Position(processing_us=round_.now_us), delivered=self._delivery.delivered
         )
-        log_checkpoint(self._job, manifest)
         self._delivery.up_to(manifest)
 
     def metrics(self, operator: str | None = None) -> Metrics:
@@ -286,7 +282,6 @@ class DurableQuery:
         round_ = job.round()
         results = run_tick(self._session, round_, round_.finished())
         manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
-        log_checkpoint(self._job, manifest)
         self._delivery.up_to(manifest)
 
     def _send(self, output: Output) -> None:

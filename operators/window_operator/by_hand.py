@@ -20,6 +20,7 @@ from operators.delivery import read_rows
 from operators.job import Hook, Job, Position
 from operators.partition import PartitionResult, write_output
 from operators.plan import Plan
+from operators.reporting import rejections_of
 from operators.transition import Moments, total
 from operators.watermarks import Progress, at_least, mark_of
 from operators.window_operator.overlay import Overlay
@@ -287,6 +288,7 @@ class ByHand(ABC, Generic[P]):
             counters=since.counters,
             origins=since.origins,
             restored=self._watch.restored,
+            rejected=rejections_of(plan, pa.concat_tables(since.rejected) if since.rejected else None),
         )
 
     def _outstanding(self) -> list[int]:

@@ -85,6 +85,11 @@ class OperatorPlan(GeneralPlan):
     retention: Retention | None
 
     @property
+    def named_by(self) -> list[str]:
+        """With the columns of its place in the input."""
+        return [*super().named_by, self.origin, self.offset]
+
+    @property
     def tables(self) -> tuple[TableSpec, ...]:
         """All state tables."""
         kept = self.messages.specs if self.messages else (self.identities.seen, self.identities.marks)

@@ -1,0 +1,154 @@
+"""What a job logs of each checkpoint once it is published, whichever runner publishes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.plan import Plan
+from operators.prepare import VERY_LATE
+from operators.progress.generators import MaxEventTime
+from operators.progress.metrics import metrics
+from operators.progress.peaks import Peak, in_words, leapt
+from operators.transition import BEGINNING_US, total
+from operators.watermarks import Progress
+from recovery.manifest import Manifest
+from recovery.summary import time_text
+from statestore.durations import text_of
+
+if TYPE_CHECKING:
+    from operators.job import Job
+
+log = logging.getLogger("tidemark")
+
+
+class Rejections(msgspec.Struct, frozen=True):
+    """Ledger rows by reason, and one of them in words."""
+
+    reasons: dict[str, int] = {}
+    example: str = ""
+
+
+def rejections_of(plan: Plan, ledger: pa.Table | None) -> Rejections:
+    """What a log says of ledger rows."""
+    if ledger is None or not ledger.num_rows:
+        return Rejections()
+    reasons = {one["values"]: one["counts"] for one in pc.value_counts(ledger["reason"]).to_pylist()}
+    return Rejections(reasons, in_words(ledger, plan.named_by))
+
+
+class Steps:
+    """How far the watermarks of a job's operators have gone at once since it started."""
+
+    def __init__(self) -> None:
+        self._longest: dict[str, int] = {}
+
+    def leap(self, plan: Plan, before_us: int | None, progress: Progress) -> bool:
+        """Whether the step to ``progress`` is a leap. It is counted, unless it is one."""
+        before, after = BEGINNING_US if before_us is None else before_us, progress.watermark_us
+        if before == BEGINNING_US or after == before:
+            return False
+        longest = self._longest.get(plan.name, 0)
+        found = leapt(before, after, progress.tracker.peak, plan.future_us + plan.allowed_us, longest)
+        if not found:
+            self._longest[plan.name] = max(longest, after - before)
+        return found
+
+
+def report(job: Job, manifest: Manifest, steps: Steps, rejected: Mapping[str, Sequence[Rejections]]) -> None:
+    """A line of what there is; a warning where a watermark has leapt, and one of what each operator rejected."""
+    _log_checkpoint(job, manifest)
+    for name, plan in job.graph.plans.items():
+        progress = job.progress[name]
+        before = manifest.operators[name].watermark_before_us
+        if steps.leap(plan, before, progress) and progress.tracker.peak is not None:
+            _warn_of_leap(job, manifest, plan, before, progress.tracker.peak)
+        if any(one.reasons for one in rejected[name]):
+            _warn_of_rejections(job, manifest, plan, rejected[name])
+
+
+def _log_checkpoint(job: Job, manifest: Manifest) -> None:
+    """How far time has come, by the first operator; who is idle or waited for."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    first = next(iter(job.progress.values()))
+    found = metrics(first.tracker)
+    log.info(
+        "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
+        manifest.id,
+        manifest.kind,
+        mark_text(job.plan, manifest.watermark_us),
+        "none" if found.lag_us is None else text_of(found.lag_us),
+        ", ".join(name for name, one in found.sources.items() if one.idle) or "none",
+    )
+    for gap in first.gaps:
+        log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
+    if future := manifest.counters.get("future"):
+        log.info("checkpoint %d: %d events ahead of the watermark by more than the tolerance", manifest.id, future)
+
+
+def _warn_of_leap(job: Job, manifest: Manifest, plan: Plan, before: int | None, peak: Peak) -> None:
+    after = manifest.operators[plan.name].watermark_us
+    log.warning(
+        "checkpoint %d: the watermark of %s leapt from %s to %s, far ahead of the other events, %s: from now on "
+        "events like them are late; %s; tidemark rewind %s %d goes back to before it",
+        manifest.id,
+        plan.name,
+        mark_text(plan, before),
+        mark_text(plan, after),
+        f"by one with {peak.event}" if peak.event else "by what its sources say",
+        _prevention(plan),
+        job.checkpoint.objects.root,
+        manifest.id - 1,
+    )
+
+
+def _prevention(plan: Plan) -> str:
+    """Which settings keep one event from moving the watermark that far."""
+    generator = plan.watermarks.generator
+    if not isinstance(generator, MaxEventTime):
+        return "it comes from what the sources say of themselves (docs/PROGRESS.md)"
+    held = "" if generator.hold_future_us is None else f", now {text_of(generator.hold_future_us)}"
+    return (
+        f"where its time is wrong, .watermark(max_event_time({generator.column!r}, hold_future=…{held})) leaves out "
+        f"events ahead of the clock; where it is right, a longer watermark delay (now {text_of(generator.delay_us)}) "
+        f"or .late(allowed=…) (now {text_of(plan.allowed_us)}) waits for the others"
+    )
+
+
+def _warn_of_rejections(job: Job, manifest: Manifest, plan: Plan, rejected: Sequence[Rejections]) -> None:
+    reasons = total([one.reasons for one in rejected])
+    example = next(one.example for one in rejected if one.reasons)
+    root = job.checkpoint.objects.root
+    back = f"; feed_back() takes those back ({VERY_LATE}) whose windows are kept" if VERY_LATE in reasons else ""
+    log.warning(
+        "checkpoint %d: %d rows rejected by %s (%s), as one with %s%s; they are in the late ledger, late/%s: "
+        "tidemark late %s%s",
+        manifest.id,
+        sum(reasons.values()),
+        plan.name,
+        ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())),
+        example,
+        _behind_what(job, plan),
+        plan.name,
+        root,
+        back,
+    )
+
+
+def _behind_what(job: Job, plan: Plan) -> str:
+    """Where the watermark is, and which event took it there."""
+    progress = job.progress[plan.name]
+    peak = progress.tracker.peak
+    moved = f", taken there by an event with {peak.event}" if peak is not None and peak.event else ""
+    return f"; the watermark is {mark_text(plan, progress.watermark_us)}{moved}"
+
+
+def mark_text(plan: Plan, watermark: int | None) -> str:
+    """A watermark for people: a time, or an offset."""
+    return str(watermark) if plan.by_offset and watermark is not None else time_text(watermark) or "none"

@@ -1,0 +1,169 @@
+"""Rejections and leaps of the watermark are warnings, once a batch, whichever runner takes it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from operators import Memory, Windowed, count, max_event_time, tumbling, windowed
+from operators.harness import Harness
+from operators.progress.peaks import Peak, highest, leapt, peak_of
+from operators.transition import BEGINNING_US
+from operators.window_operator import WindowOperator
+from statestore.tables import TIME
+
+SECOND, DAY = 1_000_000, 86_400_000_000
+SCHEMA = pa.schema([("at", TIME), ("user", pa.string()), ("source", pa.int64()), ("offset", pa.int64())])
+
+
+def job(**late: str) -> Windowed:
+    described = windowed(event_time="at", key="user", origin="source", offset="offset", name="clicks")
+    return described.window(tumbling("10 seconds")).aggregate(n=count()).late(allowed="0 seconds", **late)
+
+
+def batch(*seconds: float, user: str = "ann", first: int = 0) -> pa.Table:
+    rows = [
+        {"at": round(second * SECOND), "user": user, "source": 0, "offset": first + place}
+        for place, second in enumerate(seconds)
+    ]
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def normal(start: int, first: int = 0) -> pa.Table:
+    return batch(*range(start, start + 20), first=first)
+
+
+def leap() -> pa.Table:
+    return pa.concat_tables([normal(20, 20), batch(1030, user="\x1b[31mbob", first=40)])
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [r.getMessage() for r in caplog.records if r.name == "tidemark" and r.levelno == logging.WARNING]
+    caplog.clear()
+    return found
+
+
+def check_leap(found: list[str], root: Path, checkpoint: int) -> None:
+    (said,) = found
+    assert said.startswith(f"checkpoint {checkpoint}: the watermark of clicks leapt from 1970-01-01 00:00:19 to ")
+    assert "at=1970-01-01 00:17:10" in said
+    assert "user='\\x1b[31mbob', source=0, offset=40" in said
+    for setting in ("max_event_time('at', hold_future=…)", "watermark delay (now 0 seconds)", ".late(allowed=…)"):
+        assert setting in said
+    assert f"tidemark rewind {root} {checkpoint - 1} " in said
+
+
+def check_rejections(found: list[str], root: Path, checkpoint: int) -> None:
+    (said,) = found
+    assert said.startswith(f"checkpoint {checkpoint}: 20 rows rejected by clicks (very_late 20), as one with at=")
+    assert "user='ann'" in said
+    assert "the watermark is 1970-01-01 00:17:10, taken there by an event with at=1970-01-01 00:17:10" in said
+    assert f"tidemark late {root}" in said
+    assert "feed_back()" in said
+
+
+def test_standalone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root, batches = tmp_path / "root", [normal(0)]
+    job().standalone(checkpoint=str(root), store=Memory()).run(batches)
+    assert warnings(caplog) == []
+    job().standalone(checkpoint=str(root), store=Memory()).run([*batches, leap()])
+    check_leap(warnings(caplog), root, 4)
+    # Another run still knows which event it was.
+    job().standalone(checkpoint=str(root), store=Memory()).run([*batches, leap(), normal(40, 41)])
+    check_rejections(warnings(caplog), root, 6)
+
+
+def test_harness(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "root"
+    tested = Harness(job(), SCHEMA, folder=root)
+    tested.feed(normal(0))
+    tested.feed(leap())
+    check_leap(warnings(caplog), root, 3)
+    tested.feed(normal(40, 41))
+    check_rejections(warnings(caplog), root, 4)
+    tested.finish()
+    assert warnings(caplog) == []
+
+
+def test_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "root"
+    described = windowed(event_time="at", key="user", name="clicks").window(tumbling("10 seconds"))
+    described = described.aggregate(n=count()).late(allowed="0 seconds")
+    with WindowOperator(described, SCHEMA, checkpoint=root, origin="source", offset="offset") as operator:
+        operator.add_messages(normal(0))
+        operator.flush()
+        assert warnings(caplog) == []
+        operator.add_messages(leap())
+        operator.flush()
+        assert "far ahead of the other events, by one with at=1970-01-01 00:17:10, user='" in warnings(caplog)[0]
+        operator.add_messages(normal(40, 41))
+        operator.flush()
+        (said,) = warnings(caplog)
+        assert "20 rows rejected by clicks (out_of_retention 20)" in said
+        assert "taken there by an event with at=1970-01-01 00:17:10" in said
+
+
+def test_an_event_that_comes_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing to compare it with but the steps before it."""
+    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    for place, second in enumerate((0, 5, 9, 1009)):
+        tested.feed(batch(second, first=place))
+    assert "leapt from 1970-01-01 00:00:09 to 1970-01-01 00:16:49" in warnings(caplog)[0]
+    tested.feed(batch(15, first=9))
+    assert "1 rows rejected by clicks (very_late 1)" in warnings(caplog)[0]
+
+
+def test_what_is_no_leap_is_not_said_to_be_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first batch, a history of a day a batch, a night without events, one event an hour, an input that ends."""
+    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    hours = [np.sort(np.random.default_rng(day).uniform(day, day + 1, 200)) * DAY / SECOND for day in range(3)]
+    for seconds in hours:
+        tested.feed(batch(*seconds))
+    tested.feed(batch(*(4 * DAY / SECOND + np.arange(20))))
+    for hour in range(3):
+        tested.feed(batch(5 * DAY / SECOND + 3600 * hour))
+    tested.finish()
+    assert warnings(caplog) == []
+
+
+def test_events_that_are_held_back_move_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    described = job().watermark(max_event_time("at", hold_future="1 minute"))
+    tested = Harness(described, SCHEMA, folder=tmp_path / "root")
+    tested.advance_processing_time(40 * SECOND)
+    tested.feed(normal(0))
+    tested.feed(leap())
+    tested.feed(normal(40, 41))
+    assert warnings(caplog) == []
+
+
+def test_the_reasons_of_one_batch_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tested = Harness(job(), SCHEMA, folder=tmp_path / "root", partitions=3)
+    tested.feed(normal(30))
+    odd = [
+        {"at": None, "user": "ann", "source": 0, "offset": 30},
+        {"at": 2**62, "user": None, "source": 0, "offset": 31},
+    ]
+    tested.feed(pa.concat_tables([batch(1, first=32), pa.Table.from_pylist(odd, SCHEMA)]))
+    (said,) = warnings(caplog)
+    assert "3 rows rejected by clicks (null_event_time 1, null_key 1, very_late 1)" in said
+
+
+def test_peaks_of_pieces_come_to_one_whatever_their_order() -> None:
+    alone, many = Peak(900, "alone", 900), Peak(40, "many", 10, 38)
+    assert highest([alone, many]) == highest([many, alone]) == Peak(900, "alone", 10, 38)
+    assert highest([alone, Peak(7, "b", 7)]) == Peak(900, "alone", 7, 7)
+    assert highest([]) is None
+
+
+def test_a_sample_finds_the_bulk_of_a_large_batch() -> None:
+    times = np.append(np.arange(1_000_000), 10**12)
+    found = peak_of(times, pa.table({"at": times}), ["at", "gone"])
+    assert (found.time_us, found.event, found.least_us) == (10**12, f"at={10**12}", 0)
+    assert found.bulk_us is not None
+    assert 940_000 < found.bulk_us < 1_000_000
+    assert leapt(0, 10**12, found, 60 * SECOND, 0)
+    assert not leapt(BEGINNING_US, 10**12, found, 60 * SECOND, 0)
