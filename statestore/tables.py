@@ -143,6 +143,16 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
             _check_column(self, column)
 
     @cached_property
+    def lengthening(self) -> tuple[str, ...]:
+        """Lists that become longer as rows are combined, and what was made of such (role ``result``)."""
+        return tuple(
+            column.name
+            for column in self.values
+            if (column.combiner == "append" or column.name in self.grouped or column.role == "result")
+            and (pa.types.is_list(column.arrow) or pa.types.is_large_list(column.arrow))
+        )
+
+    @cached_property
     def key_names(self) -> list[str]:
         """Names of the key columns, in key order."""
         return [column.name for column in self.key]
