@@ -6,7 +6,7 @@ KEY_BYTES = 64 << 10
 """Bytes of text and binary in the key columns of one row."""
 
 ROW_BYTES = 16 << 20
-"""Bytes of text, binary and nested values in the value columns of one row."""
+"""Bytes of text, binary and nested values in the value columns of one row; of one value in lists that it collects."""
 
 CHANGE_BYTES = 1 << 30
 """Bytes of one part (merge, put or delete) of a change set to one table: Arrow counts text with 31 bits."""

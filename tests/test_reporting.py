@@ -167,3 +167,11 @@ def test_a_sample_finds_the_bulk_of_a_large_batch() -> None:
     assert 940_000 < found.bulk_us < 1_000_000
     assert leapt(0, 10**12, found, 60 * SECOND, 0)
     assert not leapt(BEGINNING_US, 10**12, found, 60 * SECOND, 0)
+
+
+def test_any_key_can_be_named() -> None:
+    far = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
+    events = pa.table({"at": [1], "day": far, "raw": [b"\x1b["], "none": pa.nulls(1), "long": ["x" * 1000]})
+    words = peak_of(np.array([1]), events, events.column_names).event
+    assert words.startswith("at=1, day=a date32[day] that Python cannot have, raw=b'\\x1b[', none=null, long='xxx")
+    assert len(words) < 200

@@ -77,5 +77,8 @@ def _value(value: pa.Scalar) -> str:
     if pa.types.is_timestamp(value.type):
         unit = value.type.unit
         return str(np.datetime64(value.cast(pa.int64()).as_py(), unit)).replace("T", " ").removesuffix(".000000")
-    text = repr(value.as_py())
+    try:
+        text = repr(value.as_py())
+    except (ArithmeticError, ValueError, pa.ArrowException):
+        return f"a {value.type} that Python cannot have"
     return text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}…"
