@@ -110,12 +110,12 @@ def print_rows(
     ``columns`` says which columns all parts have together; they are asked for where a format needs them in advance.
     ``clear`` is called before anything is written to a terminal.
     """
-    parts = _first(parts, limit)
     if form is Format.table:
-        tables = list(parts)
+        tables = list(_first(parts, None if limit is None else limit + 1))  # one more says that there are more
         clear()
         _print_table(tables, limit)
         return
+    parts = _first(parts, limit)
     on_terminal = output is None and sys.stdout.isatty()
     if form in (Format.parquet, Format.arrow) and on_terminal:
         raise UsageError("this format is not for terminals: --output FILE, or a pipe", code="read-output")
@@ -137,8 +137,8 @@ def _in_turn(parts: Iterable[pa.Table], sink: Any, clear: Callable[[], None]) ->
 
 
 def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
-    """Up to so many rows, and one more that says there are more."""
-    left = None if limit is None else limit + 1
+    """Up to so many rows."""
+    left = limit
     for part in parts:
         if left is None:
             yield part

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from operators import chain, count, sum_, tumbling, windowed
 from operators.harness import Harness
+from recovery.printing import Format, print_rows
 from recovery.reading import difference
 from statestore.store import Parquet
 from tests import evidence
@@ -96,6 +98,21 @@ def test_a_table_fits_the_terminal_and_says_when_there_is_more(root: Path) -> No
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "more than 2 rows" in done.stdout
     assert "more than" not in tidemark("panes", root).stdout
+
+
+@pytest.mark.parametrize("form", [Format.json, Format.csv, Format.arrow, Format.parquet])
+def test_a_limit_is_the_number_of_rows_in_every_format(tmp_path: Path, form: Format) -> None:
+    parts = [pa.table({"n": pa.array(range(start, start + 3))}) for start in (0, 3)]
+    read: dict[Format, Callable[[Path], list[int]]] = {
+        Format.json: lambda path: [json.loads(line)["n"] for line in path.read_text().splitlines()],
+        Format.csv: lambda path: pa.csv.read_csv(path)["n"].to_pylist(),
+        Format.arrow: lambda path: pa.ipc.open_stream(path.read_bytes()).read_all()["n"].to_pylist(),
+        Format.parquet: lambda path: pq.read_table(path)["n"].to_pylist(),
+    }
+    for limit in (0, 1, 2, 3, 4, 5, 6, 7, None):
+        path = tmp_path / f"{limit}"
+        print_rows(parts, form, path, limit)
+        assert read[form](path) == list(range(6))[:limit]
 
 
 def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
