@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from operators.chains import chain as chain
     from operators.dedup.description import Deduplicated as Deduplicated
     from operators.dedup.description import deduplicated as deduplicated
+    from operators.delivery import Refused as Refused
     from operators.description import ACCUMULATING as ACCUMULATING
     from operators.description import DISCARDING as DISCARDING
     from operators.description import RETRACTING as RETRACTING
@@ -75,7 +76,6 @@ if TYPE_CHECKING:
     from operators.triggers import or_finally as or_finally
     from operators.triggers import repeatedly as repeatedly
     from operators.window_operator import JoinOperator as JoinOperator
-    from operators.window_operator import Refused as Refused
     from operators.window_operator import WindowOperator as WindowOperator
     from operators.window_operator import run_operator as run_operator
     from operators.windows import count_window as count_window
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from operators.windows import session as session
     from operators.windows import sliding as sliding
     from operators.windows import tumbling as tumbling
+    from recovery.outputs import DeliveryId as DeliveryId
     from recovery.policy import Policy as Policy
     from statestore.messages.tables import Retention as Retention
     from statestore.store import Memory as Memory
@@ -126,6 +127,7 @@ __getattr__, __dir__ = lazily.names(
             "Deduplicated",
             "deduplicated",
         ),
+        "operators.delivery": ("Refused",),
         "operators.description": (
             "ACCUMULATING",
             "DISCARDING",
@@ -172,7 +174,6 @@ __getattr__, __dir__ = lazily.names(
         ),
         "operators.window_operator": (
             "JoinOperator",
-            "Refused",
             "WindowOperator",
             "run_operator",
         ),
@@ -183,6 +184,7 @@ __getattr__, __dir__ = lazily.names(
             "sliding",
             "tumbling",
         ),
+        "recovery.outputs": ("DeliveryId",),
         "recovery.policy": ("Policy",),
         "statestore.messages.tables": ("Retention",),
         "statestore.store": (

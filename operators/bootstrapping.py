@@ -83,8 +83,7 @@ def take_history(round_: GraphRound, batches: Iterable[Any], taken: Callable[[in
 
 def publish(job: Job, results: Sequence[PartitionResult], position: Position, *, deliver: bool) -> Manifest:
     """The checkpoint that holds the history. Without ``deliver`` its panes count as delivered already."""
-    delivered = job.head.delivered if deliver else job.head.id + 1
-    return job.commit(results, "bootstrap", position, delivered=delivered)
+    return job.commit(results, "bootstrap", position, withheld=not deliver)
 
 
 def spark_position(

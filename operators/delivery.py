@@ -1,20 +1,23 @@
-"""Delivering panes: every unacknowledged checkpoint in ascending id, stopping at the first refusal.
+"""Delivering panes: every unacknowledged checkpoint in ascending id; a sink that refuses is offered them again.
 
-At least once, in order. The key of a delivery is (job id, checkpoint id); the rows under one key are
-always the same, so a sink that remembers the last id it took in has every pane exactly once.
+At least once, in order. The rows under one `DeliveryId` are always the same, so a sink that remembers the highest
+checkpoint that it took of each run has every pane exactly once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest
-from recovery.outputs import Output, output_of
+from operators.job import Job
+from recovery.checkpoint import Checkpoint, now_us
+from recovery.outputs import DeliveryId, Output, output_of
+from statestore.errors import TidemarkError
 from statestore.files.segments import FileRef, read_verified
 
 if TYPE_CHECKING:
@@ -22,37 +25,113 @@ if TYPE_CHECKING:
 
     from operators.plan import Plan
 
-ArrowSink = Callable[[pa.Table, int], None]
-"""Called with the panes of one checkpoint and its id."""
-SparkSink = Callable[["DataFrame", int], None]
-"""Called with a DataFrame of the panes of one checkpoint and its id."""
+log = logging.getLogger("tidemark")
+
+P = TypeVar("P")
+Sink = Callable[[P, DeliveryId], bool | None]
+"""Called with the panes of one checkpoint and the identity of this delivery. False, or `Refused`, is a refusal: the
+sink has not taken them, and they are offered again. Any other error ends the job.
+"""
+ArrowSink = Sink[pa.Table]
+"""A sink that takes tables."""
+SparkSink = Callable[["DataFrame", DeliveryId], bool | None]
+"""A sink that takes DataFrames of Spark."""
+
+PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+"""Between two offers to a sink that refuses: at first, and at most; it doubles."""
 
 
-class Delivery:
-    """Hands checkpoints with panes to ``send``, once each per run, oldest first."""
+class Refused(Exception):
+    """A sink raises it when it can take nothing now."""
 
-    def __init__(self, checkpoint: Checkpoint, send: Callable[[Output], None] | None, delivered: int) -> None:
-        self._checkpoint = checkpoint
-        self._send = send
-        self.delivered = delivered
 
-    def up_to(self, head: Manifest) -> None:
-        """Deliver what is outstanding up to ``head``. An error of the sink passes through; the rest stays due.
+class Offers:
+    """Offers panes to a sink until it takes them, with growing pauses; meanwhile nothing else is done.
 
-        Without a sink nothing is acknowledged: one that is added later gets everything from the beginning.
+    ``check`` is called before each offer, ``wait`` with the seconds of each pause; what they raise ends the waiting,
+    with the panes not delivered.
+    """
+
+    def __init__(self, check: Callable[[], None], wait: Callable[[float], None] = time.sleep) -> None:
+        self._check, self._wait = check, wait
+        self.waiting_since_us: int | None = None
+        """Since when the sink has refused; None while it does not."""
+
+    def make(self, sink: Sink[P], panes: P, delivery_id: DeliveryId) -> None:
+        """Returns when the sink has taken them. An error of the sink passes through."""
+        try:
+            for pause_s in _pauses():
+                self._check()
+                if _takes(sink, panes, delivery_id):
+                    break
+                if self.waiting_since_us is None:
+                    self.waiting_since_us = now_us()
+                    log.warning(
+                        "waiting for the sink since now: it refuses the panes of checkpoint %d, "
+                        "and no input is taken until it takes them",
+                        delivery_id.checkpoint,
+                    )
+                self._wait(pause_s)
+            if self.waiting_since_us is not None:
+                seconds = (now_us() - self.waiting_since_us) / 1e6
+                log.warning("the sink took checkpoint %d after %.0f s", delivery_id.checkpoint, seconds)
+        finally:
+            self.waiting_since_us = None
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _takes(sink: Sink[P], panes: P, delivery_id: DeliveryId) -> bool:
+    try:
+        return sink(panes, delivery_id) is not False
+    except Refused:
+        return False
+
+
+class Delivery(Generic[P]):
+    """Hands checkpoints with panes to ``sink``, as ``load`` reads them, oldest first. See `Offers` for ``wait``."""
+
+    def __init__(
+        self,
+        job: Job,
+        sink: Sink[P] | None,
+        load: Callable[[Output], P],
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._job, self._sink, self._load = job, sink, load
+        self.offers = Offers(job.check_newest, wait)
+
+    def up_to_date(self) -> None:
+        """Deliver what is outstanding, the newest checkpoint included. What the sink does not take stays due.
+
+        Without a sink nothing is acknowledged: one that is added later gets everything from the beginning. Raises
+        `FencedError` where a newer run or a reset has published meanwhile: its line may not have these panes.
         """
-        if self._send is None:
+        job, head = self._job, self._job.head
+        if self._sink is None:
             return
-        if self.delivered < head.id - 1:
-            for output in self._checkpoint.outputs(self.delivered + 1, head.id - 1):
-                self._hand_over(output)
-        if self.delivered < head.id:
-            self._hand_over(output_of(head))
+        if job.delivered < head.id - 1:
+            for output in job.checkpoint.outputs(job.delivered + 1, head.id - 1):
+                self._hand_over(self._sink, output)
+        if job.delivered < head.id:
+            self._hand_over(self._sink, output_of(head))
 
-    def _hand_over(self, output: Output) -> None:
-        if output.panes and self._send is not None:
-            self._send(output)
-        self.delivered = output.id
+    def _hand_over(self, sink: Sink[P], output: Output) -> None:
+        if output.panes:
+            self.offers.make(sink, self._load(output), output.delivery_id)
+        self._job.took(output.id, something=bool(output.panes))
+
+    def rest(self) -> None:
+        """The job stops: what the sink has taken is recorded. Where that fails it comes again, under its identity."""
+        try:
+            self._job.acknowledge()
+        except TidemarkError as error:
+            log.warning("what the sink has taken could not be recorded, and comes again at the next start: %s", error)
 
 
 def read_panes(checkpoint: Checkpoint, output: Output, plan: Plan) -> pa.Table:

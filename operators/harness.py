@@ -70,7 +70,7 @@ class Harness:
         streams = dict(rows) if isinstance(rows, Mapping) else one_batch(self._job.graph, _table(rows, schemas))
         tables = {name: _table(own, {name: schemas[name]}) for name, own in streams.items()}
         results = take(round_, one_batch(self._job.graph, tables), generate=self._generate)
-        return self._panes(self._job.commit(results, "batch", self._position(round_), delivered=0))
+        return self._panes(self._job.commit(results, "batch", self._position(round_)))
 
     def feed_back(self, rows: Rows | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
@@ -80,7 +80,7 @@ class Harness:
             return self._job.plan.pane_schema.empty_table()
         round_ = self._job.round(self._now, feeding=True)
         results = run_here(round_, fed_back(round_, back))
-        manifest = self._job.commit(results, "feed", self._position(round_), delivered=0, fed=rows is None)
+        manifest = self._job.commit(results, "feed", self._position(round_), fed=rows is None)
         return self._panes(manifest)
 
     def _schemas(self) -> Mapping[str, pa.Schema]:
@@ -173,7 +173,7 @@ class Harness:
         round_ = self._job.round(self._now)
         results = run_here(round_, [], after)
         position = self._position(round_)
-        return self._panes(self._job.commit(results, "tick", position, delivered=0, drained=drained))
+        return self._panes(self._job.commit(results, "tick", position, drained=drained))
 
     def _position(self, round_: GraphRound) -> Position:
         return Position(processing_us=round_.now_us)

@@ -24,6 +24,7 @@ from operators.progress.tracker import Tracker
 from operators.reporting import Steps, report
 from operators.transition import total
 from operators.watermarks import Progress, mark_of, restarted
+from recovery.acknowledged import acknowledge, delivered
 from recovery.budget import budgeted, restore_of, sentence
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.lease import check_idle
@@ -77,6 +78,9 @@ class Job:
         self._head = head
         self._hook = hook
         kept = {name: progress_of(operator) for name, operator in self.head.operators.items()}
+        self.delivered = delivered(checkpoint, head.manifest)
+        """Up to which checkpoint a sink has taken everything."""
+        self._recorded = True
         self._progress = {name: restarted(kept.get(name) or begun, begun) for name, begun in graph.begin().items()}
 
     @classmethod
@@ -100,6 +104,7 @@ class Job:
         ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
         ``partitions`` are those of a new checkpoint, ``otherwise`` where none are asked for.
         """
+        checkpoint = checkpoint.as_new_run()
         newest = opened(checkpoint, policy, partial(check_followed, graph, evolves=evolves))
         head = newest.manifest if newest else None
         if head is not None:
@@ -132,6 +137,7 @@ class Job:
                 input=taken.input_of(head),
                 panes=(),
                 late=(),
+                delivered=delivered(checkpoint, head),
                 counters={},
                 watermark_before_us=head.watermark_us,
             )
@@ -206,11 +212,12 @@ class Job:
         kind: Kind,
         position: Position,
         *,
-        delivered: int,
         drained: bool = False,
         fed: bool = False,
+        withheld: bool = False,
     ) -> Manifest:
-        """Publish the next checkpoint; with ``fed``, as one that took the whole ledger so far.
+        """Publish the next checkpoint; with ``fed``, as one that took the whole ledger so far; ``withheld``, as one
+        whose panes no sink gets.
 
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) where a file that another process
         has written is not here; nothing was published then.
@@ -249,7 +256,7 @@ class Job:
             input=position.input or head.input,
             panes=tuple(ref for one in ordered for ref in one.panes),
             late=tuple(ref for one in ordered for ref in one.late),
-            delivered=delivered,
+            delivered=head.id + 1 if withheld else self.delivered,
             counters=counters,
             totals=total([head.totals, counters]),
             fed=head.id if fed else head.fed,
@@ -257,6 +264,7 @@ class Job:
             abandoned=head.abandoned,
         )
         self._head = self.checkpoint.publish(manifest)
+        self.delivered, self._recorded = manifest.delivered, True
         self.graph = stepped(self.graph)
         self._progress = progress
         if not self._begun:
@@ -266,6 +274,24 @@ class Job:
         report(self, manifest, self._steps, rejected)
         self._hook("after-manifest", manifest.id)
         return manifest
+
+    def check_newest(self) -> None:
+        """Raise `FencedError` where a newer run or a reset has published after our newest checkpoint."""
+        self.checkpoint.check_newest(self.head)
+
+    def took(self, checkpoint_id: int, *, something: bool = True) -> None:
+        """A sink has everything up to this checkpoint; durable with the next one, or `acknowledge`. ``something``:
+        there were panes.
+        """
+        self.delivered = max(self.delivered, checkpoint_id)
+        self._recorded = self._recorded and not something
+
+    def acknowledge(self) -> None:
+        """What sinks took is durable, without a checkpoint of its own. Raises `UnavailableError`."""
+        if not self._recorded:
+            up_to = self.delivered  # first, for a batch may be committed meanwhile
+            acknowledge(self.checkpoint, self.head, up_to)
+            self._recorded = True
 
     def _named(self, result: PartitionResult) -> dict[str, int]:
         """Its counters, with the operator's name where there are several."""

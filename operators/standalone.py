@@ -20,7 +20,6 @@ from operators.partition import PartitionResult
 from operators.runnable import Runnable
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.manifest import InputPosition, Manifest
-from recovery.outputs import Output
 from recovery.policy import Policy
 from recovery.presence import Presence
 from statestore.errors import IncompatibleError, UsageError
@@ -57,7 +56,7 @@ class Standalone:
         self._hook = hook
         self._policy = policy or Policy()
         self._job: Job | None = None
-        self._delivery: Delivery | None = None
+        self._delivery: Delivery[pa.Table] | None = None
         self._presence: Presence | None = None
 
     def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
@@ -132,8 +131,6 @@ class Standalone:
             results = take_history(round_, chain([first], batches), lambda _rows: None)
             position = Position(input=InputPosition(0, ""), processing_us=round_.now_us)
             manifest = publish(job, results, position, deliver=deliver)
-            if self._delivery is not None and not deliver:
-                self._delivery.delivered = manifest.id
             return self._commit(job, manifest)
         finally:
             self._rest()
@@ -144,12 +141,13 @@ class Standalone:
             raise UsageError("feed a batch before draining", code="no-input")
         job = self._job
         if job.head.drained:
-            self._deliver(job.head)
+            self._deliver()
+            self._rest()
             return job.plan.pane_schema.empty_table()
         with self._at_work():
             round_ = job.round()
             results = run_here(round_, [], round_.finished())
-            return self._commit(job, job.commit(results, "tick", Position(), delivered=self._sent, drained=True))
+            return self._commit(job, job.commit(results, "tick", Position(), drained=True))
 
     def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the late ledger holds of events that came too late, each once; the panes that changes.
@@ -161,14 +159,14 @@ class Standalone:
         if self._job is None:
             raise UsageError("feed a batch first, or run over those that there were", code="no-input")
         job = self._job
-        self._deliver(job.head)
-        back = to_feed(job, rows, operator)
-        if not back:
-            return job.plan.pane_schema.empty_table()
         with self._at_work():
+            self._deliver()
+            back = to_feed(job, rows, operator)
+            if not back:
+                return job.plan.pane_schema.empty_table()
             round_ = job.round(feeding=True)
             results = run_here(round_, fed_back(round_, back))
-            manifest = job.commit(results, "feed", Position(), delivered=self._sent, fed=rows is None)
+            manifest = job.commit(results, "feed", Position(), fed=rows is None)
             warn_of_purged(job, manifest)
             return self._commit(job, manifest)
 
@@ -193,11 +191,13 @@ class Standalone:
                 policy=self._policy,
             )
             self._job.parallel = 1
-            self._delivery = Delivery(checkpoint, self._send if self._sink else None, self._job.head.delivered)
-            self._presence = Presence(checkpoint, self._job.head.epoch)
+            job = self._job
+            self._delivery = Delivery(job, self._sink, lambda output: read_panes(job.checkpoint, output, job.plan))
+            offers = self._delivery.offers  # not `self`: a runner that is let go of gives its lease back
+            self._presence = Presence(job.checkpoint, job.head.epoch, waiting=lambda: offers.waiting_since_us)
         if self._presence is not None and not self._job.head.drained:
             self._presence.begin()
-        self._deliver(self._job.head)
+        self._deliver()
         return self._job
 
     @contextmanager
@@ -211,34 +211,24 @@ class Standalone:
             self._rest()
 
     def _rest(self) -> None:
+        if self._delivery is not None:
+            self._delivery.rest()
         if self._presence is not None:
             self._presence.end()
 
     def _take(self, job: Job, streams: dict[str, pa.Table], position: InputPosition) -> pa.Table:
         round_ = job.round(now_us())
         results = take(round_, streams)
-        return self._commit(
-            job,
-            job.commit(results, "batch", Position(input=position, processing_us=round_.now_us), delivered=self._sent),
-        )
+        position_after = Position(input=position, processing_us=round_.now_us)
+        return self._commit(job, job.commit(results, "batch", position_after))
 
     def _commit(self, job: Job, manifest: Manifest) -> pa.Table:
-        self._deliver(manifest)
+        self._deliver()
         return read_rows(job.checkpoint, manifest.panes, job.plan.pane_schema)
 
-    def _deliver(self, manifest: Manifest) -> None:
+    def _deliver(self) -> None:
         assert self._delivery is not None
-        self._delivery.up_to(manifest)
-
-    def _send(self, output: Output) -> None:
-        assert self._sink is not None
-        assert self._job is not None
-        self._sink(read_panes(self._job.checkpoint, output, self._job.plan), output.id)
-
-    @property
-    def _sent(self) -> int:
-        assert self._delivery is not None
-        return self._delivery.delivered
+        self._delivery.up_to_date()
 
 
 def _rows(batch: Batch) -> pa.Table | Mapping[str, pa.Table]:

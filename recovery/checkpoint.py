@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -126,6 +126,10 @@ class Checkpoint:
         who published the newest may have died before it was durable. Raises `UnavailableError`.
         """
         self.objects.settle(MANIFESTS)
+
+    def as_new_run(self) -> Checkpoint:
+        """The same root for another writer: each start has a random id of its own, whoever opened the root."""
+        return replace(self, writer=uuid.uuid4().hex, _published=[0])
 
     def boundary(self) -> Boundary:
         """Up to where checkpoints have been collected, as it is now."""
@@ -352,8 +356,22 @@ class Checkpoint:
             with contextlib.suppress(TidemarkError):  # it is published, noted or not
                 note(self.objects, manifest.id)
 
+    def check_newest(self, manifest: Manifest) -> None:
+        """Raise `FencedError` where anybody has published after ``manifest``: its panes may not count any more.
+
+        For an older self that continues late.
+        """
+        if self.stored_ids()[-1:] != [manifest.id]:
+            raise FencedError(
+                "a newer run of this job has taken over the checkpoint: this one stops and delivers nothing",
+                code="fenced",
+                id=manifest.id,
+                epoch=manifest.epoch,
+            )
+        self._check_boundary(manifest)
+
     def _check_boundary(self, manifest: Manifest) -> None:
-        """After our own create: the name may have been free because what had it was collected."""
+        """Of a name that was free, or is: what had it may have been collected."""
         bound = self.boundary().id
         if manifest.id <= bound:
             raise FencedError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from recovery import acknowledged
 from recovery.ahead import each
 from recovery.checkpoint import Checkpoint, manifest_path, now_us
 from recovery.listing import manifests_gone, root_further
@@ -128,6 +129,7 @@ def survey(checkpoint: Checkpoint) -> Known:
             raise root_further(checkpoint.objects.root, head.id, beyond)
         if lost := outside(listing.missing, head.abandoned):
             raise manifests_gone(lost)
+        head = msgspec.structs.replace(head, delivered=acknowledged.delivered(checkpoint, head))
         manifests = dict(_manifests(checkpoint, left, head))
         entries: Parts = [(part, read_part(checkpoint.objects, part)) for part in boundary.outputs]
     except (NotFoundError, CorruptionError):
@@ -216,6 +218,8 @@ class _Sweep:
         files = deletable(known, boundary, needed, self.at_us - self.retention.grace_us)
         index = written(self.checkpoint.objects, (INDEX,))
         files += [path for path, number in index.items() if number <= known.boundary.number and path not in needed]
+        taken = written(self.checkpoint.objects, (acknowledged.FOLDER,))
+        files += [path for path, number in taken.items() if number <= boundary.id and number not in known.pinned]
         files += self._left_by_the_dead()
         return Collected(
             boundary=boundary.id,

@@ -61,9 +61,11 @@ def fork(
     kept = _pin(source, manifest, into.root)
     bases = (source.objects.root, *source.objects.bases)
     marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, manifest.id)
+    forked = Checkpoint(Objects(destination, bases=bases), marker)
     begun = msgspec.structs.replace(
         manifest,
         job_id=marker.job_id,
+        writer=forked.writer,
         parent="",
         parent_id=0,
         kind="fence",
@@ -76,7 +78,7 @@ def fork(
         delivered=manifest.id,
         abandoned=(),
     )
-    Checkpoint(Objects(destination, bases=bases), marker).publish(begun)
+    forked.publish(begun)
     into.create(MARKER, msgspec.json.encode(marker) + b"\n")
     read = state_files(begun)
     return Forked(into.root, marker.job_id, manifest.id, len(read), sum(ref.bytes for ref in read), kept.name)

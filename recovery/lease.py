@@ -48,7 +48,10 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A driver's word that it lived at ``written_us``: who, since when, under which writer epoch."""
+    """A driver's word that it lived at ``written_us``: who, since when, under which writer epoch.
+
+    ``waiting_us``: since when its sink has refused what it is offered, None where it does not.
+    """
 
     process: Process
     epoch: int
@@ -56,6 +59,7 @@ class Lease(msgspec.Struct, frozen=True):
     since_us: int
     written_us: int
     duration_us: int = DURATION_US
+    waiting_us: int | None = None
 
     def left_us(self, now: int) -> int:
         """For how long yet it counts; 0 when it has run out, or its process has ended on this host."""

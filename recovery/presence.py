@@ -27,6 +27,7 @@ class Presence:
     """Whether the driver of this writer epoch is at work. It never stops a job: what fails is logged.
 
     ``still`` is asked before each renewal, on a thread; once it says no, the lease is given back.
+    ``waiting``: since when the sink has refused, for the lease to say it.
     """
 
     def __init__(
@@ -35,9 +36,11 @@ class Presence:
         epoch: int,
         *,
         still: Callable[[], bool] = lambda: True,
+        waiting: Callable[[], int | None] = lambda: None,
         every_s: float = EVERY_S,
     ) -> None:
-        self._checkpoint, self._epoch, self._still, self._every_s = checkpoint, epoch, still, every_s
+        self._checkpoint, self._epoch, self._every_s = checkpoint, epoch, every_s
+        self._still, self._waiting = still, waiting
         self._numbers = itertools.count(1)
         self._keeper: _Keeper | None = None
         self._first = True
@@ -50,7 +53,7 @@ class Presence:
             with _only_logged("the leases of older runs could not be removed"):
                 clear(self._checkpoint, self._epoch)
         self._first = False
-        keeper = _Keeper(self._checkpoint, self._epoch, self._numbers, self._still, self._every_s)
+        keeper = _Keeper(self._checkpoint, self._epoch, self._numbers, self._still, self._waiting, self._every_s)
         keeper.write()
         # The thread gives the lease back: a collection may run anywhere. Who exits without a stop is seen to be gone.
         weakref.finalize(self, keeper.ended.set).atexit = False
@@ -72,11 +75,12 @@ class _Keeper:
         epoch: int,
         numbers: itertools.count[int],
         still: Callable[[], bool],
+        waiting: Callable[[], int | None],
         every_s: float,
     ) -> None:
         self.ended = threading.Event()
         self._checkpoint, self._epoch, self._numbers = checkpoint, epoch, numbers
-        self._still, self._every_s = still, every_s
+        self._still, self._waiting, self._every_s = still, waiting, every_s
         self._since_us, self._pid = now_us(), os.getpid()
         self._path: str | None = None
         self._giving = threading.Lock()
@@ -93,7 +97,8 @@ class _Keeper:
 
     def write(self) -> None:
         """A newer lease under a fresh name, then the older one goes."""
-        lease = Lease(this_process(), self._epoch, self._checkpoint.writer, self._since_us, now_us())
+        writer, waiting = self._checkpoint.writer, self._waiting()
+        lease = Lease(this_process(), self._epoch, writer, self._since_us, now_us(), waiting_us=waiting)
         path, older = f"{FOLDER}/{self._epoch}-{next(self._numbers)}.json", self._path
         with _only_logged("the lease of this run could not be written"):
             self._checkpoint.objects.note(path, msgspec.json.encode(lease))

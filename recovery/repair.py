@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from recovery.acknowledged import delivered
 from recovery.ahead import each
 from recovery.checkpoint import Checkpoint, Head, manifest_path
 from recovery.lease import check_idle
@@ -163,11 +164,12 @@ def _files(
 
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:
     """Pane files up to a checkpoint that a sink has not acknowledged; none for a job without one."""
-    if newest.delivered:
+    had = delivered(checkpoint, newest)
+    if had:
         boundary = checkpoint.boundary()
-        for output in outputs_below(checkpoint.objects, boundary, newest.delivered + 1, manifest.id - 1):
+        for output in outputs_below(checkpoint.objects, boundary, had + 1, manifest.id - 1):
             if not manifest.abandons(output.id):
                 yield from ((output.id, ref) for ref in output.panes)
-        left = range(max(newest.delivered, boundary.id) + 1, manifest.id)
+        left = range(max(had, boundary.id) + 1, manifest.id)
         for number, read in checkpoint.loads([one for one in left if not manifest.abandons(one)]):
             yield from ((number, ref) for ref in read().manifest.panes)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from recovery.acknowledged import delivered
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.lease import check_idle
 from recovery.manifest import Manifest, OperatorState
@@ -120,6 +121,7 @@ def _manifest(checkpoint: Checkpoint, head: Head, partitions: int) -> Manifest:
         panes=(),
         late=(),
         counters={},
+        delivered=delivered(checkpoint, was),
         watermark_before_us=was.watermark_us,
         operators={
             name: msgspec.structs.replace(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from recovery.acknowledged import delivered
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.forging import Hook, check_stateless, files_read, finish, no_hook, store_read
 from recovery.input_files import Entries
@@ -78,7 +79,7 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     epoch = readable[top].epoch + 1 + newest - top
     was = chosen.manifest
     abandoned = joined((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
-    delivered = _line({**readable, to: was}, to)[-1].delivered
+    acknowledged = delivered(checkpoint, _line({**readable, to: was}, to)[-1])
     manifest = msgspec.structs.replace(
         was,
         id=newest + 1,
@@ -94,17 +95,18 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
         late=(),
         counters={},
         watermark_before_us=was.watermark_us,
-        delivered=delivered,
+        delivered=acknowledged,
         operators={
             name: msgspec.structs.replace(one, watermark_before_us=one.watermark_us)
             for name, one in was.operators.items()
         },
     )
     head = readable[top]
-    lost = [one for one in readable.values() if to < one.id <= head.delivered and not head.abandons(one.id)]
+    had = delivered(checkpoint, head)
+    lost = [one for one in readable.values() if to < one.id <= had and not head.abandons(one.id)]
     again = tuple((one.id, sum(ref.rows for ref in one.panes)) for one in lost if one.panes)
     read = files_read(checkpoint, was)
-    return Reset(manifest.id, to, abandoned, delivered, again, manifest, read)
+    return Reset(manifest.id, to, abandoned, acknowledged, again, manifest, read)
 
 
 def furthest(checkpoint: Checkpoint) -> int:

@@ -116,7 +116,9 @@ def _output(manifest: Manifest) -> Output:
     """As the index has it: with the lists of files that were read, not with offsets alone."""
     spark, batch = manifest.spark, manifest.kind == "batch"
     listed = spark is not None and (spark.read_ref or (batch and (spark.files or spark.files_ref)))
-    return Output(manifest.id, manifest.created_us, manifest.panes, manifest.late, spark if listed else None)
+    return Output(
+        manifest.id, manifest.created_us, manifest.writer, manifest.panes, manifest.late, spark if listed else None
+    )
 
 
 def _entries(known: Known, boundary: Boundary, entries: Iterable[Output]) -> list[Output]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from recovery.acknowledged import delivered
 from recovery.ahead import each
 from recovery.checkpoint import Checkpoint
 from recovery.lease import check_idle
@@ -97,6 +98,7 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
     later = list(_counting(checkpoint, planned.to + 1))
     undone = [one for one in later if isinstance(one, Manifest)]
     newest = undone[0] if undone else chosen
+    had = delivered(checkpoint, newest)
     return Replay(
         to=planned.to,
         created=time_text(checkpoint.read(planned.to).manifest.created_us),
@@ -107,9 +109,7 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
         unreadable=tuple(one for one in reversed(later) if isinstance(one, int)),
         sources=_spans(checkpoint, chosen, newest, undone),
         panes=tuple(
-            Shown(one.id, sum(ref.rows for ref in one.panes), one.id <= newest.delivered)
-            for one in reversed(undone)
-            if one.panes
+            Shown(one.id, sum(ref.rows for ref in one.panes), one.id <= had) for one in reversed(undone) if one.panes
         ),
     )
 

@@ -40,11 +40,13 @@ def main(root: str, name: StoreName, cache: str, out: str, kind: str, death: str
         for batch in [] if running.drained else BATCHES:
             running.add_messages(**sided(batch))
             for result in running.get_result():
-                received(result.panes, result.id)
+                received(result.panes, result.id.checkpoint)
+                running.acknowledge(result.id)
             running.flush()
         running.drain()
         for result in running.get_result():
-            received(result.panes, result.id)
+            received(result.panes, result.id.checkpoint)
+            running.acknowledge(result.id)
         running.flush()
     print("done", flush=True)
 

@@ -38,11 +38,13 @@ def main(root: str, name: StoreName, cache: str, out: str, death: str = "") -> N
         for batch in [] if running.drained else stream(9):
             running.add_messages(table(batch))
             for result in running.get_result():
-                received(result.panes, result.id)
+                received(result.panes, result.id.checkpoint)
+                running.acknowledge(result.id)
             running.flush()
         running.drain()
         for result in running.get_result():
-            received(result.panes, result.id)
+            received(result.panes, result.id.checkpoint)
+            running.acknowledge(result.id)
         running.flush()
     print("done", flush=True)
 

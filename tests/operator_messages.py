@@ -13,6 +13,7 @@ import pyarrow as pa
 from operators import Windowed, WindowOperator, apply_rows, count, sum_, windowed
 from operators.harness import Harness
 from operators.windows import Windows
+from recovery.outputs import DeliveryId
 from statestore.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
 
 SECOND = 1_000_000
@@ -89,23 +90,24 @@ def stream(seed: int, batches: int = 12, size: int = 12) -> list[list[Message]]:
 
 
 class Receiver:
-    """Takes panes by checkpoint id, each id once; the same id always brings the same rows."""
+    """Takes panes by their id, each once; the same id always brings the same rows."""
 
     def __init__(self) -> None:
-        self.taken: dict[int, list[Any]] = {}
+        self.taken: dict[DeliveryId, list[Any]] = {}
 
-    def __call__(self, panes: pa.Table, checkpoint_id: int) -> None:
+    def __call__(self, panes: pa.Table, delivery_id: DeliveryId) -> None:
         rows = plain(panes)
-        assert self.taken.setdefault(checkpoint_id, rows) == rows
+        assert self.taken.setdefault(delivery_id, rows) == rows
 
     @property
     def panes(self) -> list[Any]:
-        return [row for _, rows in sorted(self.taken.items()) for row in rows]
+        return [row for one in sorted(self.taken, key=lambda one: one.checkpoint) for row in self.taken[one]]
 
 
-Sink = Callable[[pa.Table, int], Any]
+Sink = Callable[[pa.Table, DeliveryId], Any]
 
 
 def take(job: WindowOperator, receiver: Receiver) -> None:
     for result in job.get_result():
         receiver(result.panes, result.id)
+        job.acknowledge(result.id)

@@ -24,6 +24,7 @@ from operators.bootstrapping import offset_text
 from operators.file_names import file_url, local_file
 from operators.history_files import HistoryFiles, schema_of
 from recovery.checkpoint import Checkpoint
+from recovery.outputs import DeliveryId
 from statestore.errors import ConflictError, IncompatibleError, UsageError
 from tests import evidence, streams
 from tests.naive_twin import Twin
@@ -100,8 +101,8 @@ def test_what_is_refused_and_what_is_not(tmp_path: Path) -> None:
 def test_a_sink_gets_the_panes_or_not(tmp_path: Path, deliver: bool) -> None:
     seen: list[tuple[int, int]] = []
 
-    def sink(panes: pa.Table, checkpoint_id: int) -> None:
-        seen.append((checkpoint_id, panes.num_rows))
+    def sink(panes: pa.Table, one: DeliveryId) -> None:
+        seen.append((one.checkpoint, panes.num_rows))
 
     tables = sample(4, 100)
     made = job().standalone(checkpoint=tmp_path / "root", sink=sink).bootstrap(tables[:2], deliver=deliver)

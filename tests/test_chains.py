@@ -30,6 +30,7 @@ from operators import (
     windowed,
 )
 from operators.harness import Harness
+from recovery.outputs import DeliveryId
 from statestore.errors import IncompatibleError, UsageError
 from statestore.store import Memory, Parquet, RocksDB
 from statestore.tables import TIME
@@ -220,11 +221,11 @@ def test_an_operator_that_is_added_begins_empty_and_the_others_keep_their_state(
 def test_what_another_operator_showed_is_still_delivered(tmp_path: Path) -> None:
     got: list[tuple[int, list[str]]] = []
 
-    def refuse(_panes: pa.Table, _number: int) -> None:
+    def refuse(_panes: pa.Table, _id: DeliveryId) -> None:
         raise OSError("no room")
 
-    def take(panes: pa.Table, number: int) -> None:
-        got.append((number, [name for name in panes.column_names if name in ("n", "users")]))
+    def take(panes: pa.Table, one: DeliveryId) -> None:
+        got.append((one.checkpoint, [name for name in panes.column_names if name in ("n", "users")]))
 
     batches = [clicks((1, "a", "nl", 5)), clicks((70, "a", "nl", 5)), clicks((7200, "b", "nl", 5))]
     with pytest.raises(OSError, match="no room"):

@@ -119,7 +119,7 @@ def test_a_sink_that_comes_later_gets_what_was_collected_too(root: Path) -> None
     expected = [output.id for output in checkpoint.outputs() if output.panes]
     collect(checkpoint, NOW)
     seen: list[int] = []
-    run(root, 10, sink=lambda _rows, number: seen.append(number))
+    run(root, 10, sink=lambda _rows, one: seen.append(one.checkpoint))
     assert seen == expected
 
 
@@ -217,8 +217,8 @@ def test_output_goes_by_age_once_it_is_acknowledged(root: Path) -> None:
     assert [path for path in files(root) if path.startswith("late/")] == []
     whole(root)
     seen: list[int] = []
-    run(root, 11, sink=lambda _rows, number: seen.append(number))
-    run(root, 12, sink=lambda _rows, number: seen.append(number))
+    run(root, 11, sink=lambda _rows, one: seen.append(one.checkpoint))
+    run(root, 12, sink=lambda _rows, one: seen.append(one.checkpoint))
     head = checkpoint.head()
     assert head is not None
     acknowledged = head.manifest.delivered
@@ -226,7 +226,7 @@ def test_output_goes_by_age_once_it_is_acknowledged(root: Path) -> None:
     collect(checkpoint, old)
     assert [one.id for one in checkpoint.outputs() if one.panes and one.id <= acknowledged] == []
     whole(root)
-    run(root, 14, sink=lambda _rows, number: seen.append(number))
+    run(root, 14, sink=lambda _rows, one: seen.append(one.checkpoint))
     assert {one.id for one in outputs if one.panes} < set(seen)
     assert seen[-1] == max(one.id for one in checkpoint.outputs() if one.panes)
 

@@ -29,7 +29,7 @@ def test_readme_blocks_run(tmp_path: Path) -> None:
     assert "'mean_delay': 3.0" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["STORES.md", "MESSAGES.md", "AGGREGATES.md"])
+@pytest.mark.parametrize("name", ["STORES.md", "MESSAGES.md", "AGGREGATES.md", "SINKS.md"])
 def test_blocks_of_other_documents_run(name: str) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.S | re.M)
     assert blocks

@@ -100,6 +100,7 @@ def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, 
         for result in running.get_result():
             rows = result.panes.select(["id", "left_value", "right_cost"]).to_pylist()
             shown.setdefault(now, []).extend(tuple(row.values()) for row in rows)
+            running.acknowledge(result.id)
         if restarts and second % 20 == 0:
             running.flush()
             running.close()
@@ -187,6 +188,7 @@ def test_each_message_once_under_replay_duplicates_and_crashes(
 def take(running: JoinOperator, receiver: Receiver) -> None:
     for result in running.get_result():
         receiver(result.panes, result.id)
+        running.acknowledge(result.id)
 
 
 def asking(asked: Any, what: str, side: str, *given: Any, **by: Any) -> pa.Table:

@@ -32,6 +32,7 @@ from operators import (
 from operators.delivery import read_rows
 from operators.windows import Windows
 from recovery.checkpoint import Checkpoint
+from recovery.outputs import DeliveryId
 from statestore.errors import TidemarkError, UsageError
 from statestore.opening import _memory
 from statestore.store import StoreName
@@ -196,15 +197,22 @@ def test_results_come_again_until_they_are_acknowledged(tmp_path: Path) -> None:
         running.add_messages(table([Message("x", 1, 3, "a", 1)]))
         running.add_messages(table([Message("x", 2, 13, "a", 1)]))
         (first,) = running.get_result()
-        assert running.get_result() == []
+        running.flush()
+        assert [one.id for one in running.get_result()] == [first.id], "a flush acknowledges nothing by itself"
     with operator(job, tmp_path, Parquet()) as running:  # died before the acknowledgement
         (again,) = running.get_result()
         assert (again.id, plain(again.panes)) == (first.id, plain(first.panes))
+        running.acknowledge(again.id)
+        assert running.get_result() == []
+        running.acknowledge(again.id)
+        with pytest.raises(UsageError, match="acknowledge"):
+            running.acknowledge(DeliveryId(again.id.run, again.id.checkpoint + 9))
         running.flush()
     with operator(job, tmp_path, Parquet()) as running:
         assert running.get_result() == []
         running.drain()
-        assert len(running.get_result()) == 1
+        (last,) = running.get_result()
+        running.acknowledge(last.id)
         running.flush()
     with operator(job, tmp_path, Parquet()) as running:
         assert running.get_result() == []
@@ -234,7 +242,9 @@ def test_late_updates_are_batched_for_a_span_of_processing_time(tmp_path: Path) 
         running.add_messages(table([Message("x", 3, 4, "a", 5)]))
         running.timeout(4 * SECOND)
         running.add_messages(table([Message("x", 4, 5, "a", 7)]))
-        assert [row[-3] for r in running.get_result() for row in plain(r.panes)] == ["on_time"]
+        (on_time,) = running.get_result()
+        assert [row[-3] for row in plain(on_time.panes)] == ["on_time"]
+        running.acknowledge(on_time.id)
         running.timeout(10 * SECOND)
         (late,) = running.get_result()
         assert [(row[3], row[5], row[-3]) for row in plain(late.panes)] == [(3, 5.0, "late")]
@@ -310,7 +320,7 @@ def test_the_example_of_the_document_runs() -> None:
         "3 [{'n': 3, 'middle': 2.0}]",
         "1",
         "[] True",
-        "[[{'id': 1, 'left_value': 0, 'right_cost': 2}]]",
+        "[{'id': 1, 'left_value': 0, 'right_cost': 2}]",
         "{'window_start': 1, 'window_end': 4, 'start_offset': 1}",
         "[1001]",
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import Refused, run_operator, session, tumbling
+from operators import DeliveryId, Refused, run_operator, session, tumbling
 from statestore.store import StoreName
 from tests.operator_messages import (
     STORES,
@@ -31,14 +31,14 @@ class Slow(Receiver):
         self.offers = 0
         self.refusing = False
 
-    def take(self, panes: pa.Table, checkpoint_id: int) -> bool:
+    def take(self, panes: pa.Table, delivery_id: DeliveryId) -> bool:
         self.offers += 1
         self.refusing = self.offers % 3 != 0
         if self.offers % 3 == 1:
             return False
         if self.refusing:
             raise Refused("not now")
-        self(panes, checkpoint_id)
+        self(panes, delivery_id)
         return True
 
 
@@ -55,7 +55,8 @@ def test_a_sink_that_refuses_stops_the_intake(tmp_path: Path, name: StoreName) -
                 assert running.ready == [], "nothing is taken in while something is pending"
                 yield table(batch)
 
-        def wait() -> None:
+        def wait(pause_s: float) -> None:
+            assert pause_s > 0
             assert slow.refusing
             assert len(running.ready) <= 2
             pauses.append(slow.offers)
@@ -76,15 +77,15 @@ def test_what_a_stopped_run_had_pending_comes_first_in_the_next(tmp_path: Path) 
     messages = [table([Message("x", at, at, "a", 1)]) for at in (3, 13, 23, 33)]
     taken = iter(messages)
 
-    def give_up() -> None:
+    def give_up(_pause_s: float) -> None:
         raise Stopped
 
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running, pytest.raises(Stopped):
         run_operator(running, taken, lambda _panes, _id: False, clock=lambda: 0, wait=give_up)
     assert len(list(taken)) == 2, "the intake stopped with the first pane"
 
-    def breaks(panes: pa.Table, checkpoint_id: int) -> None:
-        receiver(panes, checkpoint_id)
+    def breaks(panes: pa.Table, delivery_id: DeliveryId) -> None:
+        receiver(panes, delivery_id)
         if len(receiver.taken) == 2:
             raise OSError("after taking it in")
 

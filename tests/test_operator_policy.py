@@ -98,7 +98,7 @@ def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: St
     panes = undisturbed(batches, tmp_path / "twin")
     assert output(root) == panes
     # A receiver that takes back what it has of abandoned checkpoints has every pane once.
-    kept = {number: rows for number, rows in had.taken.items() if not reset.abandons(number)} | again.taken
+    kept = {number: rows for number, rows in had.taken.items() if not reset.abandons(number.checkpoint)} | again.taken
     assert sorted((row for rows in kept.values() for row in rows), key=repr) == panes
 
 

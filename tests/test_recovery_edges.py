@@ -13,6 +13,7 @@ import pytest
 from operators import Memory, Parquet, RocksDB, Windowed, count, max_, mean, sum_, tumbling, windowed
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import SparkPosition
+from recovery.outputs import DeliveryId
 from statestore import opening
 from statestore.errors import IncompatibleError, UsageError
 from statestore.files.segments import PartitionState
@@ -95,7 +96,7 @@ def test_an_input_with_fewer_batches_is_another_input(tmp_path: Path) -> None:
 def test_a_refused_drain_is_delivered_when_asked_again(tmp_path: Path) -> None:
     seen: list[int] = []
 
-    def sink(panes: pa.Table, checkpoint_id: int) -> None:
+    def sink(panes: pa.Table, _id: DeliveryId) -> None:
         seen.append(panes.num_rows)
         if len(seen) == 1:
             raise RuntimeError("full")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from operators.standalone import Standalone
 from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.manifest import Manifest
+from recovery.outputs import DeliveryId
 from recovery.repair import plan_repair, repair
 from recovery.reset import plan_reset, reset
 from recovery.verify import verify
@@ -35,14 +36,13 @@ class Job:
 
     def __init__(self, setting: Setting, stream: list[streams.Batch], root: Path, store: StoreConfig) -> None:
         self.root = root
-        self.came: dict[int, Counter[evidence.Row]] = {}
+        self.came: dict[DeliveryId, Counter[evidence.Row]] = {}
         self._tables = [streams.arrow(batch) for batch in stream]
         self._start = lambda: Standalone(streams.description(setting), str(root), store, self._sink, 2)
 
-    def _sink(self, panes: pa.Table, number: int) -> None:
+    def _sink(self, panes: pa.Table, delivery_id: DeliveryId) -> None:
         rows = Counter(evidence.plain(panes))
-        assert self.came.setdefault(number, rows) == rows
-        self.came[number] = rows
+        assert self.came.setdefault(delivery_id, rows) == rows
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -117,6 +117,6 @@ def test_it_ends_as_the_twin_does(
         assert [one.watermark_us for one in work[:-1]] == twin.watermarks
         assert sum(ref.rows for one in work for ref in one.late) == len(twin.ledger)
         assert work[-1].totals["events"] == sum(map(len, stream))
-        kept = {one.id: rows for one, rows in zip(work, found, strict=True) if rows}
-        assert {number: job.came[number] for number in kept} == kept
+        kept = {DeliveryId(one.writer, one.id): rows for one, rows in zip(work, found, strict=True) if rows}
+        assert {one: job.came[one] for one in kept} == kept
         assert verify(job.checkpoint, read_percent=100).worst is None

@@ -16,6 +16,7 @@ from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.lease import FOLDER, Lease, this_process
 from recovery.manifest import SparkPosition
 from recovery.mending import Mending
+from recovery.outputs import DeliveryId
 from recovery.repair import plan_repair, repair
 from recovery.rewind import checkpoint_at, plan_rewind, rewind
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
@@ -28,7 +29,7 @@ from tests.test_standalone import STREAM, example
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A fence, six batches (2 to 7), a drain (8); a sink has all but the last."""
+    """A fence, six batches (2 to 7), a drain (8); a sink has all."""
     folder = tmp_path / "root"
     example("retracting").standalone(checkpoint=folder, sink=lambda _panes, _id: None).run(STREAM, drain=True)
     return folder
@@ -54,12 +55,12 @@ def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
         "input          3 batches",
         "panes again    2 of checkpoint 5, which the sink has had",
         "               1 of checkpoint 6, which the sink has had",
-        "               1 of checkpoint 8",
+        "               1 of checkpoint 8, which the sink has had",
         "nothing was changed: --confirm does it",
     ]
     found = json.loads(tidemark("rewind", root, "--to", 4, "--json").stdout)
     assert (found["done"], found["reset"], found["abandoned"], found["events"]) == (False, 9, [[5, 8]], 5)
-    assert found["panes"][-1] == {"checkpoint": 8, "rows": 1, "delivered": False}
+    assert found["panes"][-1] == {"checkpoint": 8, "rows": 1, "delivered": True}
     assert files_below(root) == before
 
 
@@ -71,7 +72,7 @@ def test_rewound_over_a_drain_the_job_goes_on_to_the_same(root: Path) -> None:
     assert kinds == {number: 5 <= number <= 8 for number in range(1, 10)}
     assert "abandoned" in tidemark("list", root).stdout
     came: list[int] = []
-    job = example("retracting").standalone(checkpoint=root, sink=lambda _panes, number: came.append(number))
+    job = example("retracting").standalone(checkpoint=root, sink=lambda _panes, one: came.append(one.checkpoint))
     job.run(STREAM, drain=True)
     assert shown(root) == wanted
     assert came == [11, 12, 14]  # 9 is the reset, 10 the fence; batch 13 had nothing to show
@@ -168,8 +169,8 @@ def test_a_start_falls_back_and_says_which_panes_come_again(root: Path, caplog: 
         job.standalone(checkpoint=root).run(STREAM)
     came: list[int] = []
 
-    def sink(_panes: pa.Table, number: int) -> None:
-        came.append(number)
+    def sink(_panes: pa.Table, one: DeliveryId) -> None:
+        came.append(one.checkpoint)
 
     with caplog.at_level(logging.WARNING, "tidemark"):
         job.standalone(checkpoint=root, sink=sink, policy=Policy(damaged="reset")).run(STREAM, drain=True)
@@ -217,10 +218,10 @@ def test_panes_a_sink_waits_for_are_made_anew(tmp_path: Path) -> None:
     """Not state, but delivery could not go on without them."""
     given: list[int] = []
 
-    def full(_panes: pa.Table, number: int) -> None:
+    def full(_panes: pa.Table, one: DeliveryId) -> None:
         if len(given) == 1:
             raise RuntimeError("full")
-        given.append(number)
+        given.append(one.checkpoint)
 
     job = example("retracting")
     with pytest.raises(RuntimeError):
@@ -235,6 +236,6 @@ def test_panes_a_sink_waits_for_are_made_anew(tmp_path: Path) -> None:
     assert found.reset.to == waiting.id - 1
     rewind(checkpoint, found.reset.to)
     came: list[int] = []
-    job.standalone(checkpoint=tmp_path, sink=lambda _panes, number: came.append(number)).run(STREAM)
+    job.standalone(checkpoint=tmp_path, sink=lambda _panes, one: came.append(one.checkpoint)).run(STREAM)
     assert shown(tmp_path) == wanted
     assert len(came) == len(wanted) - 1

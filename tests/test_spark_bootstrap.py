@@ -307,7 +307,7 @@ def test_panes_that_no_sink_gets(spark: SparkSession, tmp_path: Path) -> None:
     begun = job().on_spark(
         stream(spark, tmp_path / "input"),
         checkpoint=tmp_path / "root",
-        sink=lambda _panes, number: seen.append(number),
+        sink=lambda _panes, one: seen.append(one.checkpoint),
         partitions=2,
     )
     made = begun.bootstrap(history(spark, *files[:3]), deliver=False)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
 from operators.runnable import Runnable
 from recovery.checkpoint import Checkpoint
+from recovery.outputs import DeliveryId
 from statestore.errors import FencedError, UsageError
 from statestore.store import StoreConfig
 from tests.spark_inputs import SCHEMA, batch, job, rows, sample, write
@@ -121,11 +122,11 @@ def test_a_drained_checkpoint_refuses_new_input(spark: SparkSession, tmp_path: P
 def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tmp_path: Path) -> None:
     for number, table in enumerate(sample(4, 80)):
         write(tmp_path / "input", number, table)
-    seen: list[tuple[int, list[tuple[object, ...]]]] = []
-    refused: list[tuple[int, list[tuple[object, ...]]]] = []
+    seen: list[tuple[DeliveryId, list[tuple[object, ...]]]] = []
+    refused: list[tuple[DeliveryId, list[tuple[object, ...]]]] = []
 
-    def sink(panes: DataFrame, checkpoint_id: int) -> None:
-        found = (checkpoint_id, sorted(map(tuple, panes.collect()), key=repr))
+    def sink(panes: DataFrame, one: DeliveryId) -> None:
+        found = (one, sorted(map(tuple, panes.collect()), key=repr))
         if len(seen) == 2 and not refused:
             refused.append(found)
             raise RuntimeError("the sink is full")
@@ -141,7 +142,7 @@ def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tm
     query.process_all_available()
     query.stop(drain=True)
     assert seen[2] == refused[0]
-    ids = [checkpoint_id for checkpoint_id, _ in seen]
+    ids = [one.checkpoint for one, _ in seen]
     assert ids == sorted(set(ids))
     assert sum(len(found) for _, found in seen) == sum(len(found) for found in output(root, "panes").values())
 
@@ -150,8 +151,8 @@ def test_a_root_whose_name_is_a_pattern_elsewhere(spark: SparkSession, tmp_path:
     write(tmp_path / "input", 0, sample(1, 80)[0])
     root, seen = tmp_path / "a [1] {b,c} *?%20é", dict[int, int]()
 
-    def sink(panes: DataFrame, checkpoint_id: int) -> None:
-        seen[checkpoint_id] = panes.count()
+    def sink(panes: DataFrame, one: DeliveryId) -> None:
+        seen[one.checkpoint] = panes.count()
 
     for _ in range(2):
         query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()

@@ -191,7 +191,7 @@ def test_record_batches_and_further_columns_are_fine(tmp_path: Path) -> None:
 
 def test_an_older_writer_is_fenced_and_publishes_nothing(tmp_path: Path) -> None:
     delivered: list[int] = []
-    older = Standalone(example(), str(tmp_path), Parquet(), lambda _rows, number: delivered.append(number), 1)
+    older = Standalone(example(), str(tmp_path), Parquet(), lambda _rows, one: delivered.append(one.checkpoint), 1)
     running = older.stream(STREAM)
     next(running)
     newer = example().standalone(checkpoint=tmp_path)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from operators.spark.job import SparkJob
 from operators.spark.query import DurableQuery
+from recovery.outputs import DeliveryId
 from statestore.errors import TidemarkError
 from tests.spark_inputs import job
 from tools.java import local_session
@@ -35,9 +36,9 @@ def say(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
-def deliver(panes: DataFrame, checkpoint_id: int) -> None:
+def deliver(panes: DataFrame, one: DeliveryId) -> None:
     """Read by Spark, as a sink of a user would."""
-    say("delivered", checkpoint=checkpoint_id, rows=panes.count())
+    say("delivered", checkpoint=one.checkpoint, rows=panes.count())
 
 
 class Told:

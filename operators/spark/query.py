@@ -5,6 +5,7 @@ Batches, the tick that drains, and delivery all take one lock in the driver.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -65,23 +66,31 @@ class DurableQuery:
         self._job = job
         self._log = spark_log
         self._read = read
-        self._sink = sink
-        self._delivery = Delivery(job.checkpoint, self._send if sink else None, job.head.delivered)
+        self._delivery = Delivery(job, sink, self._panes, self._wait)
         self._lock = threading.Lock()
-        self._stopping = False
+        self._stopping = self._draining = False
+        self._waits_no_more = threading.Event()
         self._ended_by_us = False
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
-        self._presence = Presence(job.checkpoint, job.head.epoch, still=lambda: not self._over)
+        self._presence = Presence(
+            job.checkpoint,
+            job.head.epoch,
+            still=lambda: not self._over,
+            waiting=lambda: self.waiting_since_us,
+        )
 
     def begin(self, stream: DataFrame, trigger: dict[str, Any] | None) -> None:
-        """Deliver what the last run left undelivered, then start. A drained checkpoint is refused after that."""
+        """Deliver what the last run left undelivered, then start. A drained checkpoint is refused after that.
+
+        While the sink refuses, this waits for it.
+        """
         if not self._job.head.drained:
             self._presence.begin()
         try:
             with self._lock:
-                self._delivery.up_to(self._job.head)
+                self._delivery.up_to_date()
                 self._job.round()
             writer = stream.writeStream.foreachBatch(self._on_batch)
             writer = writer.option("checkpointLocation", self._job.checkpoint.objects.url(FOLDER))
@@ -89,7 +98,7 @@ class DurableQuery:
                 writer = writer.trigger(**trigger)
             self._query = writer.start()
         except BaseException:
-            self._presence.end()
+            self._rest()
             raise
         if self._ticker is not None:
             self._ticker.start()
@@ -111,6 +120,11 @@ class DurableQuery:
     def manifest(self) -> Manifest:
         """The newest checkpoint: offsets, watermark, counters, files."""
         return self._job.head
+
+    @property
+    def waiting_since_us(self) -> int | None:
+        """Since when the sink has refused what it is offered, and no input is taken; None while it does not."""
+        return self._delivery.offers.waiting_since_us
 
     @property
     def is_active(self) -> bool:
@@ -137,18 +151,32 @@ class DurableQuery:
 
         With ``drain`` one more checkpoint moves the watermark to the end of time: every window fires, and the
         checkpoint takes no new input afterwards. Call `process_all_available` first to read what is there.
+        A sink that refuses is waited for no longer: its panes come at the next start. With ``drain`` the last ones
+        are offered until it takes them, or until somebody calls `stop` again.
         Raises what had stopped the query, if it had failed; nothing is drained then.
         """
         try:
             self._stop()
             if drain:
-                with self._lock:
+                with self._lock, contextlib.suppress(StoppingError):
+                    self._waits_no_more.clear()
+                    self._draining = True
                     self._drain()
         finally:
-            self._presence.end()
+            self._rest()
+
+    def _rest(self) -> None:
+        self._delivery.rest()
+        self._presence.end()
+
+    def _wait(self, pause_s: float) -> None:
+        """Between two offers to a sink that refuses, until the query stops. The lock is held meanwhile."""
+        if self._waits_no_more.wait(pause_s) or (self._over and not self._draining):
+            raise StoppingError("the query is stopping", code="stopping")
 
     def _stop(self) -> None:
         self._stopping = True
+        self._waits_no_more.set()
         with self._lock:
             pass  # a batch in progress ends here; the next one sees the flag
         if self._ticker is not None:
@@ -173,11 +201,10 @@ class DurableQuery:
             back = to_feed(job, rows, operator)
             if back:
                 results = run_feed(self._session, job.round(feeding=True), back)
-                manifest = job.commit(
-                    results, "feed", Position(), delivered=self._delivery.delivered, fed=rows is None
-                )
+                manifest = job.commit(results, "feed", Position(), fed=rows is None)
                 warn_of_purged(job, manifest)
-                self._delivery.up_to(manifest)
+                with contextlib.suppress(StoppingError):
+                    self._delivery.up_to_date()
         return sum(table.num_rows for table in back.values())
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
@@ -200,23 +227,22 @@ class DurableQuery:
         position, head = planned.position, load_files(objects, job.head.spark)
         if head is not None and head.batch_id == batch_id:
             check_same(head, position)
-            self._delivery.up_to(job.head)
+            self._delivery.up_to_date()
             return
         check_follows(head, position)
         self._read.check(job.head, position)
         round_ = job.round(planned.timestamp_ms * 1000)
         results = run_batch(batch, round_)
-        manifest = job.commit(
+        job.commit(
             results,
             "batch",
             Position(
                 spark=store_files(objects, followed(head, position), round_.sequence),
                 processing_us=round_.now_us,
             ),
-            delivered=self._delivery.delivered,
         )
         self._read.add(position)
-        self._delivery.up_to(manifest)
+        self._delivery.up_to_date()
         # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
         now = now_us()
         job.waited({name: not_asked_until(progress, now) for name, progress in job.progress.items()})
@@ -228,6 +254,8 @@ class DurableQuery:
                 return False
             try:
                 self._move(self._job.round(now_us()))
+            except StoppingError:
+                return False
             except BaseException as error:
                 self._failure = error
         if self._failure is not None:
@@ -242,10 +270,8 @@ class DurableQuery:
             self._job.waited(after)
             return
         results = run_tick(self._session, round_, after)
-        manifest = self._job.commit(
-            results, "tick", Position(processing_us=round_.now_us), delivered=self._delivery.delivered
-        )
-        self._delivery.up_to(manifest)
+        self._job.commit(results, "tick", Position(processing_us=round_.now_us))
+        self._delivery.up_to_date()
 
     def metrics(self, operator: str | None = None) -> Metrics:
         """Watermark and lag of each source, how often they moved, who is idle; of a chain, those of one operator (by
@@ -276,21 +302,20 @@ class DurableQuery:
 
     def _drain(self) -> None:
         if self._job.head.drained:
-            self._delivery.up_to(self._job.head)
+            self._delivery.up_to_date()
             return
         job = self._job
         round_ = job.round()
         results = run_tick(self._session, round_, round_.finished())
-        manifest = self._job.commit(results, "tick", Position(), delivered=self._delivery.delivered, drained=True)
-        self._delivery.up_to(manifest)
+        self._job.commit(results, "tick", Position(), drained=True)
+        self._delivery.up_to_date()
 
-    def _send(self, output: Output) -> None:
-        assert self._sink is not None
+    def _panes(self, output: Output) -> DataFrame:
         objects = self._job.checkpoint.objects
         for ref in output.panes:
             read_verified(objects, ref)
         paths = [objects.url(ref.path).translate(_LITERAL) for ref in output.panes]
-        self._sink(self._session.read.parquet(*paths), output.id)
+        return self._session.read.parquet(*paths)
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; when the query has failed, raise our own error rather than Spark's wrapping of it."""
@@ -307,7 +332,7 @@ class DurableQuery:
             raise
         finally:
             if self._over:
-                self._presence.end()
+                self._rest()
 
     @property
     def _spark_query(self) -> StreamingQuery:

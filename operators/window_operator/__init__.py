@@ -3,5 +3,4 @@
 from operators.window_operator.by_hand import Result as Result
 from operators.window_operator.joining import JoinOperator as JoinOperator
 from operators.window_operator.operator import WindowOperator as WindowOperator
-from operators.window_operator.running import Refused as Refused
 from operators.window_operator.running import run_operator as run_operator

@@ -1,7 +1,7 @@
 """What operators fed by hand share: what a call does is in RAM until the next flush, and a flush is one checkpoint.
 
 A flush holds state, progress, panes and ledger together; panes are given when they are durable, and again until they
-are acknowledged.
+are acknowledged. A call whose flush fails has taken nothing: what is in RAM is as before.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import uuid
 from abc import ABC, abstractmethod
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
@@ -27,9 +28,10 @@ from operators.window_operator.overlay import Overlay
 from operators.window_operator.step import Stepped
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Kind, Manifest
+from recovery.outputs import DeliveryId, Output, output_of
 from recovery.policy import Policy
 from recovery.presence import Presence
-from statestore.errors import IncompatibleError
+from statestore.errors import IncompatibleError, UsageError
 from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
@@ -44,9 +46,11 @@ P = TypeVar("P", bound=Plan)
 
 @dataclass(frozen=True)
 class Result:
-    """The panes of one checkpoint. A receiver that remembers the last id it took in has every pane exactly once."""
+    """The panes of one checkpoint. A receiver that remembers the highest one it took of each run has every pane
+    exactly once.
+    """
 
-    id: int
+    id: DeliveryId
     panes: pa.Table
 
 
@@ -72,6 +76,17 @@ class Since:
             max(seen, default=None),
             step.origins or self.origins,
         )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Everything that a call changes, but for the state itself: how far time has come, and what is not flushed."""
+
+    progress: Progress
+    now_us: int | None
+    due_us: int | None
+    newest: int | None = None
+    since: Since = field(default_factory=Since)
 
 
 class ByHand(ABC, Generic[P]):
@@ -102,11 +117,7 @@ class ByHand(ABC, Generic[P]):
         self._presence = Presence(self._job.checkpoint, head.epoch)
         if not head.drained:
             self._presence.begin()
-        self._progress, self._now = self._job.progress[plan.name], head.processing_us
-        self._due = head.operators[plan.name].due_us
-        self._newest: int | None = None
-        self._since = Since()
-        self._acknowledged, self._taken = head.delivered, head.delivered
+        self._standing = self._durable()
         self._ready = self._outstanding()
         self._open, self._watch = ExitStack(), Restoring()
         self._state: Overlay | None = None
@@ -121,56 +132,69 @@ class ByHand(ABC, Generic[P]):
         Steps back are ignored. Processing time moves by this alone.
         """
         self._not_drained()
-        was = self._now if self._now is not None else now_us
+        at = self._standing
+        was = at.now_us if at.now_us is not None else now_us
         now = max(was, now_us)
-        after = self._plan.watermarks.after(self._progress, [], now)
+        after = self._plan.watermarks.after(at.progress, [], now)
         if watermark_us is not None:
             after = at_least(after, watermark_us)
-        state = self._current().fork()
-        step = self._move(state, self._moments(after, was, now))
-        self._now, self._progress = now, after
-        self._adopt(state, step, 0)
-        if step.purged or step.panes.num_rows:
-            self._flush()
+        with self._all_or_nothing():
+            state = self._current().fork()
+            step = self._move(state, self._moments(after, was, now))
+            self._adopt(state, step, 0, replace(at, now_us=now, progress=after))
+            if step.purged or step.panes.num_rows:
+                self._flush()
 
     def get_result(self) -> list[Result]:
-        """Panes that are ready and have not been taken, oldest first. The next `flush` acknowledges them."""
-        results = [self._result(checkpoint_id) for checkpoint_id in self._ready]
-        if self._ready:
-            self._taken = self._ready[-1]
-        self._ready = []
-        return results
+        """Panes that are ready and not acknowledged, oldest first: the same ones until `acknowledge`."""
+        return [self.deliver(delivery_id) for delivery_id in self.ready]
+
+    def acknowledge(self, delivery_id: DeliveryId) -> None:
+        """The results up to this one have been handled, and are given no more; durable with the next flush.
+
+        What is not when the process dies is given again, under the same id. Raises `UsageError` for an id that no
+        result of this operator has; one that was acknowledged already is fine.
+        """
+        ids = self.ready
+        if delivery_id in ids:
+            self._job.took(delivery_id.checkpoint)
+            self._ready = self._ready[ids.index(delivery_id) + 1 :]
+        elif delivery_id.checkpoint > self._job.delivered:
+            raise UsageError(
+                "no result has this id: acknowledge what get_result gave",
+                code="acknowledge",
+                id=str(delivery_id),
+                ready=[str(one) for one in ids],
+            )
 
     def flush(self) -> int:
-        """Everything so far is durable, and what `get_result` gave is acknowledged. The id of the newest checkpoint.
-
-        What was taken and not yet acknowledged when the process dies is given again, under the same id.
-        """
-        self._acknowledged = max(self._acknowledged, self._taken)
-        if self._since != Since() or self._acknowledged > self._job.head.delivered or self._moved:
+        """Everything so far is durable, acknowledgements too. The id of the newest checkpoint."""
+        if self._standing.since != Since() or self._moved:
             self._flush()
+        self._job.acknowledge()
         return self._job.head.id
 
     def drain(self) -> None:
         """The input has ended: everything shows what is due; no message is taken any more."""
         if self._job.head.drained:
             return
-        now, after = self._now or 0, at_least(self._progress, END_OF_TIME_US)
-        state = self._current().fork()
-        step = self._move(state, self._moments(after, now, now))
-        self._progress = after
-        self._adopt(state, step, 0)
-        self._flush(drained=True)
+        at = self._standing
+        now, after = at.now_us or 0, at_least(at.progress, END_OF_TIME_US)
+        with self._all_or_nothing():
+            state = self._current().fork()
+            step = self._move(state, self._moments(after, now, now))
+            self._adopt(state, step, 0, replace(at, progress=after))
+            self._flush(drained=True)
 
     @property
     def watermark_us(self) -> int | None:
         """Every event before this has been seen; None before the first."""
-        return mark_of(self._progress)
+        return mark_of(self._standing.progress)
 
     @property
     def due_us(self) -> int | None:
         """The processing time at which `timeout` would show something that is held until then; None for nothing."""
-        return self._due
+        return self._standing.due_us
 
     @property
     def drained(self) -> bool:
@@ -180,12 +204,13 @@ class ByHand(ABC, Generic[P]):
     @property
     def counters(self) -> dict[str, int]:
         """Messages and panes by class, since the beginning."""
-        return total([dict(self._job.head.totals), self._since.counters])
+        return total([dict(self._job.head.totals), self._standing.since.counters])
 
     def close(self) -> None:
         """Let go of the store. What is not flushed is gone."""
         self._presence.end()
         self._let_go()
+        self._standing = self._durable()
 
     def _let_go(self) -> None:
         self._state = None
@@ -198,18 +223,19 @@ class ByHand(ABC, Generic[P]):
         self.close()
 
     @property
-    def ready(self) -> list[int]:
-        """Checkpoints whose panes have not been taken."""
-        return list(self._ready)
+    def ready(self) -> list[DeliveryId]:
+        """The ids of the results that are not acknowledged, oldest first."""
+        return [output.delivery_id for output in self._ready]
 
-    def deliver(self, checkpoint_id: int) -> Result:
-        """One of them; say `delivered` when it has been taken in."""
-        return self._result(checkpoint_id)
+    def deliver(self, delivery_id: DeliveryId) -> Result:
+        """One result of those that are ready. Raises `FencedError` where a newer run has taken over meanwhile."""
+        self.check_newest()
+        panes = [ref for output in self._ready if output.delivery_id == delivery_id for ref in output.panes]
+        return Result(delivery_id, read_rows(self._job.checkpoint, tuple(panes), self._plan.pane_schema))
 
-    def delivered(self, checkpoint_id: int) -> None:
-        """The receiver has everything up to here; durable with the next flush, of whatever kind."""
-        self._acknowledged = self._taken = max(self._acknowledged, checkpoint_id)
-        self._ready = [ready for ready in self._ready if ready > checkpoint_id]
+    def check_newest(self) -> None:
+        """Raise `FencedError` where a newer run has taken over: what is ready here may not count any more."""
+        self._job.check_newest()
 
     @property
     def _base(self) -> PartitionState:
@@ -218,10 +244,10 @@ class ByHand(ABC, Generic[P]):
     @property
     def _moved(self) -> bool:
         head = self._job.head
-        return (self.watermark_us, self._now) != (head.watermark_us, head.processing_us)
+        return (self.watermark_us, self._standing.now_us) != (head.watermark_us, head.processing_us)
 
     def _moments(self, after: Progress, was: int, now: int) -> Moments:
-        marks, before = self._plan.watermarks, self._progress
+        marks, before = self._plan.watermarks, self._standing.progress
         newest = marks.newest(before), marks.newest(after), marks.steps(after)
         return Moments(before.watermark_us, after.watermark_us, was, now, False, *newest)
 
@@ -243,32 +269,54 @@ class ByHand(ABC, Generic[P]):
             self._state = Overlay(store, tables)
         return self._state
 
-    def _adopt(self, state: Overlay, step: Stepped, messages: int) -> None:
-        self._state = state
-        self._since = self._since.and_then(step, messages)
-        self._progress = step.progress or self._progress
-        self._due = step.due_us
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """What raises inside leaves state and standing as they were, unless it was durable by then."""
+        head, state, standing = self._job.head, self._state, self._standing
+        try:
+            yield
+        except BaseException:
+            if self._job.head is head:
+                self._standing = standing
+                if state is None:
+                    self._let_go()
+                self._state = state
+            raise
 
-    def _took(self, state: Overlay, step: Stepped, messages: int) -> dict[str, int]:
+    def _adopt(self, state: Overlay, step: Stepped, messages: int, at: Standing) -> None:
+        self._state = state
+        self._standing = replace(
+            at,
+            progress=step.progress or at.progress,
+            due_us=step.due_us,
+            since=at.since.and_then(step, messages),
+        )
+
+    def _took(self, state: Overlay, step: Stepped, messages: int, now_us: int | None) -> dict[str, int]:
         """A step that took messages: durable at once where it showed something, opened a window or forgot one."""
-        opened = step.newest is not None and (self._newest is None or step.newest > self._newest)
-        self._newest = step.newest if opened else self._newest
-        self._adopt(state, step, messages)
-        if opened or step.purged or step.panes.num_rows or self._since.messages >= MAX_UNFLUSHED:
-            self._flush()
+        at = self._standing
+        opened = step.newest is not None and (at.newest is None or step.newest > at.newest)
+        at = replace(at, now_us=now_us, newest=step.newest if opened else at.newest)
+        with self._all_or_nothing():
+            self._adopt(state, step, messages, at)
+            full = self._standing.since.messages >= MAX_UNFLUSHED
+            if opened or step.purged or step.panes.num_rows or full:
+                self._flush()
         return step.counters
 
     def _flush(self, *, drained: bool = False, fed: bool | None = None, base: PartitionState | None = None) -> None:
         """One checkpoint of everything since the last."""
-        since = self._since
+        job, head, since = self._job, self._job.head, self._standing.since
         result = self._written(since, base or self._base)
         kind: Kind = "feed" if fed is not None else "batch" if since.messages else "tick"
-        position, drained = Position(processing_us=self._now), drained or self._job.head.drained
-        self._job.commit([result], kind, position, delivered=self._acknowledged, drained=drained, fed=bool(fed))
-        self._since = Since()
-        if result.panes:
-            self._ready.append(self._job.head.id)
-        self._let_go()
+        position = Position(processing_us=self._standing.now_us)
+        try:
+            job.commit([result], kind, position, drained=drained or head.drained, fed=bool(fed))
+        finally:
+            if job.head is not head:  # it is durable, whatever was raised after that
+                self._standing = replace(self._standing, since=Since())
+                self._ready += [output_of(job.head)] if result.panes else []
+                self._let_go()
 
     def _written(self, since: Since, base: PartitionState) -> PartitionResult:
         plan, objects, attempt = self._plan, self._job.checkpoint.objects, uuid.uuid4().hex
@@ -279,8 +327,8 @@ class ByHand(ABC, Generic[P]):
             partition=0,
             base_lineage=base.lineage,
             state=log.append(base, self._current().changes(), sequence),
-            progress=self._progress,
-            due_us=self._due,
+            progress=self._standing.progress,
+            due_us=self._standing.due_us,
             max_event_us=since.max_event_us,
             inputs=1 if since.messages else 0,
             panes=_file(objects, f"panes/{plan.name}", since.panes, sequence, attempt),
@@ -291,16 +339,15 @@ class ByHand(ABC, Generic[P]):
             rejected=rejections_of(plan, pa.concat_tables(since.rejected) if since.rejected else None),
         )
 
-    def _outstanding(self) -> list[int]:
-        """Checkpoints with panes that nobody has acknowledged."""
-        checkpoint, head = self._job.checkpoint, self._job.head
-        outputs = checkpoint.outputs(head.delivered + 1, head.id)
-        return [output.id for output in outputs if output.panes]
+    def _durable(self) -> Standing:
+        """As the newest checkpoint has it."""
+        head, name = self._job.head, self._plan.name
+        return Standing(self._job.progress[name], head.processing_us, head.operators[name].due_us)
 
-    def _result(self, checkpoint_id: int) -> Result:
-        checkpoint = self._job.checkpoint
-        panes = tuple(ref for one in checkpoint.outputs(checkpoint_id, checkpoint_id) for ref in one.panes)
-        return Result(checkpoint_id, read_rows(checkpoint, panes, self._plan.pane_schema))
+    def _outstanding(self) -> list[Output]:
+        """Checkpoints with panes that nobody has acknowledged."""
+        job = self._job
+        return [output for output in job.checkpoint.outputs(job.delivered + 1, job.head.id) if output.panes]
 
 
 def as_table(batch: Any) -> pa.Table:

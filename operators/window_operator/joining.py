@@ -77,12 +77,12 @@ class JoinOperator(ByHand[SidedPlan]):
         given = {side: as_table(rows) for side, rows in zip(SIDES, (left, right), strict=True) if rows is not None}
         batch = self._joined.rows(self._plan.input_schema, **given)
         state = self._current().fork()
-        known = [at for at in (self._now, now_us) if at is not None]
+        at = self._standing
+        known = [time for time in (at.now_us, now_us) if time is not None]
         now = max(known, default=0)
-        was = now if self._now is None else self._now
-        step = take_sides(self._plan, state, batch, self._progress, (was, now))
-        self._now = now if known else None
-        return self._took(state, step, batch.num_rows)
+        was = now if at.now_us is None else at.now_us
+        step = take_sides(self._plan, state, batch, at.progress, (was, now))
+        return self._took(state, step, batch.num_rows, now if known else None)
 
     @property
     def layouts(self) -> dict[str, Layout]:

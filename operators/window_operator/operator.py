@@ -78,11 +78,11 @@ class WindowOperator(ByHand[OperatorPlan]):
         """
         rows = as_table(batch)
         self._not_drained()
-        state = self._current().fork()
-        origins = self._since.origins or self._job.head.operators[self._plan.name].origins
-        intake = Intake(self.watermark_us, self._now or 0, origins=origins)
-        step = take_messages(self._plan, state, rows, self._progress, intake)
-        return self._took(state, step, rows.num_rows)
+        at, state = self._standing, self._current().fork()
+        origins = at.since.origins or self._job.head.operators[self._plan.name].origins
+        intake = Intake(self.watermark_us, at.now_us or 0, origins=origins)
+        step = take_messages(self._plan, state, rows, at.progress, intake)
+        return self._took(state, step, rows.num_rows, at.now_us)
 
     def feed_back(self, rows: pa.Table | None = None) -> dict[str, int]:
         """Take back what the late ledger holds of messages that came too late, each once; how many were.
@@ -95,10 +95,11 @@ class WindowOperator(ByHand[OperatorPlan]):
         back = to_feed(self._job, rows).get(self._plan.name)
         if back is None:
             return {}
-        state = self._current().fork()
-        step = take_back(self._plan, state, back, Intake(self.watermark_us, self._now or 0, feeding=True))
-        self._adopt(state, step, 0)
-        self._flush(fed=rows is None)
+        at, state = self._standing, self._current().fork()
+        step = take_back(self._plan, state, back, Intake(self.watermark_us, at.now_us or 0, feeding=True))
+        with self._all_or_nothing():
+            self._adopt(state, step, 0, at)
+            self._flush(fed=rows is None)
         warn_of_purged(self._job, self._job.head)
         return step.counters
 
@@ -156,7 +157,8 @@ class WindowOperator(ByHand[OperatorPlan]):
         base = self._base
         left = msgspec.structs.replace(base, files=tuple(ref for ref in base.files if ref.table != lost))
         tables = self._job.tables(self._plan.name)
-        with open_store(Parquet(), self._job.checkpoint.objects, "", tables, left) as store:
+        opening = open_store(Parquet(), self._job.checkpoint.objects, "", tables, left)
+        with opening as store, self._all_or_nothing():
             self._state = Overlay(store, tables)
             for batch in batches:
                 self._state.apply(put_back(self._plan, self._state, as_table(batch), rejected))

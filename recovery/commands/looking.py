@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from recovery.acknowledged import delivered
 from recovery.bars import bar
 from recovery.budget import outlook, outlook_text, sentence
 from recovery.checkpoint import Checkpoint, now_us
@@ -122,12 +123,13 @@ def show(
     checkpoint = Checkpoint.open(root)
     head = chosen(checkpoint, checkpoint_id)
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
+    had = delivered(checkpoint, head.manifest)
     if as_json:
-        told = {"recovery": outlook(head.manifest), "pins": [pin.name for pin in pins]}
+        told = {"delivered": had, "recovery": outlook(head.manifest), "pins": [pin.name for pin in pins]}
         print_json({**full(head.manifest), **told})
         return
     driver = running(checkpoint) if checkpoint_id is None else None
-    parts: list[RenderableType] = [_facts(head.manifest, driver)]
+    parts: list[RenderableType] = [_facts(head.manifest, driver, had)]
     parts += [Text(f"pinned: {_pin_text(pin)}") for pin in pins]
     if progress(head.manifest):
         parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
@@ -140,13 +142,15 @@ def show(
     emit(*parts)
 
 
-def _facts(manifest: Manifest, driver: Lease | None) -> Table:
+def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
     table = pairs()
     kind = "drained (takes no new input)" if manifest.drained else manifest.kind
     table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
     table.add_row("created", f"{time_text(manifest.created_us)} UTC  ({age_text(manifest.created_us, now_us())})")
     if driver is not None:
         table.add_row("running", f"{driver.who()}, begun {age_text(driver.since_us, now_us())}")
+        if driver.waiting_us is not None:
+            table.add_row("", f"waiting for the sink since {time_text(driver.waiting_us)} UTC")
     before, after = time_text(manifest.watermark_before_us), time_text(manifest.watermark_us)
     table.add_row("watermark", f"{text(after)}  (before: {text(before)})")
     table.add_row("processing time", text(time_text(manifest.processing_us)))
@@ -156,7 +160,7 @@ def _facts(manifest: Manifest, driver: Lease | None) -> Table:
             table.add_row(f"source {source} read to", offset)
     if manifest.input:
         table.add_row("input", f"{manifest.input.batches} batches")
-    table.add_row("delivered up to", f"checkpoint {manifest.delivered}")
+    table.add_row("delivered up to", f"checkpoint {had}")
     table.add_row("restore", outlook_text(manifest))
     if manifest.restored is not None:
         table.add_row("last start", sentence(manifest.restored))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from recovery.acknowledged import delivered
 from recovery.checkpoint import Checkpoint
 from recovery.lease import running
 from recovery.manifest import Manifest
@@ -286,7 +287,7 @@ def about(checkpoint: Checkpoint, head: Manifest | None) -> Section:
         ("at work", f"{lease.who()}, writer epoch {lease.epoch}" if lease else "nobody, as far as is known"),
     ]
     if head is not None:
-        rows.append(("delivered up to", f"checkpoint {head.delivered:,}"))
+        rows.append(("delivered up to", f"checkpoint {delivered(checkpoint, head):,}"))
         rows.append(("abandoned by resets", ", ".join(_range(ids) for ids in head.abandoned) or "none"))
     rows += [("forked from", base) for base in marker.bases]
     return Section("about", "About this root", "", (), [Table("Facts", ("", ""), rows, opened=True)])
