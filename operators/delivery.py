@@ -48,17 +48,20 @@ class Refused(Exception):
 class Offers:
     """Offers panes to a sink until it takes them, with growing pauses; meanwhile nothing else is done.
 
-    ``check`` is called before each offer, ``wait`` with the seconds of each pause; what they raise ends the waiting,
-    with the panes not delivered.
+    ``check`` is called before each offer; what it raises ends the waiting, with the panes not delivered.
     """
 
-    def __init__(self, check: Callable[[], None], wait: Callable[[float], None] = time.sleep) -> None:
-        self._check, self._wait = check, wait
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
         self.waiting_since_us: int | None = None
         """Since when the sink has refused; None while it does not."""
 
-    def make(self, sink: Sink[P], panes: P, delivery_id: DeliveryId) -> None:
-        """Returns when the sink has taken them. An error of the sink passes through."""
+    def make(
+        self, sink: Sink[P], panes: P, delivery_id: DeliveryId, wait: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Returns when the sink has taken them. An error of the sink passes through, and one of ``wait``, which is
+        called with the seconds of each pause.
+        """
         try:
             for pause_s in _pauses():
                 self._check()
@@ -71,7 +74,7 @@ class Offers:
                         "and no input is taken until it takes them",
                         delivery_id.checkpoint,
                     )
-                self._wait(pause_s)
+                wait(pause_s)
             if self.waiting_since_us is not None:
                 seconds = (now_us() - self.waiting_since_us) / 1e6
                 log.warning("the sink took checkpoint %d after %.0f s", delivery_id.checkpoint, seconds)
@@ -94,7 +97,7 @@ def _takes(sink: Sink[P], panes: P, delivery_id: DeliveryId) -> bool:
 
 
 class Delivery(Generic[P]):
-    """Hands checkpoints with panes to ``sink``, as ``load`` reads them, oldest first. See `Offers` for ``wait``."""
+    """Hands checkpoints with panes to ``sink``, as ``load`` reads them, oldest first; ``wait`` as `Offers.make`."""
 
     def __init__(
         self,
@@ -103,8 +106,8 @@ class Delivery(Generic[P]):
         load: Callable[[Output], P],
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._job, self._sink, self._load = job, sink, load
-        self.offers = Offers(job.check_newest, wait)
+        self._job, self._sink, self._load, self._wait = job, sink, load, wait
+        self.offers = Offers(job.check_newest)
 
     def up_to_date(self) -> None:
         """Deliver what is outstanding, the newest checkpoint included. What the sink does not take stays due.
@@ -123,7 +126,7 @@ class Delivery(Generic[P]):
 
     def _hand_over(self, sink: Sink[P], output: Output) -> None:
         if output.panes:
-            self.offers.make(sink, self._load(output), output.delivery_id)
+            self.offers.make(sink, self._load(output), output.delivery_id, self._wait)
         self._job.took(output.id, something=bool(output.panes))
 
     def rest(self) -> None:

@@ -210,14 +210,14 @@ def test_who_waited_for_a_sink_delivers_nothing_that_was_abandoned_meanwhile(tmp
 
 def test_pauses_grow_up_to_a_bound_and_it_is_said_since_when() -> None:
     pauses, taken = list[float](), list[str]()
-    offers = delivery.Offers(lambda: None, pauses.append)
+    offers = delivery.Offers(lambda: None)
 
     def sink(panes: str, _id: DeliveryId) -> bool:
         assert (offers.waiting_since_us is not None) is bool(pauses)
         taken.append(panes)
         return len(taken) > 12
 
-    offers.make(sink, "panes", DeliveryId("run", 1))
+    offers.make(sink, "panes", DeliveryId("run", 1), pauses.append)
     assert offers.waiting_since_us is None
     assert pauses[:3] == [0.05, 0.1, 0.2]
     assert pauses == sorted(pauses)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from operators.chains.binding import bind_graph
+from operators.harness import Harness
 from operators.job import Job
 from operators.standalone import Standalone
 from recovery.acknowledged import FOLDER, delivered
@@ -114,6 +115,20 @@ def test_each_start_is_a_run_of_its_own_whoever_opened_the_root(tmp_path: Path) 
     graph = bind_graph(example(), STREAM[0].schema)
     runs = [Job.begin(graph, checkpoint, Parquet(), partitions=1).head.writer for _ in range(3)]
     assert len({*runs, checkpoint.writer}) == 4
+
+
+def test_a_harness_on_a_root_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    sink = Remembers()
+    run(tmp_path, sink, STREAM[:4])
+    tested = Harness(example("retracting"), STREAM[0].schema, folder=tmp_path, partitions=2)
+    tested.feed(batch([(60, "a", 1)]))
+    tested.feed_back()
+    tested.finish()
+    assert [one["delivered"] for one in evidence.manifests(tmp_path)[5:]] == [5] * 3
+    checkpoint = Checkpoint.open(tmp_path)
+    rewind(checkpoint, checkpoint.ids()[-2])
+    run(tmp_path, sink, STREAM[:4])
+    assert sink.offered == [one for one, _ in output(tmp_path)]
 
 
 def words(root: Path) -> list[Path]:

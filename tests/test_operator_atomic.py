@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from operators import JoinOperator, WindowOperator, session, tumbling
-from statestore.errors import CommitUnknownError, ConflictError, UnavailableError
+from operators import JoinOperator, WindowOperator, run_operator, session, tumbling
+from recovery.checkpoint import Checkpoint
+from recovery.rewind import rewind
+from statestore.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError
 from statestore.store import Parquet, StoreName
 from statestore.testing.faults import FaultyObjects
 from tests.conftest import LONG
@@ -157,3 +159,14 @@ def test_what_is_not_flushed_is_gone_with_a_close(tmp_path: Path) -> None:
         assert (again[:5], again[6:]) == (seen[:5], seen[6:])
         assert running.add_messages(table([Message("x", 2, 0, "a", 1)]))["accepted"] == 1
         assert running.counters["accepted"] == 2
+
+
+def test_an_older_self_gives_no_results_that_a_rewind_has_abandoned(tmp_path: Path) -> None:
+    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+        running.add_messages(table([Message("x", 1, 1, "a", 1), Message("x", 2, 13, "a", 1)]))
+        assert len(running.get_result()) == 1
+        rewind(Checkpoint.open(tmp_path), 1, force=True)
+        with pytest.raises(FencedError):
+            running.get_result()
+        with pytest.raises(FencedError):
+            run_operator(running, [], lambda _panes, _id: None)

@@ -67,10 +67,13 @@ def test_a_lease_is_renewed_under_fresh_names_and_given_back(checkpoint: Checkpo
     assert first is not None
     once.end()
     assert names(checkpoint) == []
-    presence = Presence(checkpoint, 4, every_s=0.01)
+    waits: list[int | None] = [None]
+    presence = Presence(checkpoint, 4, waiting=lambda: waits[-1], every_s=0.01)
     presence.begin()
     eventually(lambda: names(checkpoint) not in ([], ["4-1.json"]))
     eventually(lambda: (now := running(checkpoint)) is not None and now.written_us > first.written_us)
+    waits.append(5)
+    eventually(lambda: (now := running(checkpoint)) is not None and now.waiting_us == 5)
     presence.end()
     presence.end()
     eventually(lambda: not names(checkpoint))  # one that was being written meanwhile goes, too

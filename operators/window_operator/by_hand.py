@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from operators.chains.graph import alone
-from operators.delivery import read_rows
+from operators.delivery import Offers, read_rows
 from operators.job import Hook, Job, Position
 from operators.partition import PartitionResult, write_output
 from operators.plan import Plan
@@ -114,7 +114,8 @@ class ByHand(ABC, Generic[P]):
         )
         self._job.parallel = 1
         head = self._job.head
-        self._presence = Presence(self._job.checkpoint, head.epoch)
+        self.offers = offers = Offers(self._job.check_newest)
+        self._presence = Presence(self._job.checkpoint, head.epoch, waiting=lambda: offers.waiting_since_us)
         if not head.drained:
             self._presence.begin()
         self._standing = self._durable()
@@ -228,14 +229,12 @@ class ByHand(ABC, Generic[P]):
         return [output.delivery_id for output in self._ready]
 
     def deliver(self, delivery_id: DeliveryId) -> Result:
-        """One result of those that are ready. Raises `FencedError` where a newer run has taken over meanwhile."""
-        self.check_newest()
+        """One result of those that are ready. Raises `FencedError` where a newer run has taken over meanwhile: it may
+        not count any more.
+        """
+        self._job.check_newest()
         panes = [ref for output in self._ready if output.delivery_id == delivery_id for ref in output.panes]
         return Result(delivery_id, read_rows(self._job.checkpoint, tuple(panes), self._plan.pane_schema))
-
-    def check_newest(self) -> None:
-        """Raise `FencedError` where a newer run has taken over: what is ready here may not count any more."""
-        self._job.check_newest()
 
     @property
     def _base(self) -> PartitionState:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.delivery import ArrowSink, Offers
+from operators.delivery import ArrowSink
 from operators.window_operator.joining import JoinOperator
 from operators.window_operator.operator import WindowOperator
 from recovery.checkpoint import now_us
@@ -30,17 +30,16 @@ def run_operator(
     is. ``wait`` is called between two offers with the seconds to wait, which grow; what it raises ends the run, and
     so does any error of the sink but `Refused`. Nothing is lost by that: the next run begins with what was not taken.
     """
-    offers = Offers(operator.check_newest, wait)
-    _deliver(operator, sink, offers)
+    _deliver(operator, sink, wait)
     for batch in batches:
         operator.timeout(clock())
-        _deliver(operator, sink, offers)
+        _deliver(operator, sink, wait)
         _take(operator, batch)
-        _deliver(operator, sink, offers)
+        _deliver(operator, sink, wait)
     operator.timeout(clock())
     if drain:
         operator.drain()
-    _deliver(operator, sink, offers)
+    _deliver(operator, sink, wait)
     operator.flush()
 
 
@@ -51,7 +50,7 @@ def _take(operator: WindowOperator | JoinOperator, batch: Any) -> None:
         operator.add_messages(batch)
 
 
-def _deliver(operator: WindowOperator | JoinOperator, sink: ArrowSink, offers: Offers) -> None:
+def _deliver(operator: WindowOperator | JoinOperator, sink: ArrowSink, wait: Callable[[float], None]) -> None:
     for delivery_id in operator.ready:
-        offers.make(sink, operator.deliver(delivery_id).panes, delivery_id)
+        operator.offers.make(sink, operator.deliver(delivery_id).panes, delivery_id, wait)
         operator.acknowledge(delivery_id)
