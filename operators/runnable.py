@@ -94,9 +94,10 @@ class Runnable(ABC):
         """This computation over a streaming DataFrame; nothing runs until ``start()``.
 
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
-        DataFrame of panes and their checkpoint id, in ascending id, at least once each; without one, panes
-        are in the checkpoint's pane files, exactly once. ``partitions`` of state are those of the first start
-        (default: Spark's default parallelism), until ``tidemark rescale``. Every ``tick`` (default: 1 second) time
+        DataFrame of the panes of a checkpoint and its `DeliveryId`, in order, at least once each, and refuses them by
+        False or `Refused` (docs/SINKS.md); without one, panes are in the checkpoint's pane files, exactly once.
+        ``partitions`` of state are those of the first start (default: Spark's default parallelism), until
+        ``tidemark rescale``. Every ``tick`` (default: 1 second) time
         goes on without a batch too, where it makes a difference: idle sources, watermarks and triggers by processing
         time. ``policy`` says what the start does when another driver runs this checkpoint, or the newest one is
         damaged.
@@ -124,7 +125,7 @@ class Runnable(ABC):
         policy: Policy | None = None,
     ) -> Standalone:
         """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
-        default with one partition of state.
+        default with one partition of state. ``sink`` is as on Spark, called with tables.
         """
         from operators.standalone import Standalone
 
