@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from operators.job import Job
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.outputs import DeliveryId, Output, output_of
 from statestore.errors import TidemarkError
-from statestore.files.segments import FileRef, read_verified
+from statestore.files import tails
+from statestore.files.segments import FileRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -162,8 +162,4 @@ def read_rows(checkpoint: Checkpoint, files: tuple[FileRef, ...], schema: pa.Sch
 
 def as_written(checkpoint: Checkpoint, files: tuple[FileRef, ...]) -> list[pa.Table]:
     """The rows of each pane or ledger file."""
-    return [_read(checkpoint, ref) for ref in files]
-
-
-def _read(checkpoint: Checkpoint, ref: FileRef) -> pa.Table:
-    return pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
+    return [tails.read_rows(checkpoint.objects, ref) for ref in files]

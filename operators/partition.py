@@ -24,6 +24,7 @@ from statestore.combiners import Registration
 from statestore.errors import CorruptionError
 from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
+from statestore.files.tails import tail_of
 from statestore.objects import Objects
 from statestore.opening import forget_cache, open_store
 from statestore.restoring import Restored, Restoring, Told, progress_text
@@ -197,4 +198,5 @@ def write_output(
     data = sink.getvalue()
     path = f"{folder}/{sequence:020d}-{attempt}.parquet"
     objects.put(path, data)
-    return (FileRef(path=path, bytes=data.size, checksum=checksum(data), rows=rows.num_rows),)
+    facts = FileRef(path=path, bytes=data.size, checksum=checksum(data), rows=rows.num_rows, tail=tail_of(data))
+    return (facts,)

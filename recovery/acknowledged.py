@@ -15,7 +15,7 @@ import msgspec
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest
-from recovery.traces import ID_DIGITS
+from recovery.names import DIGITS
 from statestore.errors import ConflictError
 
 FOLDER = "delivered"
@@ -27,7 +27,7 @@ def acknowledge(checkpoint: Checkpoint, manifest: Manifest, up_to: int) -> None:
 
     Durable when it returns; again is fine. Raises `UnavailableError`, `CommitUnknownError`: the panes may come again.
     """
-    name = f"{manifest.id:0{ID_DIGITS}d}-{manifest.writer}.{up_to}.json"
+    name = f"{manifest.id:0{DIGITS}d}-{manifest.writer}.{up_to}.json"
     record = {"checkpoint": manifest.id, "run": manifest.writer, "delivered": up_to}
     with contextlib.suppress(ConflictError):
         checkpoint.objects.create(f"{FOLDER}/{name}", msgspec.json.encode(record) + b"\n")

@@ -18,11 +18,12 @@ import msgspec
 from recovery.ahead import Seen, each, told_nobody
 from recovery.listing import Listing, manifests_gone, root_further
 from recovery.manifest import FORMAT, Manifest, Version, decode, encode
+from recovery.names import numbered, numbers
 from recovery.outputs import Output, output_of
 from recovery.ranges import outside
 from recovery.records import Boundary, newest_boundary, outputs_below, read_pins
 from recovery.soundness import MANIFEST_BYTES, Unsound, check_root
-from recovery.traces import ID_DIGITS, STATE, note, notes, traces, written
+from recovery.traces import STATE, note, notes, traces, written
 from statestore.errors import (
     CommitUnknownError,
     ConflictError,
@@ -66,7 +67,7 @@ class Head:
 
 def manifest_path(checkpoint_id: int) -> str:
     """Where the manifest of this id lies."""
-    return f"{MANIFESTS}/{checkpoint_id:0{ID_DIGITS}d}.json"
+    return f"{MANIFESTS}/{numbered(checkpoint_id)}"
 
 
 def now_us() -> int:
@@ -137,8 +138,7 @@ class Checkpoint:
 
     def stored_ids(self) -> list[int]:
         """Ids of all manifests that lie here, whether they count or not, ascending."""
-        stems = (name.removesuffix(".json") for name in self.objects.names(MANIFESTS) if name.endswith(".json"))
-        return sorted(int(stem) for stem in stems if len(stem) == ID_DIGITS and stem.isascii() and stem.isdecimal())
+        return numbers(self.objects.names(MANIFESTS))
 
     def listed(self) -> Listing:
         """What lies here now, and what should. Beside writers and collections it misses nothing that is there."""

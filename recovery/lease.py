@@ -15,8 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from recovery import names
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.records import RECORD_BYTES, decoded
+from recovery.soundness import Unsound, check_lease
 from statestore.errors import CorruptionError, NotFoundError, TidemarkError, UsageError
 
 log = logging.getLogger("tidemark")
@@ -102,10 +104,12 @@ def leases(checkpoint: Checkpoint) -> dict[str, Lease]:
     leave a torn one, and they go while we look.
     """
     found = {}
-    for name in checkpoint.objects.names(FOLDER):
-        with suppress(NotFoundError, CorruptionError):
+    for name in names.leases(checkpoint.objects.names(FOLDER)):
+        with suppress(NotFoundError, CorruptionError, Unsound):
             path = f"{FOLDER}/{name}"
-            found[path] = decoded(checkpoint.objects.read(path, RECORD_BYTES), path, Lease)
+            lease = decoded(checkpoint.objects.read(path, RECORD_BYTES), path, Lease)
+            check_lease(lease)
+            found[path] = lease
     return found
 
 

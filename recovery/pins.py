@@ -8,17 +8,15 @@ either of the two files keeps the checkpoint when the other one is lost.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from recovery import names
 from recovery.checkpoint import Checkpoint, Head, now_us
 from recovery.records import HELD, PINS, Pin, held_pins, pin_path, read_pins, read_record, seal
 from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from statestore.objects import Objects
-
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str = "", fork: str = "") -> Pin:
@@ -28,7 +26,7 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
     The same pin again is fine. Beside a running job.
     """
     name = name or f"pin-{uuid.uuid4().hex[:12]}"
-    if not _NAME.fullmatch(name):
+    if not names.is_pin(name):
         raise UsageError("a pin's name is letters, digits, - _ and dots", code="pin-name", found=name)
     checkpoint.read(checkpoint_id)
     checkpoint.settle()

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from recovery.ahead import ahead
 from recovery.checkpoint import Checkpoint
@@ -23,7 +22,8 @@ from recovery.outputs import Output
 from statestore.alike import alike
 from statestore.errors import NotFoundError, UsageError
 from statestore.evolved import through
-from statestore.files.segments import FileRef, read_verified
+from statestore.files.segments import FileRef
+from statestore.files.tails import read_rows, read_schema
 from statestore.lists import whole
 from statestore.opening import open_store
 from statestore.sorting import shared_ranks
@@ -107,7 +107,7 @@ def output_rows(
 
     def rows_of(file: tuple[int, FileRef]) -> pa.Table:
         number, ref = file
-        rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
+        rows = read_rows(checkpoint.objects, ref)
         ids = pa.array([number], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
         return wanted.of(rows.add_column(0, AT, ids))
 
@@ -124,7 +124,7 @@ def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, 
     found = {}
     for output in outputs:
         for ref in _files(output, kind, operator):
-            schema = pq.read_schema(pa.BufferReader(read_verified(checkpoint.objects, ref)))
+            schema = read_schema(checkpoint.objects, ref)
             found[schema] = pa.schema([pa.field(AT, pa.int64()), *schema])
     try:
         return pa.unify_schemas(list(found.values()), promote_options="permissive") if found else pa.schema([])

@@ -8,13 +8,16 @@ know of the outputs is never lost. A **pin** keeps a checkpoint whatever the bou
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
 
+from recovery import names
 from recovery.manifest import Manifest, state_files
 from recovery.outputs import Output, output_of
+from recovery.soundness import Unsound, check_boundary, check_output, check_pin
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, NotFoundError
 from statestore.files.segments import FileRef, read_verified
@@ -104,22 +107,27 @@ def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[T]) -> 
 
 def boundary_path(number: int) -> str:
     """Where a boundary lies."""
-    return f"{BOUNDARIES}/{number:020d}.json"
+    return f"{BOUNDARIES}/{names.numbered(number)}"
 
 
 def newest_boundary(objects: Objects) -> Boundary:
     """The one that counts; `NONE` before the first. One request to list, one to read."""
-    numbers = [int(stem) for name in objects.names(BOUNDARIES) if (stem := name.removesuffix(".json")).isdigit()]
-    if not numbers:
-        return NONE
-    path = boundary_path(max(numbers))
-    try:
-        found = read_record(objects, path, Boundary)
-    except NotFoundError:
-        return newest_boundary(objects)  # a newer one came, and this one went
-    if found.number != max(numbers):
-        raise _damaged(path, f"it is boundary {found.number}")
-    return found
+    missed = 0
+    while numbers := names.numbers(objects.names(BOUNDARIES)):
+        path = boundary_path(numbers[-1])
+        try:
+            found = read_record(objects, path, Boundary)
+        except NotFoundError:
+            if numbers[-1] <= missed:
+                raise _damaged(path, "it is listed and is not there") from None
+            missed = numbers[-1]  # a newer one came, and this one went
+            continue
+        if found.number != numbers[-1]:
+            raise _damaged(path, f"it is boundary {found.number}")
+        with _sound(path):
+            check_boundary(found)
+        return found
+    return NONE
 
 
 def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: int | None = None) -> Iterator[Output]:
@@ -133,7 +141,11 @@ def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: in
 
 def read_part(objects: Objects, part: FileRef) -> list[Output]:
     """The entries of one file of the output index."""
-    return decoded(read_verified(objects, part), part.path, list[Output])
+    found = decoded(read_verified(objects, part), part.path, list[Output])
+    with _sound(part.path):
+        for output in found:
+            check_output(output)
+    return found
 
 
 def pin_path(name: str) -> str:
@@ -148,9 +160,8 @@ def read_pins(objects: Objects) -> list[Pin]:
     """
     found = []
     there = objects.names(PINS)
-    paths = {name.removesuffix(HELD): name for name in there if name.endswith(HELD)}
-    paths |= {name.removesuffix(".json"): name for name in there if name.endswith(".json")}
-    for name, file in paths.items():
+    files = {name: f"{name}{ending}" for ending in (HELD, ".json") for name in names.pins(there, ending)}
+    for name, file in files.items():
         path = f"{PINS}/{file}"
         try:
             pin = read_record(objects, path, Pin)
@@ -158,13 +169,23 @@ def read_pins(objects: Objects) -> list[Pin]:
             continue  # taken out just now
         if pin.name != name:
             raise _damaged(path, f"it is pin {pin.name}")
+        with _sound(path):
+            check_pin(pin)
         found.append(pin)
     return sorted(found, key=lambda pin: (pin.checkpoint, pin.name))
 
 
 def held_pins(objects: Objects) -> set[str]:
     """Names of the pins that were found to have come in time."""
-    return {name.removesuffix(HELD) for name in objects.names(PINS) if name.endswith(HELD)}
+    return set(names.pins(objects.names(PINS), HELD))
+
+
+@contextmanager
+def _sound(path: str) -> Iterator[None]:
+    try:
+        yield
+    except Unsound as error:
+        raise _damaged(path, str(error)) from None
 
 
 def _damaged(path: str, reason: str) -> CorruptionError:

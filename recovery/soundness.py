@@ -10,11 +10,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from statestore.files.segments import FileRef, PartitionState
+from recovery.names import DIGITS
+from statestore.files.segments import FileRef, PartitionState, state_folder
 from statestore.limits import COLUMNS, TABLES
 
 if TYPE_CHECKING:
-    from recovery.manifest import Manifest, OperatorState
+    from recovery.lease import Lease
+    from recovery.manifest import Manifest, OperatorState, SparkPosition
+    from recovery.outputs import Output
+    from recovery.records import Boundary, Pin
 
 MANIFEST_BYTES = 256 << 20
 """Of a manifest file; a thousand times what large jobs have."""
@@ -45,16 +49,10 @@ def check(manifest: Manifest) -> None:
     _require(len(manifest.operators) <= OPERATORS, "operators")
     for name, operator in manifest.operators.items():
         _require(is_name(name), "the name of an operator")
-        _check_operator(operator, manifest.id)
-    for ref in (*manifest.panes, *manifest.late):
-        check_file(ref)
-    if manifest.spark is not None:
-        _count(manifest.spark.batch_id, "spark.batch_id")
-        for ref in manifest.spark.refs:
-            check_file(ref)
-        for read in manifest.spark.read.values():
-            _count(read.files, "spark.read")
-            _require(bool(_DIGEST.fullmatch(read.digest)), "a digest")
+        _check_operator(name, operator, manifest.id)
+    for folder, refs in (("panes", manifest.panes), ("late", manifest.late)):
+        _check_outputs(folder, refs, manifest.id)
+    _check_spark(manifest.spark)
     if manifest.input is not None:
         _count(manifest.input.batches, "input.batches")
 
@@ -65,6 +63,39 @@ def check_root(job_id: str, created_us: int, bases: Sequence[str], first: int) -
     _times((created_us,), "created_us")
     _require(len(bases) <= BASES and not any(_CONTROL.search(base) for base in bases), "bases")
     _require(1 <= first <= MOST, "first")
+
+
+def check_output(output: Output) -> None:
+    """Raise `Unsound` unless an entry of the output index can be one of ours."""
+    _require(1 <= output.id <= MOST, "id")
+    _times((output.created_us,), "created_us")
+    for folder, refs in (("panes", output.panes), ("late", output.late)):
+        _check_outputs(folder, refs, output.id)
+    _check_spark(output.spark)
+
+
+def check_boundary(boundary: Boundary) -> None:
+    """Raise `Unsound` unless a boundary can be one of ours."""
+    for count in (boundary.number, boundary.id, boundary.panes_gone, boundary.late_gone):
+        _count(count, "a number")
+    _times((boundary.created_us,), "created_us")
+    for ref in boundary.outputs:
+        check_file(ref)
+        _require(ref.path.startswith("gc/outputs/"), "the path of an index of outputs")
+
+
+def check_pin(pin: Pin) -> None:
+    """Raise `Unsound` unless a pin can be one of ours."""
+    _require(1 <= pin.checkpoint <= MOST, "checkpoint")
+    _times((pin.created_us,), "created_us")
+
+
+def check_lease(lease: Lease) -> None:
+    """Raise `Unsound` unless a lease can be one of ours."""
+    _require(1 <= lease.process.pid < 2**31, "pid")
+    for count in (lease.epoch, lease.duration_us, lease.process.started):
+        _count(count, "a number")
+    _times((lease.since_us, lease.written_us), "a time")
 
 
 def check_file(ref: FileRef) -> None:
@@ -98,15 +129,19 @@ def _check_numbers(manifest: Manifest) -> None:
     _require(ends == sorted(ends) and all(0 < end < manifest.id for end in ends), "abandoned")
 
 
-def _check_operator(operator: OperatorState, checkpoint_id: int) -> None:
+def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> None:
     _require(len(operator.tables) <= TABLES, "tables")
     for spec in operator.tables:
         _require(is_name(spec.name) and len(spec.key) + len(spec.values) <= COLUMNS, "a table")
     names = {spec.name for spec in operator.tables}
     _require(len(names) == len(operator.tables), "tables")
     _require(1 <= len(operator.partitions) <= PARTITIONS, "partitions")
-    for partition in operator.partitions:
+    for number, partition in enumerate(operator.partitions):
         _check_partition(partition, names, checkpoint_id)
+        for ref in partition.files:
+            # After a rescale those that were taken over lie where they were.
+            own = state_folder(name, None if ref.share else number)
+            _require(ref.path.startswith(own), "a state partition for the path of a file")
     _times((operator.watermark_us, operator.watermark_before_us, operator.due_us), "a time of an operator")
     for renamed_in, _, _ in operator.renamed:
         _count(renamed_in, "renamed")
@@ -123,6 +158,27 @@ def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id:
         check_file(ref)
         _require(ref.table in tables, "the table of a file")
         _require(ref.last <= checkpoint_id, "last of a file")
+
+
+def _check_outputs(folder: str, refs: Sequence[FileRef], checkpoint_id: int) -> None:
+    """Panes or ledgers of a checkpoint."""
+    for ref in refs:
+        check_file(ref)
+        place, _, name = ref.path.rpartition("/")
+        fits = place.startswith(f"{folder}/") and name.startswith(f"{checkpoint_id:0{DIGITS}d}-")
+        _require(fits and not ref.root, f"a file of {folder} of this checkpoint")
+
+
+def _check_spark(position: SparkPosition | None) -> None:
+    if position is None:
+        return
+    _count(position.batch_id, "spark.batch_id")
+    for ref in position.refs:
+        check_file(ref)
+        _require(ref.path.startswith("data/spark/"), "the path of a list of files")
+    for read in position.read.values():
+        _count(read.files, "spark.read")
+        _require(bool(_DIGEST.fullmatch(read.digest)), "a digest")
 
 
 def _check_progress(progress: dict[str, Any] | None) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from recovery import names
 from recovery.ahead import ahead
 from recovery.manifest import SparkPosition
 from recovery.records import read_pins
@@ -23,10 +24,9 @@ REACHED = "reached"
 FOLDERS = ("data", "panes", "late")
 STATE = ("data",)
 """What collections keep small; panes and ledgers may be kept for ever."""
-ID_DIGITS = 20
 _MOST = 10**18
 """No job comes so far: a name with such a number is not ours."""
-_WRITTEN = re.compile(r"(\d{1,20})-[0-9a-f]{32}\.")
+_WRITTEN = re.compile(r"([0-9]{1,20})-[0-9a-f]{32}\.")
 """How the name of a file begins: the checkpoint it was written for, and an id of the attempt."""
 
 
@@ -82,8 +82,8 @@ def written(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[str, int
     level = list(folders)
     for _ in range(3):
         inside: list[str] = []
-        for folder, names in ahead(lambda one: _names(objects, one), level):
-            for name in names():
+        for folder, inside_it in ahead(lambda one: _names(objects, one), level):
+            for name in inside_it():
                 if (match := _WRITTEN.match(name)) and int(match[1]) < _MOST:
                     found[f"{folder}/{name}"] = int(match[1])
                 elif "." not in name:
@@ -93,7 +93,7 @@ def written(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[str, int
 
 
 def _path(checkpoint_id: int) -> str:
-    return f"{REACHED}/{checkpoint_id:0{ID_DIGITS}d}"
+    return f"{REACHED}/{checkpoint_id:0{names.DIGITS}d}"
 
 
 def _names(objects: Objects, folder: str) -> list[str]:
@@ -106,9 +106,8 @@ def _names(objects: Objects, folder: str) -> list[str]:
 
 
 def _noted(objects: Objects) -> list[int]:
-    names = objects.names(REACHED)
-    ids = [int(name) for name in names if len(name) == ID_DIGITS and name.isascii() and name.isdecimal()]
-    return [one for one in ids if one < _MOST]
+    ids = [names.number_of(name, "") for name in objects.names(REACHED)]
+    return [one for one in ids if one is not None and one < _MOST]
 
 
 def _pinned(objects: Objects) -> list[int]:

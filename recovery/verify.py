@@ -19,7 +19,8 @@ from recovery.records import Boundary, held_pins, read_part, read_pins
 from recovery.spark_log import FOLDER, SparkLog, load_files
 from recovery.traces import Traces, traces
 from statestore.errors import DataError, NotFoundError, TidemarkError
-from statestore.files.segments import FileRef, read_verified
+from statestore.files.segments import FileRef
+from statestore.files.tails import examine
 
 Where = Literal["manifest", "chain", "file", "bytes", "spark"]
 KINDS: tuple[Where, ...] = ("manifest", "chain", "file", "bytes", "spark")
@@ -179,7 +180,7 @@ def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) 
         if (size := checkpoint.objects.at(ref.root).size(ref.path)) != ref.bytes:
             return Finding("file", number, ref.path, f"it has {size:,} bytes, not {ref.bytes:,}")
         if read:
-            read_verified(checkpoint.objects, ref)
+            examine(checkpoint.objects, ref)
     except NotFoundError:
         return Finding("file", number, ref.path, "it is gone")
     except DataError as error:

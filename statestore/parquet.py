@@ -204,4 +204,4 @@ class ParquetStore:
 
     def _name(self) -> SegmentName:
         attempt, number = uuid.uuid4().hex, next(self._numbers)
-        return SegmentName("spill", "spill", 0, 1, number, number, attempt, "", attempt, number)
+        return SegmentName("spill", 0, 1, number, number, attempt, "", attempt, number)

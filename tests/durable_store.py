@@ -85,7 +85,7 @@ class DurableStore:
         lineage = uuid.uuid4().hex
         for table, batches in rows.items():
             spec, at = self._specs[table], applied.sequence
-            name = SegmentName("data/durable/0", "durable", 0, 1, at, at, lineage, "", lineage, at)
+            name = SegmentName("durable", 0, 1, at, at, lineage, "", lineage, at)
             files += write_sorted(self._objects, spec, "snapshot", name, in_order(spec, batches))
         self._publish(PartitionState(tuple(files), bounds, lineage, applied.sequence), applied)
 

@@ -16,7 +16,7 @@ from statestore.tables import TableSpec
 def segment_name(first: int, last: int, segment: str, previous: str = "") -> SegmentName:
     """A name as an attempt would choose it."""
     attempt = uuid.uuid4().hex
-    return SegmentName("data/windows/0", "windows", 0, 1, first, last, segment, previous, attempt, last)
+    return SegmentName("windows", 0, 1, first, last, segment, previous, attempt, last)
 
 
 def advance(

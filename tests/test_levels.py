@@ -39,7 +39,7 @@ CONFIG = Parquet(max_levels=5, snapshot_bytes=1 << 40, budget_bytes=1 << 20)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything a thousand times smaller than it is."""
-    monkeypatch.setattr(compaction, "WORK_BYTES", 100_000)
+    monkeypatch.setattr(compaction, "WORK_BYTES", 90_000)
     monkeypatch.setattr(compaction, "SMALL_BYTES", 1000)
     monkeypatch.setattr(folding, "FILE_BYTES", 40_000)
     monkeypatch.setattr(partition_log, "BAND_SHARE", 128)

@@ -91,11 +91,41 @@ MANIFESTS = st.builds(
     delivered=st.integers(0, 2**40),
     counters=COUNTS,
     totals=COUNTS,
-)
+).map(lambda manifest: placed(manifest))
+
+
+def placed(manifest: Manifest) -> Manifest:
+    """With its files where files of such a checkpoint lie."""
+
+    def below(folder: str, refs: tuple[FileRef, ...]) -> tuple[FileRef, ...]:
+        return tuple(msgspec.structs.replace(ref, path=folder + ref.path) for ref in refs)
+
+    operators = {
+        name: msgspec.structs.replace(
+            operator,
+            partitions=tuple(
+                msgspec.structs.replace(part, files=below(f"data/{name}/{number}/", part.files))
+                for number, part in enumerate(operator.partitions)
+            ),
+        )
+        for name, operator in manifest.operators.items()
+    }
+    outputs: dict[str, Any] = {
+        kind: below(f"{kind}/{name}/{manifest.id:020d}-", getattr(manifest, kind)) if operators else ()
+        for kind in ("panes", "late")
+        for name in [next(iter(operators), "")]
+    }
+    spark = manifest.spark
+    if spark is not None and spark.files_ref is not None:
+        (ref,) = below("data/spark/", (spark.files_ref,))
+        spark = msgspec.structs.replace(spark, files_ref=ref)
+    return msgspec.structs.replace(manifest, operators=operators, spark=spark, **outputs)
 
 
 def example(**changes: Any) -> Manifest:
-    state = PartitionState((FileRef("data/a", 10, "xxh3:00", 3, "main", segment="s"),), {"main": -5}, "s", 6)
+    state = PartitionState(
+        (FileRef("data/windows/0/a", 10, "xxh3:00", 3, "main", segment="s"),), {"main": -5}, "s", 6
+    )
     operator = OperatorState({"name": "windows", "key": ["k"]}, "f", (MAIN,), (state,))
     manifest = Manifest(
         FORMAT, 7, "xxh3:parent", "job", 2, "me", "batch", 1_700_000_000_000_000, {"windows": operator}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore.checksums import checksum
-from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from statestore.errors import ConflictError, CorruptionError, NotFoundError, UnavailableError, UsageError
 from statestore.objects import Objects
 from statestore.storage.sink import Sink
 from tests.races import processes_race, threads_race
@@ -105,12 +106,25 @@ def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path) -> None:
         Objects(tmp_path / "root").create("tidemark.json", b"{}")
 
 
-def test_a_folder_is_no_object(objects: Objects, tmp_path: Path) -> None:
+def test_what_is_no_file_is_no_object(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UnavailableError):
-        objects.read("folder")
-    with pytest.raises(UnavailableError):
-        objects.map("folder")
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+    (tmp_path / "device").symlink_to("/dev/zero")
+    acts: list[Callable[[str], object]] = [objects.read, objects.map, objects.open_input, objects.size]
+    for kind in ("folder", "pipe", "socket", "device"):
+        for act in acts:
+            with pytest.raises(CorruptionError, match=rf"there is a {kind} where a file should be.*\[not-a-file\]"):
+                act(kind)
+
+
+def test_a_link_that_leads_to_itself_is_unavailable(objects: Objects, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for act in (objects.read, objects.map, objects.open_input, objects.size):
+        with pytest.raises(UnavailableError) as caught:
+            act("loop")
+        assert caught.value.context == {"path": "loop", "reason": "ELOOP"}
 
 
 @pytest.mark.parametrize("path", ["../outside", "a/../../outside", "/etc/passwd", "a/..", ".."])

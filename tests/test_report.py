@@ -358,7 +358,7 @@ def test_a_report_of_a_checkpoint_beyond_the_calendar(copy: Path, tmp_path: Path
     head = checkpoint.head()
     assert head is not None
     far = msgspec.structs.replace(
-        head.manifest, id=8, parent=head.checksum, watermark_us=2**62, processing_us=-(2**62)
+        head.manifest, id=8, parent=head.checksum, watermark_us=2**62, processing_us=-(2**62), panes=(), late=()
     )
     checkpoint.publish(far)
     made = write_report(copy, tmp_path / "report.html")

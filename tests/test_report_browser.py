@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest
+from recovery.manifest import Manifest, OperatorState
 from recovery.report import write_report
 from statestore.checksums import checksum
 from statestore.files.segments import FileRef
+from statestore.objects import Objects
 from tests import evidence
 from tests.test_cli import copy
 from tests.test_cli_rows import root
@@ -182,7 +183,8 @@ def hostile(folder: Path) -> Manifest:
     assert head is not None
     (state,) = head.manifest.operators.values()
     sources = dict.fromkeys(EVIL, state.progress["sources"]["input"]) if state.progress else {}
-    evil = msgspec.structs.replace(state, progress={**(state.progress or {}), "sources": sources})
+    progress = {**(state.progress or {}), "sources": sources}
+    evil = msgspec.structs.replace(state, progress=progress)
     moment = pa.array([0, 1_000_000, 2_000_000, 3_000_000], pa.timestamp("us", tz="UTC"))
     rows = pa.table({"window_start": moment, "window_end": pa.array([60_000_000] * 4, moment.type), "k": KEYS})
     sink = pa.BufferOutputStream()
@@ -190,7 +192,7 @@ def hostile(folder: Path) -> Manifest:
     data = sink.getvalue().to_pybytes()
     panes = []
     for name in EVIL:
-        path = f"panes/{name}/1.parquet"
+        path = f"panes/{name}/{head.manifest.id + 1:020d}-1.parquet"
         checkpoint.objects.put(path, data)
         panes += [
             FileRef(path=path, bytes=len(data), checksum=checksum(data), rows=4),
@@ -200,10 +202,23 @@ def hostile(folder: Path) -> Manifest:
         head.manifest,
         id=head.manifest.id + 1,
         parent=head.checksum,
-        operators=dict.fromkeys(EVIL, evil),
+        operators={name: taken_along(checkpoint.objects, evil, name) for name in EVIL},
         panes=tuple(panes),
+        late=(),
         counters={f"{name}.very_late": 1 for name in EVIL} | {f"{name}.{name}": 1 for name in EVIL},
     )
+
+
+def taken_along(objects: Objects, state: OperatorState, name: str) -> OperatorState:
+    """The state of an operator with files that lie where those of ``name`` do."""
+    partitions = []
+    for number, part in enumerate(state.partitions):
+        files = []
+        for ref in part.files:
+            files.append(msgspec.structs.replace(ref, path=f"data/{name}/{number}/{ref.path.rpartition('/')[2]}"))
+            objects.put(files[-1].path, objects.read(ref.path))
+        partitions.append(msgspec.structs.replace(part, files=tuple(files)))
+    return msgspec.structs.replace(state, partitions=tuple(partitions))
 
 
 def test_text_from_data_is_text(browser: Any, copy: Path, tmp_path: Path) -> None:
@@ -223,7 +238,7 @@ def test_text_from_data_is_text(browser: Any, copy: Path, tmp_path: Path) -> Non
         assert [name, name] in [row[:2] for row in shown.table("Sources in the newest checkpoint")]
     assert str(folder) in shown.ask("document.title")
     paths = [row[2] for row in shown.table("What is wrong")]
-    assert sorted(paths) == sorted(f"panes/{name}/1.parquet.gone" for name in EVIL)
+    assert sorted(paths) == sorted(f"panes/{name}/{8:020d}-1.parquet.gone" for name in EVIL)
     tooltips = shown.ask("JSON.parse(document.getElementById('charts').textContent)")
     assert EVIL[0] in json.dumps(tooltips, ensure_ascii=False)
     bar = shown.page.locator('[data-chart="windows-0"] .mark-rect path').first

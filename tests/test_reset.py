@@ -31,7 +31,7 @@ def grow(checkpoint: Checkpoint, count: int) -> None:
     for _ in range(count):
         head = checkpoint.head()
         number = head.manifest.id + 1 if head else 1
-        path = f"panes/job/{number}.parquet"
+        path = f"panes/windows/{number:020d}-x.parquet"
         checkpoint.objects.put(path, b"1")
         carried = {"abandoned": head.manifest.abandoned, "epoch": head.manifest.epoch} if head else {}
         checkpoint.publish(

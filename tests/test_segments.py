@@ -18,6 +18,7 @@ from statestore.errors import CorruptionError, IncompatibleError
 from statestore.files.filetable import open_sources
 from statestore.files.segments import FileKind, FileRef, read_segment, read_verified, with_op, write_segment
 from statestore.files.sortedfile import write_sorted
+from statestore.files.tails import tail_of
 from statestore.keyrange import EVERYTHING
 from statestore.layers import clustered, ordered
 from statestore.objects import Objects
@@ -177,8 +178,9 @@ def described(metadata: dict[bytes, bytes]) -> dict[str, Any]:
 def test_a_file_describes_itself(objects: Objects, kind: FileKind) -> None:
     ref = write(objects, kind)
     path = objects.locate(ref.path)
-    schema = pa.ipc.open_file(path).schema if kind == "changelog" else pq.read_schema(path)
-    facts = described(schema.metadata or {})
+    facts = described(
+        pa.ipc.open_file(path).schema.metadata if kind == "changelog" else pq.read_metadata(path).metadata
+    )
     facts.pop("tidemark.index", None)
     spec = json.loads(facts.pop("table"))
     assert facts.pop("attempt") in ref.path
@@ -193,6 +195,8 @@ def test_a_file_describes_itself(objects: Objects, kind: FileKind) -> None:
         "last": "7",
         "segment": "own-id",
         "previous": "parent-id",
+        "expiry_min": str(ref.expiry_min),
+        "expiry_max": str(ref.expiry_max),
     }
     assert spec["name"] == "main"
     assert spec["expiry"] == "t"
@@ -250,10 +254,8 @@ def rewritten(objects: Objects, ref: FileRef, kind: FileKind, **says: str) -> Fi
         metadata = file.schema_arrow.metadata | changed
         pq.write_table(file.read().replace_schema_metadata(metadata), sink)
     data = sink.getvalue().to_pybytes()
-    objects.put(f"{ref.path}.again", data)
-    length = int.from_bytes(data[-8:-4], "little") + 8
-    tail = f"{length}:{checksum(data[-length:])}"
-    facts = {"path": f"{ref.path}.again", "bytes": len(data), "checksum": checksum(data), "tail": tail}
+    Path(objects.locate(ref.path)).write_bytes(data)
+    facts = {"bytes": len(data), "checksum": checksum(data), "tail": tail_of(data)}
     return msgspec.structs.replace(ref, **facts)
 
 
@@ -266,7 +268,20 @@ def test_a_newer_format_is_said_in_words(objects: Objects, kind: FileKind) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "says", [{"segment": "other"}, {"previous": "other"}, {"last": "8"}, {"table": "null"}], ids=str
+    "says",
+    [
+        {"segment": "other"},
+        {"previous": "other"},
+        {"last": "8"},
+        {"table": "null"},
+        {"operator": "other"},
+        {"partition": "1"},
+        {"partition": "x"},
+        {"attempt": "other"},
+        {"expiry_min": ""},
+        {"expiry_max": "10"},
+    ],
+    ids=str,
 )
 def test_a_file_of_somewhere_else_is_refused(objects: Objects, kind: FileKind, says: dict[str, str]) -> None:
     ref = rewritten(objects, write(objects, kind), kind, **says)

@@ -13,8 +13,8 @@ from recovery.checkpoint import Checkpoint
 from recovery.history.bounds import Bounds, Measure
 from recovery.history.contributions import END, START, numbers, of_keys, plain
 from recovery.manifest import OperatorState
-from statestore.errors import NotFoundError
-from statestore.files.segments import FileRef, damaged, missing, read_verified
+from statestore.files.segments import FileRef
+from statestore.files.tails import read_metadata, read_rows
 
 FACTS = ("pane", "timing", "kind", "last")
 """Columns of panes that say what kind of row it is."""
@@ -55,7 +55,7 @@ def read_panes(
     """Panes of these keys, of windows that touch ``around``. None where panes name no windows."""
     if not _may_touch(checkpoint, ref, around):
         return []
-    rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
+    rows = read_rows(checkpoint.objects, ref)
     if START not in rows.column_names or END not in rows.column_names:
         return []
     rows = of_keys(rows, keys)
@@ -77,23 +77,18 @@ def read_panes(
 
 def _may_touch(checkpoint: Checkpoint, ref: FileRef, around: Bounds) -> bool:
     """Whether its statistics, which are at its end, let it hold a window around there."""
-    try:
-        with checkpoint.objects.open_input(ref.path, ref.bytes) as source:
-            file = pq.ParquetFile(source)
-            low, high = _statistic(file, START, "min"), _statistic(file, END, "max")
-    except NotFoundError:
-        raise missing(checkpoint.objects, ref) from None
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(ref, str(error)) from error
+    metadata = read_metadata(checkpoint.objects, ref)
+    low, high = _statistic(metadata, START, "min"), _statistic(metadata, END, "max")
     return (low is None or low <= around.end) and (high is None or high >= around.start)
 
 
-def _statistic(file: pq.ParquetFile, name: str, which: str) -> int | None:
+def _statistic(metadata: pq.FileMetaData, name: str, which: str) -> int | None:
     """The smallest or largest value of a column in the whole file; None where that is not known."""
-    place = file.schema_arrow.get_field_index(name)
-    if place < 0 or str(file.schema_arrow.field(place).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
+    schema = metadata.schema.to_arrow_schema()
+    place = schema.get_field_index(name)
+    if place < 0 or str(schema.field(place).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
         return None
-    groups = [file.metadata.row_group(number).column(place).statistics for number in range(file.num_row_groups)]
+    groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
     if any(one is None or not one.has_min_max for one in groups):
         return None
     found = [one.min_raw if which == "min" else one.max_raw for one in groups]
@@ -109,7 +104,7 @@ def read_rejected(
     measure: Measure,
 ) -> Iterator[Rejected]:
     """Ledger rows of these keys."""
-    rows = of_keys(pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref))), keys)
+    rows = of_keys(read_rows(checkpoint.objects, ref), keys)
     place = _place_column(rows, state, measure)
     named = [name for name in (START, END) if name in rows.column_names]
     values = [name for name in rows.column_names if name not in (*keys, REASON, MARK, *named)]

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, OperatorState
 from recovery.report.points import counts_offsets
 from statestore.errors import DataError, NotFoundError, TidemarkError
-from statestore.files.segments import PartitionState, read_verified
+from statestore.files.segments import PartitionState
+from statestore.files.tails import read_rows
 from statestore.opening import open_store
 from statestore.store import Parquet
 from statestore.tables import TableSpec
@@ -127,7 +127,7 @@ def _panes(
                 notes.append(f"panes of checkpoint {number:,} and older ones were not read")
                 return
             for ref in refs:
-                rows = pq.read_table(pa.BufferReader(read_verified(checkpoint.objects, ref)))
+                rows = read_rows(checkpoint.objects, ref)
                 if {START, END} <= set(rows.column_names):
                     table = _shown(rows, keys, number)
                     ends.update(pc.unique(table[END]).to_pylist())

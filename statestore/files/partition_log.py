@@ -80,6 +80,5 @@ class PartitionLog:
         return self._name(sequence, oldest.first, newest.last, newest.segment, oldest.previous)
 
     def _name(self, written: int, first: int, last: int, segment: str, previous: str) -> SegmentName:
-        folder = f"data/{self.operator}/{self.partition}"
-        where = (folder, self.operator, self.partition, self.partitions)
+        where = (self.operator, self.partition, self.partitions)
         return SegmentName(*where, first, last, segment, previous, self.attempt, written)

@@ -9,19 +9,22 @@ metadata. See docs/FORMAT.md.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.arrowtypes import positions
-from statestore.changes import DELETE, Layer
+from statestore.changes import DELETE, MERGE, Layer
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError, UsageError
 from statestore.evolved import readable, through
+from statestore.files.arrowfile import read_batches
 from statestore.objects import Objects
 from statestore.tables import TableSpec
 
@@ -89,12 +92,26 @@ def taken_over(levels: Sequence[Level]) -> int:
     return sum(level[0].share > 0 for level in levels)
 
 
+EXPIRY = ("expiry_min", "expiry_max")
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """The rows of a state file: how many, and the smallest and largest expiry (None: not known)."""
+
+    rows: int
+    expiry_min: int | None = None
+    expiry_max: int | None = None
+
+    def metadata(self) -> dict[str, str]:
+        """For the file's own metadata."""
+        return {name: _fact(getattr(self, name)) for name in EXPIRY}
+
+
 class SegmentName(msgspec.Struct, frozen=True):
-    """Where a new file goes and what its metadata says. ``written`` is the checkpoint it is written for, ``part``
+    """What a new file is of, which says where it goes. ``written`` is the checkpoint it is written for, ``part``
     counts the files that one fold writes.
     """
 
-    folder: str
     operator: str
     partition: int
     partitions: int
@@ -110,15 +127,16 @@ class SegmentName(msgspec.Struct, frozen=True):
         """The file's path below the root: a name nobody else uses."""
         folded = f"{kind}-{self.first}-{self.last}-{self.part}.parquet"
         suffix = "changelog.arrow" if kind == "changelog" else folded
-        return f"{self.folder}/{self.written}-{self.attempt}.{table}.{suffix}"
+        return f"{state_folder(self.operator, self.partition)}{self.written}-{self.attempt}.{table}.{suffix}"
 
     def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
         """What the file says of itself."""
         described = {"tidemark.format": FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
-        facts = [field for field in self.__struct_fields__ if field not in ("folder", "written")]
-        return described | {field: str(getattr(self, field)) for field in facts}
+        return described | {
+            field: str(getattr(self, field)) for field in self.__struct_fields__ if field != "written"
+        }
 
-    def ref(self, spec: TableSpec, kind: FileKind, **facts: Any) -> FileRef:
+    def ref(self, spec: TableSpec, kind: FileKind, contents: Contents, **facts: Any) -> FileRef:
         """How a manifest names the file."""
         return FileRef(
             path=self.path(spec.name, kind),
@@ -128,13 +146,22 @@ class SegmentName(msgspec.Struct, frozen=True):
             previous=self.previous,
             first=self.first,
             last=self.last,
+            **msgspec.structs.asdict(contents),
             **facts,
         )
 
 
+def state_folder(operator: str, partition: int | None = None) -> str:
+    """How the paths of an operator's state files begin, or those of one state partition."""
+    return f"data/{operator}/" if partition is None else f"data/{operator}/{partition}/"
+
+
 def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> FileRef:
     """Write one changelog segment of admitted layers and return how a manifest names it."""
-    schema = pa.schema([OP, *spec.schema]).with_metadata(name.metadata(spec, "changelog"))
+    rows = [layer.rows for layer in layers]
+    contents = Contents(sum(part.num_rows for part in rows), *expiry_range(spec, rows))
+    described = name.metadata(spec, "changelog") | contents.metadata()
+    schema = pa.schema([OP, *spec.schema]).with_metadata(described)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         for layer in layers:
@@ -142,29 +169,20 @@ def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], na
                 writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     data = sink.getvalue()
     objects.put(name.path(spec.name, "changelog"), data)
-    low, high = expiry_range(spec, [layer.rows for layer in layers])
-    return name.ref(
-        spec,
-        "changelog",
-        bytes=data.size,
-        checksum=checksum(data),
-        rows=sum(layer.rows.num_rows for layer in layers),
-        expiry_min=low,
-        expiry_max=high,
-    )
+    return name.ref(spec, "changelog", contents, bytes=data.size, checksum=checksum(data))
 
 
 def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]:
     """The layers of a changelog segment, oldest first. Raises `CorruptionError` or `IncompatibleError`."""
     data = read_verified(objects, ref)
-    try:
-        reader = pa.ipc.open_file(pa.BufferReader(data))
-        written = check_described(spec, ref, reader.schema.metadata or {})
-        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    with understood(objects, ref):
+        schema, batches = read_batches(data)
+        written = check_described(spec, ref, schema.metadata or {})
+        if not schema.equals(pa.schema([OP, *written.schema])):
+            raise damaged(ref, "its columns are not those of its table")
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
-        return [_layer(spec, through(written, spec, rows)) for rows in tables]
-    except (ValueError, OSError, KeyError) as error:
-        raise damaged(ref, str(error)) from error
+        check_count(ref, sum(table.num_rows for table in tables), ref.rows)
+        return [_layer(spec, ref, through(written, spec, table)) for table in tables]
 
 
 def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:
@@ -186,8 +204,8 @@ def _whole(data: pa.Buffer, ref: FileRef) -> bool:
     return bool(data.size == ref.bytes and checksum(data) == ref.checksum)
 
 
-def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, bytes]) -> TableSpec:
-    """The table as it was when the file was written, which may be an older form of ``spec``.
+def check_described(spec: TableSpec | None, ref: FileRef, metadata: Mapping[bytes, bytes]) -> TableSpec:
+    """The table as it was when the file was written, which may be an older form of ``spec`` (None: any).
 
     Raises `IncompatibleError` for another format, `CorruptionError` for a file of somewhere else.
     """
@@ -200,19 +218,39 @@ def check_described(spec: TableSpec, ref: FileRef, metadata: Mapping[bytes, byte
             expected=FORMAT,
             found=says.get("tidemark.format", "none"),
         )
-    expected = {name: str(getattr(ref, name)) for name in ("kind", "segment", "previous", "first", "last")}
-    found = {name: says.get(name, "") for name in expected}
     table = _described(says.get("table", ""))
-    if found != expected or table is None or not readable(table, spec):
+    expected = {name: _fact(getattr(ref, name)) for name in _FACTS}
+    found = {name: says.get(name, "") for name in expected}
+    expected["path"], found["path"] = ref.path, _path(says, ref, table)
+    fits = table is not None and table.name == ref.table and (spec is None or readable(table, spec))
+    if found != expected or table is None or not fits:
         raise CorruptionError(
             "a state file is not the one that the manifest means: restore it or an older checkpoint",
             code="file-foreign",
             path=ref.path,
-            expected=expected if found != expected else spec.name,
+            expected=expected if found != expected else ref.table,
             found=found if found != expected else table and table.name,
         )
     # The caller's own where they are equal: it is kept with every footer, and has its schema ready.
-    return spec if table == spec else table
+    return spec if spec is not None and table == spec else table
+
+
+_FACTS = ("kind", "segment", "previous", "first", "last", *EXPIRY)
+"""What a file and the manifest both say of it."""
+
+
+def _fact(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _path(says: Mapping[str, str], ref: FileRef, table: TableSpec | None) -> str:
+    """Where a file that says so of itself was written to."""
+    try:
+        written = ref.path.rpartition("/")[2].partition("-")[0]
+        name = msgspec.convert({**says, "written": written}, SegmentName, strict=False)
+    except msgspec.ValidationError:
+        return ""
+    return name.path(table.name if table else "", ref.kind)
 
 
 # Made here, once: two threads that are the first to decode a type end the process.
@@ -262,6 +300,21 @@ def damaged(ref: FileRef, reason: str) -> CorruptionError:
     )
 
 
+@contextmanager
+def understood(objects: Objects, ref: FileRef) -> Iterator[None]:
+    """Whatever reading a file raises, as `CorruptionError` or `UnavailableError`."""
+    try:
+        yield
+    except NotFoundError:
+        raise missing(objects, ref) from None
+    except OSError as error:
+        if error.errno is not None:  # of the disk, not of what stands on it
+            raise refused(ref, error) from error
+        raise damaged(ref, str(error)) from error
+    except (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise damaged(ref, str(error)) from error
+
+
 def with_op(spec: TableSpec, layer: Layer) -> pa.Table:
     """The rows of a layer with an ``__op`` column in front; the values of deletes are null."""
     rows = layer.rows
@@ -282,6 +335,25 @@ def expiry_range(spec: TableSpec, parts: Sequence[pa.Table]) -> tuple[int | None
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
-def _layer(spec: TableSpec, rows: pa.Table) -> Layer:
-    op = int(rows[OP.name][0].as_py())
+def check_count(ref: FileRef, rows: int, expected: int) -> None:
+    """Raise `CorruptionError` where a file has other rows than it should."""
+    if rows != expected:
+        raise damaged(ref, f"{rows} rows, {expected} expected")
+
+
+def check_ops(ref: FileRef, rows: pa.Table) -> tuple[int, int]:
+    """The smallest and largest op of rows. Raises `CorruptionError` where there is one that is none."""
+    found = pc.min_max(rows[OP.name]).as_py()
+    low, high = found["min"], found["max"]
+    if low is None or rows[OP.name].null_count or low < MERGE or high > DELETE:
+        raise damaged(ref, f"rows that are no merge, put or delete: {low} to {high}")
+    return low, high
+
+
+def _layer(spec: TableSpec, ref: FileRef, rows: pa.Table) -> Layer:
+    op, last = check_ops(ref, rows)
+    if op != last:
+        raise damaged(ref, "a batch of several ops")
+    if any(rows[name].null_count for name in spec.key_names):
+        raise damaged(ref, "a key that is null")
     return Layer(op, spec.conform_keys(rows) if op == DELETE else spec.conform(rows))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,22 +19,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statestore.changes import DELETE, MERGE, PUT, Layer
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, NotFoundError
+from statestore.errors import CorruptionError
 from statestore.evolved import through
 from statestore.files import footers
 from statestore.files.footers import Footer
 from statestore.files.segments import (
     OP,
+    Contents,
     FileKind,
     FileRef,
     SegmentName,
     check_described,
+    check_ops,
     damaged,
     expiry_range,
-    missing,
-    refused,
 )
+from statestore.files.tails import check_metadata, checked_rows, opened, read_tail, tail_of
 from statestore.keyrange import Cut, Key, KeyRange, bisect, plain
 from statestore.layers import cut
 from statestore.objects import Objects
@@ -50,8 +49,6 @@ COPY_SHARE = 4
 T = TypeVar("T")
 
 INDEX = "tidemark.index"
-_ENDING = 8
-"""Parquet ends in the length of its footer and four letters."""
 
 
 class _Tail:
@@ -77,9 +74,8 @@ class _Tail:
     def close(self) -> None:
         self.closed = True
 
-    def footer(self) -> bytes:
-        end = b"".join(self.kept or [])
-        return end[-(int.from_bytes(end[-_ENDING:-4], "little") + _ENDING) :]
+    def end(self) -> bytes:
+        return b"".join(self.kept or [])
 
 
 def write_sorted(
@@ -132,22 +128,12 @@ def _write_file(
                     ends.append(end.cast(spec.key_schema))
                 rows += batch.num_rows
                 expiries.append(expiry_range(spec, [batch]))
-            writer.add_key_value_metadata({INDEX: _pack(pa.concat_tables(ends))})
+            contents = Contents(rows, *_spread(expiries))
+            writer.add_key_value_metadata({INDEX: _pack(pa.concat_tables(ends)), **contents.metadata()})
             buffered.flush()
             tail.kept = []
         buffered.flush()
-        footer = tail.footer()
-    low, high = _spread(expiries)
-    return name.ref(
-        spec,
-        kind,
-        bytes=sink.bytes,
-        checksum=sink.checksum,
-        rows=rows,
-        expiry_min=low,
-        expiry_max=high,
-        tail=f"{len(footer)}:{checksum(footer)}",
-    )
+    return name.ref(spec, kind, contents, bytes=sink.bytes, checksum=sink.checksum, tail=tail_of(tail.end()))
 
 
 def stored_schema(spec: TableSpec, kind: FileKind) -> pa.Schema:
@@ -231,10 +217,16 @@ class SortedFile:
         op = [] if self._ref.kind == "snapshot" else [OP]
         written, metadata = self._found.written, self._found.metadata
         schema = pa.schema([*op, *written.schema])
-        with self._input() as source:
+        with opened(self._objects, self._ref) as source:
             file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
-            read = [file.read_row_group(block, use_threads=False).cast(schema) for block in blocks]
-            return [through(written, self._spec, rows) for rows in read]
+            return [through(written, self._spec, self._block(file, block, schema)) for block in blocks]
+
+    def _block(self, file: pq.ParquetFile, block: int, schema: pa.Schema) -> pa.Table:
+        rows = file.read_row_group(block, use_threads=False).cast(schema)
+        checked_rows(self._ref, rows, file.metadata.row_group(block).num_rows)
+        if OP.name in schema.names:
+            check_ops(self._ref, rows)
+        return rows
 
     def _once_more(self, read: Callable[[], T]) -> T:
         """What a first reading finds damaged may be this host's copy: without it, once more."""
@@ -266,39 +258,18 @@ class SortedFile:
         return self._objects.root, self._spec, self._ref
 
     def _read_footer(self) -> Footer:
-        length, _, expected = self._ref.tail.partition(":")
-        with self._input() as source:
-            source.seek(self._ref.bytes - int(length))
-            tail = source.read_buffer(int(length))
-            if checksum(tail) != expected:
-                raise damaged(self._ref, "its footer does not match the manifest")
-            metadata = pq.read_metadata(pa.BufferReader(tail))
+        with opened(self._objects, self._ref) as source:
+            metadata = pq.read_metadata(pa.BufferReader(read_tail(source, self._ref)))
             written = check_described(self._spec, self._ref, metadata.metadata or {})
-            index = _unpack(metadata.metadata[INDEX.encode()]).rename_columns(self._spec.key_names)
-        columns = [[plain(value) for value in column] for column in index.columns]
+            check_metadata(self._ref, metadata, metadata.schema.to_arrow_schema())
+            index = _unpack(metadata.metadata[INDEX.encode()])
+            if index.schema.types != written.key_schema.types or any(column.null_count for column in index.columns):
+                raise damaged(self._ref, "its index has no keys of the table")
+            index = checked_rows(self._ref, index, max(1, metadata.num_row_groups))
+            index = index.rename_columns(self._spec.key_names)
+            columns = [[plain(value) for value in column] for column in index.columns]
         sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
         return Footer(written, metadata, index, list(zip(*columns, strict=True)), sizes)
-
-    @contextmanager
-    def _input(self) -> Iterator[pa.NativeFile]:
-        """The file for one read. A local one is mapped: its pages are those that all processes of the host share."""
-        with self._reading(), self._objects.open_input(self._ref.path, self._ref.bytes) as source:
-            if (size := source.size()) != self._ref.bytes:
-                raise damaged(self._ref, f"{size} bytes, {self._ref.bytes} expected")
-            yield source
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except NotFoundError:
-            raise missing(self._objects, self._ref) from None
-        except OSError as error:
-            if error.errno is not None:  # of the disk, not of what stands on it
-                raise refused(self._ref, error) from error
-            raise damaged(self._ref, str(error)) from error
-        except (pa.ArrowInvalid, KeyError, ValueError) as error:
-            raise damaged(self._ref, str(error)) from error
 
 
 def split(spec: TableSpec, kind: FileKind, rows: pa.Table, keys: KeyRange) -> list[Layer]:

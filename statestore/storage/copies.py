@@ -22,7 +22,7 @@ from fsspec.caching import ReadAheadCache
 
 from statestore.private import check_private, make_private
 from statestore.storage.faults import storage_errors
-from statestore.storage.local import version
+from statestore.storage.local import remove, version
 
 READ_AHEAD = 256 * 1024
 """Bytes fetched beyond what was asked for: many small reads in a row are one request."""
@@ -82,7 +82,7 @@ class Copies:
                 source = pa.memory_map(str(temporary))  # under its name another process may prune it at once
                 os.replace(temporary, copy)
         finally:
-            temporary.unlink(missing_ok=True)
+            remove(temporary)
         self._make_room(copy, source.size())
         return source
 
@@ -111,16 +111,18 @@ class Copies:
         _added[folder] = added
 
     def _prune(self, made: Path) -> None:
-        """Remove the copies used longest ago while they are too many, and what dead processes left unfinished."""
+        """Remove the copies used longest ago while they are too many, and what dead processes left unfinished. Others
+        may be faster, or the next one does it.
+        """
         files = _listed(self._folder)
         for path, stat in files.items():
             if path.name.startswith(".") and time.time() - stat.st_mtime > ABANDONED_S:
-                _remove(path)
+                remove(path)
         total = sum(stat.st_size for stat in files.values())
         goal = PRUNED_SHARE * self._limit if total > self._limit else total
         for path, stat in sorted(files.items(), key=lambda file: file[1].st_atime_ns):
             if total > goal and path != made and not path.name.startswith("."):
-                _remove(path)
+                remove(path)
                 total -= stat.st_size
 
     def _copy(self, path: str) -> Path:
@@ -136,11 +138,6 @@ def _listed(folder: Path) -> dict[Path, os.stat_result]:
                 with suppress(OSError):
                     files[Path(entry.path)] = entry.stat(follow_symlinks=False)
     return files
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):  # another process was faster, or the next one will do it
-        path.unlink()
 
 
 class Ranges(io.RawIOBase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statestore.errors import CommitUnknownError, ConflictError
+from statestore.errors import CommitUnknownError, ConflictError, CorruptionError
 from statestore.storage.faults import storage_errors
 from statestore.storage.sink import Sink, sink_into
 
 _BESIDE = re.compile(r"\..+\.[0-9a-f]{32}")
+_KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 
 class LocalStorage:
@@ -44,8 +46,9 @@ class LocalStorage:
             try:
                 temporary.write_bytes(data)
                 temporary.rename(target)
-            finally:
-                temporary.unlink(missing_ok=True)
+            except BaseException:
+                remove(temporary)
+                raise
 
     def create(self, path: str, data: bytes) -> None:
         """Write beside, link into place."""
@@ -55,20 +58,13 @@ class LocalStorage:
             temporary = _beside(target)
             try:
                 _write_through(temporary, data)
-                os.link(temporary, target)
-            except FileExistsError:
-                _sync_folder(target.parent)  # who made it may have died before: it is taken for good
-                raise ConflictError("the name is taken", code="exists", path=path) from None
+                _link(temporary, target, path)
             finally:
-                temporary.unlink(missing_ok=True)
+                remove(temporary)
         try:
             _sync_folder(target.parent)
         except OSError as error:
-            raise CommitUnknownError(
-                f"made, but storage did not confirm it ({error.strerror}): start again, what is there counts",
-                code="commit-unknown",
-                path=path,
-            ) from error
+            raise _unknown(path, error) from error
 
     @contextmanager
     def writer(self, path: str) -> Iterator[Sink]:
@@ -84,13 +80,13 @@ class LocalStorage:
 
     def read(self, path: str, limit: int | None = None) -> bytes:
         """All bytes; of a file with more than ``limit`` one more than that."""
-        with storage_errors(path), (self._root / path).open("rb") as file:
+        with storage_errors(path), self._file(path).open("rb") as file:
             endless = limit is not None and os.fstat(file.fileno()).st_size > limit
             return file.read(limit + 1) if endless and limit is not None else file.read()
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
         """The file, mapped."""
-        with storage_errors(path), pa.memory_map(str(self._root / path)) as source:
+        with storage_errors(path), pa.memory_map(str(self._file(path))) as source:
             return source.read_buffer()
 
     def forget(self, path: str) -> None:
@@ -99,7 +95,7 @@ class LocalStorage:
     def open_input(self, path: str, size: int | None) -> pa.NativeFile:
         """The file, mapped, for reading here and there."""
         with storage_errors(path):
-            return pa.memory_map(str(self._root / path))
+            return pa.memory_map(str(self._file(path)))
 
     def local_version(self, path: str) -> tuple[int, ...] | None:
         """Of the file."""
@@ -109,7 +105,7 @@ class LocalStorage:
     def size(self, path: str) -> int:
         """Of the file."""
         with storage_errors(path):
-            return (self._root / path).stat().st_size
+            return self._file(path).stat().st_size
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder is there."""
@@ -159,6 +155,18 @@ class LocalStorage:
             _sync_folder(target.parent)
             _sync_folder(source.parent)
 
+    def _file(self, path: str) -> Path:
+        """The place of a file. Raises `CorruptionError` for a pipe, which would wait for a writer, a folder …"""
+        place = self._root / path
+        mode = place.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise CorruptionError(
+                f"there is a {_KINDS.get(stat.S_IFMT(mode), 'device')} where a file should be: put back a good copy",
+                code="not-a-file",
+                path=path,
+            )
+        return place
+
     def locate(self, path: str) -> str:
         """The full path."""
         return str(self._root / path)
@@ -195,21 +203,65 @@ def _beside(target: Path) -> Path:
     return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
 
 
+def remove(file: Path) -> None:
+    """Take away an unfinished file. One that stays is collected later, and hides nothing that went wrong before."""
+    with suppress(OSError):
+        file.unlink(missing_ok=True)
+
+
 def _move_new(temporary: Path, target: Path) -> None:
     """Give a finished file its name, unless that is taken; on failure there is neither."""
     try:
         os.link(temporary, target)
+    except OSError:
+        if not _is_same(temporary, target):
+            raise
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
     try:
         _sync_folder(target.parent)
     except BaseException:
-        target.unlink(missing_ok=True)
+        remove(target)
         raise
 
 
 _settled: set[tuple[Path, int, int]] = set()
 """Folders, with device and inode, whose names this process knows to survive a power cut, up to the top."""
+
+
+def _link(temporary: Path, target: Path, path: str) -> None:
+    """Give a file its name, unless that is taken. After an error what is there decides: a network file system may
+    repeat a request whose reply was lost, and find its own link.
+    """
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        made = _is_same(temporary, target)
+        if made is None:
+            raise _unknown(path, error) from error
+        if not made and isinstance(error, FileExistsError):
+            _sync_folder(target.parent)  # who made it may have died before: it is taken for good
+            raise ConflictError("the name is taken", code="exists", path=path) from None
+        if not made:
+            raise
+
+
+def _is_same(temporary: Path, target: Path) -> bool | None:
+    """Whether two names are of one file; None where nobody says."""
+    try:
+        return temporary.samefile(target)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+
+
+def _unknown(path: str, error: OSError) -> CommitUnknownError:
+    return CommitUnknownError(
+        f"storage did not say whether it was made ({error.strerror}): start again, what is there counts",
+        code="commit-unknown",
+        path=path,
+    )
 
 
 def _make_folder(folder: Path) -> None:

@@ -25,6 +25,7 @@ from statestore.private import of_this_user
 from statestore.storage.connection import check_scheme, connection, endpoint
 from statestore.storage.copies import COPIES_BYTES, Copies, Ranges
 from statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
+from statestore.storage.local import remove
 from statestore.storage.probe import probe
 from statestore.storage.sink import Sink, sink_into
 
@@ -98,7 +99,7 @@ class RemoteStorage:
             limit = self._limit(sink.bytes)
             self._send(path, lambda fs: fs.put_file(str(temporary), self._full(path), **limit))
         finally:
-            temporary.unlink(missing_ok=True)
+            remove(temporary)
 
     def read(self, path: str, limit: int | None = None) -> bytes:
         """All bytes, however many: to ask how many there are would be one more request."""

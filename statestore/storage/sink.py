@@ -73,7 +73,8 @@ def sink_into(target: Path, path: str) -> Iterator[Sink]:
         with storage_errors(path, writing=True):
             os.fsync(file.fileno())
     except BaseException:
-        target.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what stays is collected later
+            target.unlink(missing_ok=True)
         raise
     finally:
         # After an error closing fails once more for the same reason; after fsync there is nothing left to fail.

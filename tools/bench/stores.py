@@ -206,10 +206,10 @@ def snapshots(folder: Path) -> Iterator[dict[str, Any]]:
     table = FileTable(ROWS, open_sources(objects, ROWS, state.files), None, Parquet().budget_bytes // 32)
     runs = []
     for number in range(7):
-        name = SegmentName("again", "bench", 0, 1, 1, 2, "again", "", f"again-{number}", 2)
+        name = SegmentName("again", 0, 1, 1, 2, "again", "", f"again-{number}", 2)
         runs.append(_timed(lambda name=name: fold_into(objects, ROWS, table, "snapshot", name)))  # type: ignore[misc]
         # As a superseded one is removed; else each run would measure memory that this machine has never touched.
-        shutil.rmtree(folder / "snapshot" / "again")
+        shutil.rmtree(folder / "snapshot" / "data" / "again")
     write = statistics.median(runs)
     state = msgspec.structs.replace(state, files=state.files[:-1])
     snapshot = Path(objects.locate(state.files[0].path))
