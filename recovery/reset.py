@@ -22,7 +22,7 @@ from recovery.pins import pinned
 from recovery.ranges import joined
 from recovery.traces import STATE, traces, written
 from recovery.verify import file_finding
-from statestore.errors import CorruptionError
+from statestore.errors import CorruptionError, NotFoundError
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def furthest(checkpoint: Checkpoint) -> int:
     listing = checkpoint.listed()
     newest, position = (listing.left or [0])[-1], None
     if listing.left:
-        with suppress(CorruptionError):
+        with suppress(CorruptionError, NotFoundError):
             position = checkpoint.load(newest).manifest.spark
     beyond = seen.beyond(newest, position) or (0 if listing.left else listing.least)
     if beyond or not listing.left:  # then panes and ledgers may tell of more
