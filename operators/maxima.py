@@ -101,7 +101,8 @@ class Placed:
 
     def steps(self, events: pa.Table) -> bytes:
         """How the largest position goes on with the rows of this side, packed."""
-        own = events.filter(pc.and_(pc.equal(events[self.sides], self.side), events[self.position].is_valid()))
+        own = events.filter(pc.equal(events[self.sides], self.side)).select(list({self.at, self.position}))
+        own = own.drop_null()  # a row without a time or place is rejected
         times, positions = (own[name].cast(pa.int64()).to_numpy() for name in (self.at, self.position))
         if self.windows is not None:
             positions = opening(self.windows, positions)
