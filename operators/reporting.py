@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.plan import Plan
-from operators.prepare import VERY_LATE
+from operators.prepare import PURGED, VERY_LATE
 from operators.progress.generators import MaxEventTime
 from operators.progress.metrics import metrics
 from operators.progress.peaks import Peak, in_words, leapt
@@ -123,6 +123,8 @@ def _prevention(plan: Plan) -> str:
 
 def _warn_of_rejections(job: Job, manifest: Manifest, plan: Plan, rejected: Sequence[Rejections]) -> None:
     reasons = total([one.reasons for one in rejected])
+    if set(reasons) == {PURGED}:
+        return  # `operators.feeding` says more of those
     example = next(one.example for one in rejected if one.reasons)
     root = job.checkpoint.objects.root
     back = f"; feed_back() takes those back ({VERY_LATE}) whose windows are kept" if VERY_LATE in reasons else ""
