@@ -201,7 +201,14 @@ def _print_table(tables: list[pa.Table], limit: int | None) -> None:
     import pyarrow as pa
 
     # A job that has changed showed other columns before.
-    rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+    try:
+        rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+    except pa.ArrowException as error:
+        raise UsageError(
+            f"a column holds something else than before ({error}): print the checkpoints apart, or as json",
+            code="read-columns",
+            columns=[table.column_names for table in tables],
+        ) from None
     more = limit is not None and rows.num_rows > limit
     rows = rows.slice(0, limit)
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -141,7 +141,8 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
         for ref in partition.files:
             # After a rescale those that were taken over lie where they were.
             own = state_folder(name, None if ref.share else number)
-            _require(ref.path.startswith(own), "a state partition for the path of a file")
+            fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
+            _require(fits, "the path of a state file")
     _times((operator.watermark_us, operator.watermark_before_us, operator.due_us), "a time of an operator")
     for renamed_in, _, _ in operator.renamed:
         _count(renamed_in, "renamed")

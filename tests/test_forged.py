@@ -24,10 +24,10 @@ from tests.test_standalone import STREAM, batch, example
 
 Ref = dict[str, Any]
 READERS = (
-    ["state", "--format", "csv"],
-    ["state", "--table", "fired", "--format", "csv"],
-    ["panes", "--format", "csv"],
-    ["late", "--format", "csv"],
+    ["state"],
+    ["state", "--table", "fired"],
+    ["panes"],
+    ["late"],
     ["history", "--key", "k=a", "--window", "1970-01-01T00:00:00", "--json"],
     ["restore", "--json"],
     ["verify", "--read-data", "100", "--json"],
@@ -150,10 +150,15 @@ def test_a_manifest_that_is_not_as_its_files_is_refused(root: Path, lie: str) ->
     forged.publish()
     refused = set()
     for reader in READERS:
+        if lie == "of another operator" and reader[0] in ("panes", "late", "history"):
+            continue  # they ask for what that one has shown, which is nothing
         done = run(root, reader)
         if isinstance(done.exception, DataError) or (reader[0] == "verify" and done.exit_code):
             refused.add(reader[0])
-        elif reader[0] != "restore":  # which says seconds
+        else:
+            assert isinstance(done.exception, SystemExit | None), (reader, repr(done.exception))
+            if reader[0] == "restore":  # it says seconds
+                continue
             assert done.output == before[tuple(reader)], (reader, done.output)
     assert "verify" in refused
     assert lie in UNREAD or len(refused) > 1

@@ -104,7 +104,13 @@ def placed(manifest: Manifest) -> Manifest:
         name: msgspec.structs.replace(
             operator,
             partitions=tuple(
-                msgspec.structs.replace(part, files=below(f"data/{name}/{number}/", part.files))
+                msgspec.structs.replace(
+                    part,
+                    files=tuple(
+                        msgspec.structs.replace(ref, path=f"data/{name}/{number}/{ref.path}.{ref.table}.{ref.kind}")
+                        for ref in part.files
+                    ),
+                )
                 for number, part in enumerate(operator.partitions)
             ),
         )
@@ -124,7 +130,7 @@ def placed(manifest: Manifest) -> Manifest:
 
 def example(**changes: Any) -> Manifest:
     state = PartitionState(
-        (FileRef("data/windows/0/a", 10, "xxh3:00", 3, "main", segment="s"),), {"main": -5}, "s", 6
+        (FileRef("data/windows/0/a.main.changelog", 10, "xxh3:00", 3, "main", segment="s"),), {"main": -5}, "s", 6
     )
     operator = OperatorState({"name": "windows", "key": ["k"]}, "f", (MAIN,), (state,))
     manifest = Manifest(

@@ -20,8 +20,8 @@ from tests.test_hostile import run
 from tests.test_standalone import STREAM, example
 
 READERS = (
-    ["panes", "--format", "csv"],
-    ["late", "--format", "csv"],
+    ["panes"],
+    ["late"],
     ["history", "--key", "k=a", "--window", "1970-01-01T00:00:00", "--json"],
     ["history", "--key", "k=b", "--window", "1970-01-01T00:00:00", "--json"],
     ["verify", "--read-data", "100", "--json"],
@@ -82,6 +82,7 @@ def test_files_that_are_swapped_are_noticed(root: Path, tmp_path: Path) -> None:
                 assert done.exit_code != 0
                 assert (one.name in done.output, other.name in done.output) == (True, True)
             elif not isinstance(done.exception, DataError):
+                assert done.exception is None
                 assert done.output == before[tuple(reader)]
         if other == files[1]:
             assert write_report(root, tmp_path / "report.html", read_percent=100).findings == 2

@@ -174,6 +174,12 @@ def near(form: Form, rows: pa.Table, around: Bounds) -> pa.Table:
     return rows if keep.all() else rows.filter(pa.array(keep))
 
 
+def names_places(rows: pa.Table, *names: str) -> bool:
+    """Whether rows have these columns, of times or whole numbers: columns of other types may have such names."""
+    there = [rows.schema.field(name).type for name in names if name in rows.column_names]
+    return len(there) == len(names) and all(pa.types.is_timestamp(one) or pa.types.is_integer(one) for one in there)
+
+
 def numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
     """A column of times (as microseconds) or whole numbers, without nulls."""
     column = rows[name]

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 
 from recovery.checkpoint import Checkpoint
 from recovery.history.bounds import Bounds, Measure
-from recovery.history.contributions import END, START, numbers, of_keys, plain
+from recovery.history.contributions import END, START, names_places, numbers, of_keys, plain
 from recovery.manifest import OperatorState
-from statestore.files.segments import FileRef
+from statestore.files.segments import FileRef, damaged
 from statestore.files.tails import read_metadata, read_rows
 
 FACTS = ("pane", "timing", "kind", "last")
@@ -56,7 +56,7 @@ def read_panes(
     if not _may_touch(checkpoint, ref, around):
         return []
     rows = read_rows(checkpoint.objects, ref)
-    if START not in rows.column_names or END not in rows.column_names:
+    if not names_places(rows, START, END):
         return []
     rows = of_keys(rows, keys)
     starts, ends = numbers(rows, START), numbers(rows, END)
@@ -104,7 +104,10 @@ def read_rejected(
     measure: Measure,
 ) -> Iterator[Rejected]:
     """Ledger rows of these keys."""
-    rows = of_keys(read_rows(checkpoint.objects, ref), keys)
+    rows = read_rows(checkpoint.objects, ref)
+    if REASON not in rows.column_names or not pa.types.is_string(rows.schema.field(REASON).type):
+        raise damaged(ref, "a ledger that gives no reasons")
+    rows = of_keys(rows, keys)
     place = _place_column(rows, state, measure)
     named = [name for name in (START, END) if name in rows.column_names]
     values = [name for name in rows.column_names if name not in (*keys, REASON, MARK, *named)]
@@ -118,7 +121,7 @@ def read_rejected(
 
 
 def _optional(rows: pa.Table, name: str | None) -> list[int | None]:
-    if name is None or name not in rows.column_names:
+    if name is None or not names_places(rows, name):
         return [None] * rows.num_rows
     there = rows[name].is_valid().to_pylist()
     return [value if known else None for value, known in zip(numbers(rows, name).tolist(), there, strict=True)]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recovery.checkpoint import Checkpoint
+from recovery.history.contributions import names_places
 from recovery.manifest import Manifest, OperatorState
 from recovery.report.points import counts_offsets
 from statestore.errors import DataError, NotFoundError, TidemarkError
@@ -128,7 +129,7 @@ def _panes(
                 return
             for ref in refs:
                 rows = read_rows(checkpoint.objects, ref)
-                if {START, END} <= set(rows.column_names):
+                if names_places(rows, START, END):
                     table = _shown(rows, keys, number)
                     ends.update(pc.unique(table[END]).to_pylist())
                     yield table
