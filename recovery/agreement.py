@@ -33,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What came of a comparison. ``refusal``: the two belong to different runs, which only a person can decide about.
+    """The result of a comparison. ``refusal``: the two belong to different runs, which a person must decide about.
     ``read``: all files read by our newest batch, by source and entry; None where Spark's list of them differs.
     """
 
@@ -157,7 +157,7 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> 
 
 
 def _may_follow(before: str, after: str) -> bool:
-    """Whether a source that has come to ``before`` can have planned up to ``after``."""
+    """Whether a source that has been read up to ``before`` can have planned up to ``after``."""
     if after == NOTHING_READ:
         return before == NOTHING_READ
     last, upcoming = log_offset(before), log_offset(after)

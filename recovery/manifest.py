@@ -39,7 +39,7 @@ class SparkPosition(msgspec.Struct, frozen=True):
     ``start`` and ``end`` are the offsets of each source, verbatim from Spark's log (``start`` is empty for the
     first batch). ``files`` has, per file source, what Spark planned to read; a long list stands in ``files_ref``.
     ``read`` is about all that each file source has read up to here, this batch included; ``read_ref`` lists it, where
-    Spark's log was written anew.
+    a reset, a fork or a bootstrap wrote Spark's log.
     """
 
     query_id: str

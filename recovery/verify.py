@@ -202,7 +202,7 @@ def spark_findings(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
 
 
 def of_spark(checkpoint: Checkpoint, head: Manifest) -> list[Finding]:
-    """As `spark_findings`; beside a running job, of a moment in which it did not go on."""
+    """As `spark_findings`; while a job runs, of a moment in which it published nothing."""
     found = list(spark_findings(checkpoint, head))
     while found and (newest := checkpoint.head()) is not None and newest.manifest.id > head.id:
         head = newest.manifest
