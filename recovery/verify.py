@@ -77,7 +77,7 @@ def verify(
     seen = traces(checkpoint.objects)
     listing = checkpoint.listed()
     ids, boundary, missing = listing.left, listing.boundary, listing.missing
-    if last:
+    if last and last < len(ids):
         ids = ids[-last:]
         missing = [one for one in missing if one[0] > ids[0]]
     findings: list[Finding] = []
