@@ -96,7 +96,7 @@ def test_nothing_to_divide(tmp_path: Path) -> None:
 def test_it_is_refused_while_a_driver_is_at_work(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
     lease = Lease(this_process(), newest(root).epoch, "somebody", now_us(), now_us())
-    checkpoint.objects.put(f"{FOLDER}/somebody.json", msgspec.json.encode(lease))
+    checkpoint.objects.put(f"{FOLDER}/1-1.json", msgspec.json.encode(lease))
     with pytest.raises(UsageError, match="running"):
         rescale(root, 3)
     assert newest(root).partitions == 4

@@ -114,7 +114,7 @@ def test_a_time_means_the_newest_made_by_then(root: Path) -> None:
 def test_beside_a_running_driver(root: Path) -> None:
     now = Checkpoint.open(root).read(8).manifest.created_us
     lease = Lease(this_process(), 1, "w", now, now)
-    Checkpoint.open(root).objects.put(f"{FOLDER}/1-w.json", msgspec.json.encode(lease))
+    Checkpoint.open(root).objects.put(f"{FOLDER}/1-1.json", msgspec.json.encode(lease))
     before = files_below(root)
     done = tidemark("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, "[running]" in done.stderr) == (5, True)
