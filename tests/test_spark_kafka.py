@@ -210,6 +210,20 @@ def test_rewound_to_before_its_first_batch(driver: Driver, topic: Topic, root: P
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
 
+def test_torn_in_a_power_cut(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
+    """No list of files here: offsets and commits, and where Kafka's source began."""
+    log = root / "spark"
+    newest = max(int(path.name) for path in (log / "offsets").iterdir() if path.name.isdecimal())
+    began = (log / "sources/0/0").read_bytes()
+    for name, data in ((f"offsets/{newest}", bytes(900)), (f"commits/{newest}", b"")):
+        (log / name).write_bytes(data)
+        (log / name).with_name(f".{newest}.crc").unlink()
+    driver.goes_on(str(root))
+    assert (log / "sources/0/0").read_bytes() == began
+    assert len(list((root / "spark-replaced").iterdir())) == 1
+    is_exact(ends(root), root, topic, tmp_path / "alone")
+
+
 def test_bootstrapped(driver: Driver, topic: Topic, before: Path, tmp_path: Path) -> None:
     root, history = tmp_path / "root", positions(before)[1][1]
     driver.told("bootstrap", str(root), {"ending": {TOPIC: history}}, until="bootstrapped")
