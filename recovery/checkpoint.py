@@ -23,7 +23,7 @@ from recovery.outputs import Output, output_of
 from recovery.ranges import outside
 from recovery.records import Boundary, newest_boundary, outputs_below, read_pins
 from recovery.soundness import MANIFEST_BYTES, Unsound, check_root
-from recovery.traces import STATE, note, notes, traces, written
+from recovery.traces import STATE, newest_attempt, note, notes, traces, written
 from statestore.errors import (
     CommitUnknownError,
     ConflictError,
@@ -110,7 +110,7 @@ class Checkpoint:
         """Open a root, or make it one. Of several that make it at once, all end up with the same."""
         objects = Objects(root)
         if not objects.exists(MARKER):
-            if objects.names(MANIFESTS) or written(objects):
+            if objects.names(MANIFESTS) or newest_attempt(written(objects)):
                 raise CorruptionError(
                     "the root holds a job's files but its marker file is gone: put it back, or give a new folder",
                     code="marker-missing",
@@ -245,7 +245,7 @@ class Checkpoint:
 
     def _check_new(self, found: Listing) -> None:
         """That a root without manifests never had any."""
-        beyond = found.least or max(written(self.objects).values(), default=0)
+        beyond = found.least or newest_attempt(written(self.objects))
         if beyond and not self.present():
             raise root_further(self.objects.root, 0, beyond)
 

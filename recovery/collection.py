@@ -115,7 +115,7 @@ def survey(checkpoint: Checkpoint) -> Known:
     """All that a root has, read."""
     # In this order: what leaves a trace has been published, and is listed.
     files = written(checkpoint.objects)
-    traces = with_files(checkpoint.objects, files.values())
+    traces = with_files(checkpoint.objects, files)
     listing = checkpoint.listed()
     left, boundary = listing.left, listing.boundary
     if not left:

@@ -8,7 +8,7 @@ says which batches were done. Traces are read *before* manifests are listed: wha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ from statestore.objects import Objects
 
 REACHED = "reached"
 FOLDERS = ("data", "panes", "late")
+PROBES = "data/probe"
 STATE = ("data",)
 """What collections keep small; panes and ledgers may be kept for ever."""
 _MOST = 10**18
@@ -58,13 +59,20 @@ def notes(objects: Objects) -> Traces:
 
 def traces(objects: Objects, files: Sequence[str] = FOLDERS) -> Traces:
     """All traces, those of files in the folders ``files``: one request for each state partition."""
-    return with_files(objects, written(objects, files).values())
+    return with_files(objects, written(objects, files))
 
 
-def with_files(objects: Objects, ids: Iterable[int]) -> Traces:
-    """All traces, where it is known for which checkpoints there are files."""
+def with_files(objects: Objects, files: Mapping[str, int]) -> Traces:
+    """All traces, with files as `written` finds them."""
     noted = [*_noted(objects), *_pinned(objects)]
-    return Traces(max(noted, default=0), max(ids, default=0), _committed(objects))
+    return Traces(max(noted, default=0), newest_attempt(files), _committed(objects))
+
+
+def newest_attempt(files: Mapping[str, int]) -> int:
+    """The highest checkpoint that a file was written for, 0 where there is none. A probe is no attempt: it precedes a
+    run's first manifest.
+    """
+    return max((number for path, number in files.items() if not path.startswith(f"{PROBES}/")), default=0)
 
 
 def note(objects: Objects, checkpoint_id: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recovery.ahead import ahead
+from recovery.traces import PROBES
 from statestore.errors import NotFoundError, UsageError
 from statestore.files.segments import FileRef
 from statestore.objects import Objects
@@ -84,7 +85,7 @@ class Probe:
     @classmethod
     def leave(cls, objects: Objects, checkpoint_id: int) -> Probe:
         """Write one. Raises `UnavailableError`."""
-        probe = cls(f"data/probe/{checkpoint_id:020d}-{uuid.uuid4().hex}.txt", uuid.uuid4().hex)
+        probe = cls(f"{PROBES}/{checkpoint_id:020d}-{uuid.uuid4().hex}.txt", uuid.uuid4().hex)
         objects.note(probe.path, probe.content.encode())
         return probe
 

@@ -23,6 +23,7 @@ from recovery import visibility
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.collection import collect
 from recovery.retention import HOUR_US, Retention
+from recovery.verify import verify
 from recovery.visibility import Probe, Written, check_visible
 from statestore.errors import UsageError
 from statestore.objects import Objects
@@ -67,13 +68,13 @@ def test_a_file_that_is_not_seen_is_not_named(tmp_path: Path, which: str, damage
     if damage != "gone":
         path.write_bytes(data[:-1] if damage == "short" else data + b"x")
     with pytest.raises(UsageError, match="other-host") as refused:
-        job.commit(results, "batch", Position(), delivered=0)
+        job.commit(results, "batch", Position())
     assert refused.value.code == "file-unseen"
     newest = Checkpoint.open(tmp_path / "root").head()
     assert newest is not None
     assert newest.manifest.kind == "fence"
     path.write_bytes(data)
-    assert job.commit(results, "batch", Position(), delivered=0).kind == "batch"
+    assert job.commit(results, "batch", Position()).kind == "batch"
 
 
 def test_only_new_files_of_other_processes_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +82,11 @@ def test_only_new_files_of_other_processes_are_looked_for(tmp_path: Path, monkey
     size = Objects.size
     monkeypatch.setattr(Objects, "size", lambda self, path: looked.append(path) or size(self, path))
     job = begun(tmp_path / "root")
-    job.commit(taken(job, ""), "batch", Position(), delivered=0)
+    job.commit(taken(job, ""), "batch", Position())
     assert looked == []
     results = taken(job, "other-host")
     new = files(job, results)
-    job.commit(results, "batch", Position(), delivered=0)
+    job.commit(results, "batch", Position())
     assert sorted(looked) == sorted(new)
     assert all(path.rpartition("/")[2].lstrip("0").startswith("3-") for path in new)
 
@@ -96,7 +97,7 @@ def test_a_file_that_appears_late_is_waited_for(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "root" / files(job, results)[0]
     path.rename(path.with_suffix(".later"))
     monkeypatch.setattr(visibility.time, "sleep", lambda _seconds: path.with_suffix(".later").rename(path))
-    assert job.commit(results, "batch", Position(), delivered=0).kind == "batch"
+    assert job.commit(results, "batch", Position()).kind == "batch"
 
 
 def test_the_probe_is_found_only_in_the_same_folder(tmp_path: Path) -> None:
@@ -114,10 +115,16 @@ def test_a_probe_left_by_the_dead_is_collected(tmp_path: Path) -> None:
     job = begun(tmp_path / "root")
     objects = job.checkpoint.objects
     probe = Probe.leave(objects, job.head.id + 1)
-    job.commit(taken(job, ""), "batch", Position(), delivered=0)
+    job.commit(taken(job, ""), "batch", Position())
     collected = collect(job.checkpoint, Retention(keep=1, grace_us=0), now_us() + HOUR_US)
     assert probe.path in collected.files
     assert not objects.exists(probe.path)
+
+
+def test_a_first_start_that_died_at_its_probe_is_begun_again(tmp_path: Path) -> None:
+    Probe.leave(Checkpoint.open_or_create(tmp_path / "root").objects, 1)
+    job = begun(tmp_path / "root")
+    assert (job.head.id, verify(job.checkpoint).findings) == (1, ())
 
 
 def test_no_files_cost_nothing() -> None:
