@@ -265,6 +265,19 @@ def test_a_reset_knows_no_setting_of_a_session(tmp_path: Path, torn: bool) -> No
     assert (found.differs, found.read) == ((), {0: {number: files_of(number) for number in range(17)}})
 
 
+def test_a_repair_leads_out_whatever_the_setting_of_the_session(tmp_path: Path) -> None:
+    made(str(tmp_path), 17)
+    fold(tmp_path, 3, 16)
+    start(tmp_path, Policy(spark="stop"), interval=3)
+    empty(tmp_path / "spark/offsets/16")
+    with pytest.raises(IncompatibleError, match="spark-log-differs"):
+        start(tmp_path, Policy(spark="stop"), interval=3)
+    assert resync(Checkpoint.open(tmp_path)).reset is not None
+    assert "it is gone" in [one.why for one in seen(tmp_path, 3).differs]
+    start(tmp_path, Policy(spark="stop"), interval=3)
+    assert seen(tmp_path, 3).differs == ()
+
+
 def test_how_often_spark_folds() -> None:
     """As ``CompactibleFileStreamLog`` says, and its tests."""
     found = {(default, last): folded_every([last], default) for default, last in [(3, 2), (5, 19), (5, 49), (5, 1)]}
