@@ -103,6 +103,8 @@ def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differenc
     """Why Spark's checkpoint is not one that ours has been made with, whatever was lost of either."""
     query_id = found.tried(f"{FOLDER}/metadata", log.query_id)
     planned, committed = log.newest("offsets"), log.newest("commits")
+    for folder in ("offsets", "commits"):
+        found.tried(f"{FOLDER}/{folder}", lambda folder=folder: log.check_names(folder))  # type: ignore[misc]
     ours = -1 if head is None else head.batch_id
     if head is not None and query_id is None and not found.all:
         found.add(f"{FOLDER}/metadata", "it is gone")

@@ -19,6 +19,7 @@ from recovery.ahead import each
 from recovery.checkpoint import Checkpoint
 from recovery.input_files import NOTHING, Entries, read_of
 from recovery.manifest import Manifest, SparkPosition
+from recovery.names import spark_number
 from recovery.records import decoded, outputs_below
 from recovery.spark_log import FOLDER, NOTHING_READ, SparkLog, load_files, log_offset
 from statestore.checksums import checksum
@@ -210,7 +211,7 @@ def _is_whole(log: SparkLog, source: int) -> bool:
 
 def _by_age(name: str) -> tuple[int, ...]:
     """Of names such as ``12`` and ``12-1``."""
-    return tuple(int(part) if part.isdecimal() else 0 for part in name.split("-"))
+    return tuple(spark_number(part) or 0 for part in name.split("-"))
 
 
 def _of_manifests(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, dict[int, tuple[str, ...] | None]]:

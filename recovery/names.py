@@ -1,4 +1,4 @@
-"""Names of files that this project makes below a root, read strictly. Pure.
+"""Names of files below a root, read strictly: those that this project makes, and numbers in those of Spark. Pure.
 
 Whatever has another name is not ours: an editor's copy, a file of an older tool, a number that no counter reaches. It
 says nothing and hides nothing.
@@ -12,6 +12,12 @@ DIGITS = 20
 """Of a number that orders files by name."""
 MOST = 2**63 - 1
 
+SPARK_BATCHES = MOST
+"""Spark numbers batches with 64 bits, and the entries of a source's list of files with 32."""
+SPARK_ENTRIES = 2**31 - 1
+
+_SPARK = re.compile(r"0|[1-9][0-9]{0,18}")
+_JAVA = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(rf"[0-9]{{{DIGITS}}}")
 _LEASE = re.compile(r"[0-9]{1,19}-[0-9]{1,19}\.json")
 _PIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -48,3 +54,19 @@ def pins(names: list[str], ending: str) -> list[str]:
 def leases(names: list[str]) -> list[str]:
     """Those that leases have."""
     return [name for name in names if _LEASE.fullmatch(name)]
+
+
+def spark_number(name: str, most: int = SPARK_BATCHES) -> int | None:
+    """The number in a name as Spark writes it; None for any other name."""
+    number = int(name) if _SPARK.fullmatch(name) else -1
+    return number if 0 <= number <= most else None
+
+
+def misleads_spark(name: str, ending: str) -> bool:
+    """Whether Spark reads a number out of a name that it would not write: ``007``, ``+7``, digits of other scripts.
+    It reads one out of all that has the ``ending``, and fails where there is none.
+    """
+    if name.endswith(ending):
+        return spark_number(name.removesuffix(ending), SPARK_ENTRIES) is None
+    is_read = bool(_JAVA.fullmatch(name)) and len(name) <= DIGITS and -MOST - 1 <= int(name) <= MOST
+    return is_read and spark_number(name) is None

@@ -8,17 +8,20 @@ source the list of files is part of a batch's identity: a lost list lets Spark p
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 from recovery.input_files import Entries
 from recovery.manifest import SparkPosition
+from recovery.names import MOST, SPARK_ENTRIES, misleads_spark, spark_number
 from statestore.checksums import checksum
 from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
 from statestore.files.segments import FileRef, damaged, read_verified
@@ -38,8 +41,8 @@ class _Entry(msgspec.Struct):
     """One file in the log of a file source."""
 
     path: str
-    timestamp: int
-    batch: int = msgspec.field(name="batchId")
+    timestamp: Annotated[int, msgspec.Meta(ge=-MOST - 1, le=MOST)]
+    batch: Annotated[int, msgspec.Meta(ge=0, le=SPARK_ENTRIES)] = msgspec.field(name="batchId")
 
 
 _ENTRY = msgspec.json.Decoder(_Entry)
@@ -81,8 +84,14 @@ class SparkLog:
 
     def newest(self, log: str) -> int | None:
         """The highest batch id in ``offsets`` or ``commits``."""
-        numbers = [int(name) for name in self.objects.names(f"{self.folder}/{log}") if _is_number(name)]
-        return max(numbers, default=None)
+        numbers = map(spark_number, self.objects.names(f"{self.folder}/{log}"))
+        return max((number for number in numbers if number is not None), default=None)
+
+    def check_names(self, log: str) -> None:
+        """Raise `CorruptionError` where ``offsets`` or ``commits`` has a name that Spark takes for its own and never
+        writes.
+        """
+        _check_names(f"{self.folder}/{log}", self.objects.names(f"{self.folder}/{log}"))
 
     def planned(self, query_id: str, batch_id: int) -> Planned:
         """The batch as Spark's log has it. Raises `NotFoundError` when it is not there."""
@@ -128,7 +137,9 @@ class SparkLog:
         """
         folder = f"{self.folder}/sources/{source}"
         found: Entries = {}
-        for number, name in _layout(self.objects.names(folder), interval):
+        names = self.objects.names(folder)
+        _check_names(folder, names)
+        for number, name in _layout(names, interval):
             path = f"{folder}/{name}"
             files: dict[int, list[str]] = {number: []}
             try:
@@ -143,7 +154,9 @@ class SparkLog:
 
     def sources(self) -> set[int]:
         """Numbers of the sources that have written something."""
-        return {int(name) for name in self.objects.names(f"{self.folder}/sources") if _is_number(name)}
+        return {
+            number for name in self.objects.names(f"{self.folder}/sources") if (number := _entry(name)) is not None
+        }
 
     def own_files(self, source: int) -> list[str]:
         """What a source that is not one of files has written for itself."""
@@ -154,7 +167,7 @@ class SparkLog:
         """Raise `CorruptionError` where what a source wrote for itself cannot be whole: nobody but the source knows
         its form, but most write a version and JSON.
         """
-        if not _is_number(path.rpartition("/")[2]):
+        if spark_number(path.rpartition("/")[2]) is None:
             return  # nothing that Spark's own logs of metadata are called
         with suppress(NotFoundError, UnavailableError):  # a folder, perhaps
             data = self._data(path)
@@ -210,7 +223,8 @@ class SparkLog:
             at_ms = json.loads(lines[1])["batchTimestampMs"]
         except (IndexError, *_UNREADABLE):
             raise _wrong(path, "it is cut or garbled") from None
-        if not isinstance(at_ms, int) or len(lines) < 3 or "" in lines[2:]:
+        whole = type(at_ms) is int and 0 <= at_ms <= MOST // 1000
+        if not whole or len(lines) < 3 or "" in lines[2:]:
             raise _wrong(path, "it is cut or garbled")
         return at_ms, tuple(lines[2:])
 
@@ -218,21 +232,29 @@ class SparkLog:
         """Paths (with modification time) of a file source's log entries in ``(after, last]``."""
         folder = f"{self.folder}/sources/{source}"
         names = self.objects.names(folder)
-        compacts = sorted(_compacts(names))
-        files: set[str] = set()
-        for number in range(after + 1, last + 1):
-            if str(number) in names:
-                name = str(number)
-            else:
-                later = [c for c in compacts if c >= number]
-                if not later:
-                    raise NotFoundError(
-                        "spark's log of the file source lacks an entry", code="spark-source-log", entry=number
-                    )
-                name = f"{later[0]}{_COMPACT}"
-            entries = self._entries(f"{folder}/{name}")
-            files.update(f"{one.path} {one.timestamp}" for one in entries if one.batch == number)
-        return tuple(sorted(files))
+        alone = {n for name in names if (n := _entry(name)) is not None and after < n <= last}
+        wanted = {str(number): range(number, number + 1) for number in alone}
+        first = after + 1
+        for compact in sorted(_compacts(names)):
+            part = range(first, min(compact, last) + 1)
+            if any(number not in alone for number in part):
+                wanted[f"{compact}{_COMPACT}"] = part
+            first = max(first, compact + 1)
+        lacking = next((number for number in range(first, last + 1) if number not in alone), None)
+        if lacking is not None:
+            raise NotFoundError(
+                "spark's log of the file source lacks an entry", code="spark-source-log", entry=lacking
+            )
+        return tuple(
+            sorted(
+                {
+                    f"{one.path} {one.timestamp}"
+                    for name, part in wanted.items()
+                    for one in self._entries(f"{folder}/{name}")
+                    if one.batch in part and (name == str(one.batch) or one.batch not in alone)
+                }
+            )
+        )
 
     def _entries(self, path: str) -> list[_Entry]:
         lines = self._lines(path)
@@ -245,7 +267,7 @@ class SparkLog:
 def _layout(names: list[str], interval: int | None) -> Iterator[tuple[int, str]]:
     """Which files of a source's log Spark reads when it starts, and the entry each ends with; some may be missing."""
     compacts = sorted(_compacts(names))
-    last = max([*compacts, *(int(name) for name in names if _is_number(name))], default=-1)
+    last = max([*compacts, *(number for name in names if (number := _entry(name)) is not None)], default=-1)
     if interval is None:
         first = compacts[-1] if compacts else 0
         yield from ((n, f"{n}{_COMPACT}" if compacts and n == first else str(n)) for n in range(first, last + 1))
@@ -264,12 +286,24 @@ def folded_every(compacts: list[int], default: int) -> int:
     entries = compacts[0] + 1
     if default >= entries // 2:
         return entries
-    return next((one for one in range(default, entries // 2 + 1) if entries % one == 0), entries)
+    small = [one for one in range(1, math.isqrt(entries) + 1) if entries % one == 0]
+    return min(one for divisor in small for one in (divisor, entries // divisor) if one >= default)
+
+
+def _entry(name: str) -> int | None:
+    """The number of a source, or of an entry in its list of files."""
+    return spark_number(name, SPARK_ENTRIES)
 
 
 def _compacts(names: list[str]) -> list[int]:
     stems = (name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT))
-    return [int(stem) for stem in stems if _is_number(stem)]
+    return [number for stem in stems if (number := _entry(stem)) is not None]
+
+
+def _check_names(folder: str, names: list[str]) -> None:
+    for name in names:
+        if misleads_spark(name, _COMPACT):
+            raise _wrong(f"{folder}/{name}", "spark does not write such a name, and stumbles over it")
 
 
 def _fits(data: bytes, sums: bytes) -> bool:
@@ -344,10 +378,6 @@ def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
         )
 
 
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdecimal()
-
-
 def log_offset(text: str) -> int | None:
     """The offset of a file source, None for any other source."""
     try:
@@ -355,7 +385,7 @@ def log_offset(text: str) -> int | None:
     except _UNREADABLE:
         return None
     found = offset["logOffset"] if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
-    return found if type(found) is int else None
+    return found if type(found) is int and -1 <= found <= SPARK_ENTRIES else None
 
 
 def _disagree(message: str, code: str, **context: object) -> IncompatibleError:

@@ -12,6 +12,7 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from recovery.repair import plan_resync, resync
 from recovery.reset import reset
 from recovery.spark_log import SparkLog, folded_every, load_files
 from recovery.verify import of_spark, spark_findings, verify
-from statestore.errors import CorruptionError, IncompatibleError, UsageError
+from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 from tests.conftest import LONG
 from tests.test_checkpoint import files_below, following
 from tests.test_forging import KAFKA, files_of, head_of, made
@@ -529,3 +530,74 @@ def test_a_batch_with_a_file_that_is_known_is_refused(root: Path) -> None:
     assert files_of(N + 1)[0] in read._known["0"]
     read._known["0"].add(["file:///has-the-hash-of-another 1"])
     read.check(head, msgspec.structs.replace(new, files={"0": ("file:///has-the-hash-of-another 1",)}))
+
+
+STRANGE = ["x.compact", "².compact", "1e3.compact", "09.compact", f"{2**31}.compact", "٣", "007", "+7"]
+
+
+@pytest.mark.parametrize("folder", ["sources/0", "offsets", "commits"])
+def test_a_name_that_spark_does_not_write_is_known_and_mended(root: Path, folder: str) -> None:
+    """Spark reads a number out of each of them, or fails to."""
+    for name in (*STRANGE, "9" * 200 + ".compact", "-1.compact", "1_0.compact"):
+        path = root / "spark" / folder / name
+        path.write_bytes(b"v1\n")
+        assert [one.path for one in seen(root).differs] == [f"spark/{folder}/{name}"]
+        path.unlink()
+    path.write_bytes(b"v1\n")
+    start(root)
+    is_mended(root)
+
+
+@pytest.mark.parametrize("folder", ["sources/0", "sources", "offsets", "commits"])
+def test_what_spark_passes_over_says_nothing(root: Path, folder: str) -> None:
+    for name in ("README", "x.json", "²", "9" * 40, "5.tmp", "compact", "1e3"):
+        (root / "spark" / folder / name).write_bytes(b"junk")
+    is_mended(root)
+
+
+def test_a_time_of_a_batch_that_is_none_is_known_and_mended(root: Path) -> None:
+    path = root / f"spark/offsets/{N + 1}"
+    text = path.read_text()
+    numbers = ["Infinity", "-Infinity", "NaN", "1e400", "1e3", "-1", str(2**63), "9" * 5000]
+    for time in (*numbers, "true", "null", '"5"', "[5]"):
+        path.write_text(text.replace(f": {(N + 1) * 1000}", f": {time}"))
+        assert time in path.read_text()
+        assert [str(one) for one in seen(root).differs] == [f"spark/offsets/{N + 1}: it is cut or garbled"]
+    start(root)
+    is_mended(root)
+
+
+@pytest.mark.parametrize("name", [f"{2**31 - 1}.compact", f"{2**61 - 2}.compact", str(2**31 - 1)])
+@pytest.mark.parametrize("offset", [2**31 - 1, 2**62, 10**30])
+def test_numbers_without_end_take_no_time(root: Path, name: str, offset: int) -> None:
+    """They would be counted up to, by ones."""
+    (root / "spark/sources/0" / name).write_bytes(b"v1")
+    path = root / f"spark/offsets/{N + 1}"
+    path.write_text(path.read_text().replace(f'{{"logOffset": {N + 1}}}', f'{{"logOffset": {offset}}}'))
+    assert str(offset) in path.read_text()
+    assert seen(root).differs
+    with suppress(CorruptionError, NotFoundError):
+        SparkLog(Checkpoint.open(root).objects).planned("first", N + 1)
+    start(root)
+    is_mended(root)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ['"timestamp":1,"batchId":-1', f'"timestamp":{2**64},"batchId":1', f'"timestamp":1,"batchId":{2**40}'],
+)
+def test_an_entry_with_numbers_past_those_of_spark(root: Path, fields: str) -> None:
+    (root / "spark/sources/0/1").write_text(f'v1\n{{"path":"x",{fields}}}')
+    assert [one.path for one in seen(root).differs] == ["spark/sources/0/1"]
+
+
+def test_entries_alone_and_folded_are_read_as_spark_does(root: Path) -> None:
+    fold(root, 2, 3)
+    (root / "spark/sources/0/2").write_bytes(entry(2))
+    log = SparkLog(Checkpoint.open(root).objects)
+    for after in range(-1, N):
+        found = log._files(0, after, N)
+        assert found == tuple(sorted(one for n in range(after + 1, N + 1) for one in files_of(n)))
+    with pytest.raises(NotFoundError) as lacking:
+        log._files(0, 2, N + 5)
+    assert lacking.value.context["entry"] == N + 2
