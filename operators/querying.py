@@ -20,7 +20,7 @@ from operators.general.names import ALONE, GROUPS
 from operators.general.panes import results_of
 from operators.general.plan import GeneralPlan
 from operators.plan import Plan
-from operators.restored import metadata_from, plan_from, side_windows, stores_from
+from operators.restored import metadata_from, of_manifest, plan_from, side_windows, stores_from
 from operators.runnable import Runnable
 from operators.slices.plan import SlicePlan
 from operators.slices.step import whole_windows
@@ -62,8 +62,9 @@ class Query:
         self._folder, self._state, self._plan, self._store = folder, state, plan, store
         self._drained = drained
         self._tables = tuple(declared(spec) for spec in state.tables)
-        self._stores = stores_from(state.configuration, self._tables)
-        self._metadata = metadata_from(state.configuration, self._tables)
+        with of_manifest(operator):
+            self._stores = stores_from(state.configuration, self._tables)
+            self._metadata = metadata_from(state.configuration, self._tables)
 
     @property
     def watermark_us(self) -> int | None:
@@ -93,6 +94,10 @@ class Query:
 
         Raises `UsageError` where there are none, or where `query` needs the description for their values.
         """
+        with of_manifest(self.operator):
+            return self._windows()
+
+    def _windows(self) -> pa.Table:
         plan = self._plan or settled(plan_from(self.operator, self._state.configuration, self._tables), self._state)
         if not isinstance(plan, GeneralPlan | SlicePlan):
             raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
@@ -119,7 +124,8 @@ class Query:
             return _sorted(found, [START, *(name for name in store.session_names if name != ALONE), ORIGIN])
         if session is not None:
             raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
-        kind = side_windows(self._state.configuration, side or "")
+        with of_manifest(self.operator):
+            kind = side_windows(self._state.configuration, side or "")
         near = around(kind, store, start, end)
         parts = self._read(lambda view: messages_in(store, view, near))
         return windows_over(kind, pa.concat_tables(parts), start, end)

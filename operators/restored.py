@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -28,7 +29,7 @@ from operators.window_metadata import START, WindowTables
 from operators.window_operator.plan import METADATA, metadata_tables
 from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows
 from statestore.durations import span_us
-from statestore.errors import UsageError, invariant
+from statestore.errors import CorruptionError, InvariantError, TidemarkError, UsageError, invariant
 from statestore.messages.keys import parse_layout
 from statestore.messages.tables import MESSAGE_TIME, ORIGIN, MessageTables
 from statestore.tables import TIME, TableSpec
@@ -46,6 +47,22 @@ _CLASSES: dict[str, type[Aggregate]] = {
     "count_distinct_approx": Sketch,
     "end_of_window": EndOfWindow,
 }
+
+
+@contextmanager
+def of_manifest(operator: str) -> Iterator[None]:
+    """For whatever goes by a stored configuration: one that no job of ours has written is `CorruptionError`."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, InvariantError) as error:
+        if isinstance(error, TidemarkError) and not isinstance(error, InvariantError):
+            raise
+        raise CorruptionError(
+            f"the manifest says of an operator what no job writes ({type(error).__name__}: {error}): put back a good "
+            "copy, or run tidemark repair ROOT --to newest-good",
+            code="manifest-damaged",
+            operator=operator,
+        ) from None
 
 
 def windows_from(told: Configuration | None) -> Windows:
@@ -107,8 +124,12 @@ def side_windows(configuration: Configuration, side: str) -> Sliding | None:
     told = common if own is None else own[(LEFT, RIGHT).index(side)]
     if told is None:
         return None
-    found = windows_from(told)
-    assert isinstance(found, Sliding)
+    return _sliding(windows_from(told))
+
+
+def _sliding(found: Windows) -> Sliding:
+    if not isinstance(found, Sliding):
+        raise InvariantError("these windows are of one size", code="invariant", found=repr(found))
     return found
 
 
@@ -128,9 +149,10 @@ def plan_from(name: str, configuration: Configuration, tables: tuple[TableSpec, 
     span = retained.get("span")
     keys = [pa.field(key, stored.schema.field(key).type) for key in configuration["key"]]
     plan = SlicePlan if simple else SucceedingPlan if SLICES in specs else GeneralPlan
+    kind = windows_from(configuration["window"])
     return plan(
         name=name,
-        kind=windows_from(configuration["window"]),
+        kind=_sliding(kind) if SLICES in specs else kind,
         event_time=place,
         input_schema=pa.schema([]),
         key_fields=tuple(keys),

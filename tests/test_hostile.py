@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from operators import chain, count, session, sliding, sum_, tumbling, windowed
+from operators import chain, count, query, session, sliding, sum_, tumbling, windowed
 from operators.harness import Harness
 from recovery.checkpoint import Checkpoint, manifest_path
 from recovery.cli import app
 from recovery.input_files import NOTHING, with_files
 from recovery.manifest import decode
 from statestore.checksums import checksum
-from statestore.errors import CorruptionError, DataError, IncompatibleError, NotFoundError, TidemarkError
+from statestore.errors import CorruptionError, DataError, IncompatibleError, NotFoundError, TidemarkError, UsageError
 from statestore.store import Parquet
 from tests.conftest import SCRATCH, forget
 from tests.test_standalone import STREAM, example
@@ -255,6 +256,54 @@ def test_what_cannot_be_is_damage(root: Path, lie: str) -> None:
     put(root, 7, body)
     assert len(str(caught.value)) < 1000
     answers(root)
+
+
+def rewritten(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change every manifest; each follows its parent again."""
+    parent = ""
+    for path in sorted((root / "manifests").iterdir()):
+        tree = json.loads(path.read_bytes())["manifest"]
+        change(tree)
+        tree["parent"] = parent
+        put(root, tree["id"], json.dumps(tree).encode())
+        parent = json.loads(path.read_bytes())["checksum"]
+
+
+@pytest.mark.parametrize(
+    ("table", "role"), [("fired", "pane_index"), ("slices", "window_end"), ("fired", "window_end")]
+)
+def test_roles_that_lie(root: Path, table: str, role: str) -> None:
+    """What a row says of its window is not what its table was made for."""
+
+    def lie(tree: dict[str, Any]) -> None:
+        for spec in tree["operators"]["windows"]["tables"]:
+            for column in (*spec["key"], *spec["values"]):
+                if spec["name"] == table and column.get("role") == role:
+                    column["role"] = ""
+
+    rewritten(root, lie)
+    answers(root, [verb for verb in VERBS if verb[0] in ("history", "state", "panes")])
+
+
+CONFIGURED: list[Any] = [None, [], {}, "x", -1, [None], {"kind": "session", "gap": "x"}, {"kind": "global"}, True]
+
+
+@pytest.mark.parametrize(
+    "name", ["window", "key", "aggregates", "allowed_lateness", "event_time", "retained", "signed"]
+)
+def test_configurations_that_lie(roots: list[Path], root: Path, name: str) -> None:
+    for kind in ("tumbling", "session"):
+        base = next(one for one in roots if one.name == kind)
+        path = manifest_path(3)
+        for value in ("GONE", *CONFIGURED):
+            tree = json.loads((base / path).read_bytes())["manifest"]
+            tree["operators"]["windows"]["configuration"][name] = value
+            if value == "GONE":
+                del tree["operators"]["windows"]["configuration"][name]
+            shutil.copytree(base / "data", root / "data", dirs_exist_ok=True)
+            put(root, 3, json.dumps(tree).encode())
+            with suppress(DataError, UsageError):
+                query(root, checkpoint=3).windows()
 
 
 def test_what_is_nested_without_end(root: Path) -> None:

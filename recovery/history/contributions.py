@@ -90,7 +90,8 @@ class Change:
         if self.form.shape == "messages":
             return self.start is not None and window.holds(self.start)
         if self.form.shape in ("slices", "panes"):
-            assert self.end is not None
+            if self.end is None:
+                return False
             return self.end == window.end if self.form.exact else window.start < self.end <= window.end
         if self.start is None or self.end is None:
             return self.start == window.start or (self.form.grows and window.holds(self.start or 0))

@@ -168,8 +168,8 @@ class _Teller:
             return self._event(step, "pane", what, values, facts={"pane": one.values.get("pane")})
         if one.op == "merge":
             return self._event(step, "added", f"added{self._part(one)}", one.values, events=one.events)
-        assert one.start is not None
-        assert one.end is not None
+        if one.start is None or one.end is None:
+            return self._event(step, "became", f"put{self._part(one)}", one.values, events=one.events)
         window = Bounds(one.start, one.end)
         inside = [part for part in parts if part.overlaps(window) and part != window]
         words = {0: "is now", 1: "grew from "}.get(len(inside), "merged from ") + self._measure.texts(inside)
