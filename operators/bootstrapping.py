@@ -21,6 +21,7 @@ from recovery.checkpoint import Checkpoint
 from recovery.forging import store_read
 from recovery.input_files import followed
 from recovery.manifest import Manifest, SparkPosition
+from recovery.names import spark_number
 from recovery.presence import Presence
 from recovery.spark_log import FOLDER, NOTHING_READ, store_files
 from statestore.errors import NotFoundError, UsageError
@@ -110,7 +111,8 @@ def offset_text(given: Offset, source: str) -> str:
     try:
         offset = json.loads(given) if isinstance(given, str) else given
         text = json.dumps(offset, separators=(",", ":"), ensure_ascii=False)
-    except (TypeError, ValueError):
+        offset = json.loads(text)  # names of partitions may have been numbers
+    except (TypeError, ValueError, RecursionError):
         raise _wrong(given, source) from None
     if not _is_kafka(offset) and ("kafka" in source.lower() or _has_partitions(offset)):
         raise _wrong(given, source)
@@ -120,7 +122,9 @@ def offset_text(given: Offset, source: str) -> str:
 def _has_partitions(offset: object) -> bool:
     """Whether it looks like offsets of topics by partition."""
     topics = list(offset.values()) if isinstance(offset, Mapping) else []
-    return any(isinstance(one, Mapping) and one and all(name.isdigit() for name in one) for one in topics)
+    return any(
+        isinstance(one, Mapping) and one and all(spark_number(name) is not None for name in one) for one in topics
+    )
 
 
 def _is_kafka(offset: object) -> bool:
@@ -128,7 +132,9 @@ def _is_kafka(offset: object) -> bool:
     topics = list(offset.values()) if isinstance(offset, Mapping) else []
     places = [one for topic in topics if isinstance(topic, Mapping) for one in topic.items()]
     whole = bool(places) and all(isinstance(topic, Mapping) for topic in topics)
-    return whole and all(name.isdigit() and type(place) is int and place >= 0 for name, place in places)
+    return whole and all(
+        spark_number(name) is not None and type(place) is int and place >= 0 for name, place in places
+    )
 
 
 def _wrong(given: object, source: str) -> UsageError:

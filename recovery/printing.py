@@ -15,10 +15,15 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from recovery.values import values_of
 from statestore.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_MOST_ROWS = 2**62
+"""A limit above this is none, and no number for Arrow."""
 
 
 class Format(StrEnum):
@@ -110,6 +115,7 @@ def print_rows(
     ``columns`` says which columns all parts have together; they are asked for where a format needs them in advance.
     ``clear`` is called before anything is written to a terminal.
     """
+    limit = None if limit is None else min(limit, _MOST_ROWS)
     if form is Format.table:
         tables = list(_first(parts, None if limit is None else limit + 1))  # one more says that there are more
         clear()
@@ -157,7 +163,7 @@ def _write(parts: Iterable[pa.Table], form: Format, sink: Any, schema: pa.Schema
     writer: Any = None
     for part in parts:
         if form is Format.json:
-            for row in _plain(part).to_pylist():
+            for row in _rows(_plain(part)):
                 sink.write(json.dumps(row, default=str).encode() + b"\n")
             continue
         rows = (
@@ -186,11 +192,17 @@ def _plain(rows: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(kind):
             column = column.cast(kind.value_type)
         elif pa.types.is_timestamp(kind):
-            column = pa.chunked_array([pa.array([_cell(value) for value in column.to_pylist()], pa.string())])
+            column = pa.chunked_array([pa.array([_cell(value) for value in values_of(column)], pa.string())])
         elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
-            column = pa.chunked_array([pa.array([_nested(value) for value in column.to_pylist()], pa.string())])
+            column = pa.chunked_array([pa.array([_nested(value) for value in values_of(column)], pa.string())])
         columns.append(column)
     return pa.table(columns, names=rows.column_names)
+
+
+def _rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    names = rows.column_names
+    for values in zip(*map(values_of, rows.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
 
 
 def _nested(value: Any) -> str | None:
@@ -217,7 +229,7 @@ def _print_table(tables: list[pa.Table], limit: int | None) -> None:
             pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
         )
         table.add_column(Text(field.name), justify="right" if number else "left", overflow="fold")
-    for row in rows.to_pylist():
+    for row in _rows(rows):
         table.add_row(*(Text(_cell(value) or "-") for value in row.values()))
     emit(table, *([Text(f"more than {limit:,} rows: --limit says how many are shown", style="dim")] if more else []))
 

@@ -19,6 +19,7 @@ from recovery.ahead import ahead
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import Manifest, OperatorState
 from recovery.outputs import Output
+from recovery.summary import time_us
 from statestore.alike import alike
 from statestore.errors import NotFoundError, UsageError
 from statestore.evolved import through
@@ -209,11 +210,17 @@ def _value(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
-            f"this is no value of the column ({error})", code="read-value", column=name, type=str(kind), found=text
+            f"this is no value of the column ({error})",
+            code="read-value",
+            column=name,
+            type=str(kind),
+            found=text[:100],
         ) from None
 
 
 def _instant(text: str, kind: pa.DataType) -> pa.Scalar:
+    if (number := time_us(text)) is not None:
+        return pa.scalar(number, pa.timestamp("us", tz="UTC")).cast(kind)
     moment = datetime.fromisoformat(text)
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return pa.scalar(moment, pa.timestamp("us", tz="UTC")).cast(kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +14,13 @@ from recovery.ahead import each
 from recovery.checkpoint import Checkpoint
 from recovery.lease import check_idle
 from recovery.manifest import Manifest, without_state
+from recovery.names import spark_number
 from recovery.reset import Reset, plan_reset, reset
 from recovery.spark_log import load_files
 from recovery.summary import events_of, time_text
 from statestore.errors import CorruptionError, NotFoundError, UsageError
+
+_ID = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
 
     Raises `UsageError` for neither, `NotFoundError` where all that is left was made later.
     """
-    if moment.isdecimal():
+    if _ID.fullmatch(moment):
         return int(moment)
     try:
         time = datetime.fromisoformat(moment)
@@ -83,7 +87,7 @@ def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
         raise UsageError(
             "this is neither the id of a checkpoint nor a time such as 2026-01-31T12:00",
             code="rewind-to",
-            found=moment,
+            found=moment[:100],
         ) from None
     until = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1e6
     for one in _counting(checkpoint):
@@ -170,4 +174,4 @@ def _starting_offsets(text: str) -> str | None:
 def _topic(found: Any) -> bool:
     if not isinstance(found, dict) or not found:
         return False
-    return all(number.isdecimal() and isinstance(offset, int) for number, offset in found.items())
+    return all(spark_number(number) is not None and isinstance(offset, int) for number, offset in found.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,8 @@ import msgspec
 from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
 
 Row = dict[str, Any]
+_MICROSECONDS = re.compile(r"([+-]?[0-9]+) us")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -24,6 +27,19 @@ def time_text(time_us: int | None) -> str | None:
     except OverflowError:
         return f"{time_us} us"
     return text.removesuffix("+00:00")
+
+
+def time_us(text: str) -> int | None:
+    """A time that no calendar holds, as `time_text` writes it; None for any other text. Raises `ValueError`."""
+    match = _MICROSECONDS.fullmatch(text)
+    return within_64(match[1]) if match else None
+
+
+def within_64(text: str) -> int:
+    """A whole number of 64 bits. Raises `ValueError` for any other text."""
+    if not _WHOLE.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+        raise ValueError("not a whole number of 64 bits")
+    return int(text)
 
 
 _SPANS = ((86_400, "day", "d"), (3_600, "hour", "h"), (60, "minute", "m"), (1, "second", "s"))

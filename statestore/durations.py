@@ -22,8 +22,9 @@ _UNIT_US = {
     "d": 86_400_000_000,
     "week": 604_800_000_000,
 }
-_PART = re.compile(r"\s*(-?\d+)\s*([a-z]+?)(s?)(?:\s+|,|$)")
+_PART = re.compile(r"\s*(-?[0-9]+)\s*([a-z]+?)(s?)(?:\s+|,|$)")
 _LIMIT_US = 2**62
+_DIGITS = 40
 
 Span = str | timedelta
 
@@ -33,21 +34,26 @@ def span_us(span: Span) -> int:
     if isinstance(span, timedelta):
         return _within(span // timedelta(microseconds=1), span)
     if not isinstance(span, str):
-        raise UsageError('a span of time is text like "30 minutes", or a timedelta', code="span", found=repr(span))
+        raise UsageError(
+            'a span of time is text like "30 minutes", or a timedelta', code="span", found=repr(span)[:100]
+        )
     text, position, total = span.strip().lower(), 0, 0
     while position < len(text) or not text:
         match = _PART.match(text, position)
         unit = match and (_UNIT_US.get(match[2] + match[3]) or _UNIT_US.get(match[2]))
         if not match or not unit:
-            raise UsageError('a span of time reads like "30 minutes" or "1 hour 30 s"', code="span", found=repr(span))
-        total += int(match[1]) * unit
+            raise UsageError(
+                'a span of time reads like "30 minutes" or "1 hour 30 s"', code="span", found=repr(span)[:100]
+            )
+        # A count of more digits than any span has is too long, whatever its unit.
+        total += (int(match[1]) if len(match[1]) <= _DIGITS else 2 * _LIMIT_US) * unit
         position = match.end()
     return _within(total, span)
 
 
 def _within(total: int, span: Span) -> int:
     if abs(total) > _LIMIT_US:
-        raise UsageError("a span of time is too long", code="span", found=repr(span))
+        raise UsageError("a span of time is too long", code="span", found=repr(span)[:100])
     return total
 
 

@@ -26,6 +26,7 @@ from recovery.checkpoint import Checkpoint
 from recovery.forging import COMPACTED
 from recovery.manifest import Manifest
 from recovery.mending import Mending
+from recovery.names import SPARK_ENTRIES, spark_number
 from recovery.policy import Policy
 from recovery.spark_log import SparkLog
 from statestore.errors import IncompatibleError, UsageError
@@ -115,7 +116,7 @@ class SparkJob:
 def _folded_every(session: SparkSession) -> int:
     """Every how many entries Spark folds its list of the files that a source has read."""
     found = session.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
-    return int(found) if found is not None and found.isdecimal() and int(found) > 0 else COMPACTED
+    return (spark_number(found, SPARK_ENTRIES) if found is not None else None) or COMPACTED
 
 
 def _check_input(mending: Mending, head: Manifest | None) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from recovery.summary import time_text
+from recovery.summary import time_text, time_us, within_64
 from statestore.errors import UsageError
 
 _UNITS_US = {
@@ -23,7 +23,7 @@ _UNITS_US = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
-_SPAN = re.compile(r"(-?\d+) ([a-z]+?)s?(?: |$)")
+_SPAN = re.compile(r"(-?[0-9]{1,40}) ([a-z]+?)s?(?: |$)")
 
 
 FEW = 3
@@ -70,11 +70,13 @@ class Measure:
         """Text as a place among bounds. Raises `UsageError`."""
         try:
             if not self.timed:
-                return int(text)
+                return within_64(text)
+            if (number := time_us(text)) is not None:
+                return number
             moment = datetime.fromisoformat(text)
         except ValueError as error:
             kind = "a time, as 2013-01-01T10:00" if self.timed else "a whole number: these windows are no times"
-            raise UsageError(f"give {kind} ({error})", code="read-value", found=text) from None
+            raise UsageError(f"give {kind} ({error})", code="read-value", found=text[:100]) from None
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 

@@ -24,6 +24,7 @@ from recovery.history.bounds import Bounds
 from recovery.manifest import OperatorState
 from recovery.reading import Wanted
 from recovery.summary import time_text
+from recovery.values import values_of
 from statestore.arrowtypes import positions
 from statestore.changes import DELETE, MERGE, PUT, Layer
 from statestore.errors import UsageError
@@ -199,7 +200,7 @@ def plain(rows: pa.Table, names: list[str]) -> list[dict[str, Any]]:
             texts = map(time_text, numbers(rows, name).tolist())
             columns.append([text if there else None for text, there in zip(texts, known, strict=True)])
         else:
-            columns.append(column.to_pylist())
+            columns.append(values_of(column))
     values = zip(*columns, strict=True) if names else ((),) * rows.num_rows
     return [dict(zip(names, row, strict=True)) for row in values]
 

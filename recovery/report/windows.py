@@ -15,6 +15,7 @@ from recovery.checkpoint import Checkpoint
 from recovery.history.contributions import names_places
 from recovery.manifest import Manifest, OperatorState
 from recovery.report.points import counts_offsets
+from recovery.values import values_of
 from statestore.errors import DataError, NotFoundError, TidemarkError
 from statestore.files.segments import PartitionState
 from statestore.files.tails import read_rows
@@ -207,9 +208,7 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return column.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as bytes that are no text
-        return pa.chunked_array(
-            [[None if value is None else str(value) for value in column.to_pylist()]], pa.string()
-        )
+        return pa.chunked_array([[None if value is None else str(value) for value in values_of(column)]], pa.string())
 
 
 def _same(value: object, rows: pa.Table, kind: pa.DataType) -> pa.Array:

@@ -1,0 +1,37 @@
+"""Values of Arrow's as plain ones, whatever they are. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def values_of(column: pa.ChunkedArray) -> list[Any]:
+    """Plain values, also of times that no calendar of Python's holds: these as text, their number and its unit."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError):
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    import pyarrow as pa  # it takes a while to import
+
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        pass
+    kind = scalar.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return scalar.as_buffer().to_pybytes().decode(errors="replace")
+    if pa.types.is_dictionary(kind):
+        return _value(scalar.value)
+    if pa.types.is_map(kind):
+        return [(_value(pair["key"]), _value(pair["value"])) for pair in scalar.values]
+    if pa.types.is_struct(kind):
+        return {name: _value(part) for name, part in scalar.items()}
+    if pa.types.is_nested(kind):
+        return [_value(part) for part in scalar.values]
+    return f"{scalar.value} {'days' if pa.types.is_date32(kind) else getattr(kind, 'unit', 'ms')}"
