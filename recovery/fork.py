@@ -48,20 +48,20 @@ def fork(
 
     The job at ``root`` may be running; it is not changed, but for a pin. Raises `UsageError` where the destination is
     not empty, `NotFoundError` for a checkpoint that is not there, `IncompatibleError` where it is not known any more
-    what Spark has read, or Spark keeps state of its own.
+    what Spark has read, Spark keeps state of its own, or the root lies in a storage that a fork there may not name.
     """
     source = Checkpoint.open(root, seen)
     head = source.head() if checkpoint_id is None else source.read(checkpoint_id)
     if head is None:
         raise NotFoundError("this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=root)
-    into, manifest = Objects(destination), head.manifest
+    bases = (source.objects.root, *source.objects.bases)
+    into, manifest = Objects(destination, bases=bases), head.manifest
     if into.names(""):
         raise UsageError("a fork begins in an empty folder: give another one", code="fork-used", root=into.root)
     check_stateless(source.objects)
     kept = _pin(source, manifest, into.root)
-    bases = (source.objects.root, *source.objects.bases)
     marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, manifest.id)
-    forked = Checkpoint(Objects(destination, bases=bases), marker)
+    forked = Checkpoint(into, marker)
     begun = msgspec.structs.replace(
         manifest,
         job_id=marker.job_id,

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from statestore.errors import CorruptionError, UsageError
+from statestore.errors import CorruptionError, IncompatibleError, UsageError
 from statestore.storage.local import LocalStorage, is_local
 from statestore.storage.sink import Sink
 
 if TYPE_CHECKING:
     from statestore.storage.remote import RemoteStorage
+
+BASE_SCHEMES = ("file", "s3", "memory")
+"""Where a base may lie, whatever the root's own scheme is."""
 
 
 class Objects:
@@ -45,11 +48,14 @@ class Objects:
         copies: str = "",
         copies_bytes: int | None = None,
     ) -> None:
-        """Touches no storage. Raises `UsageError` for a root that cannot be one."""
+        """Touches no storage. Raises `UsageError` for a root that cannot be one, `IncompatibleError` for a base whose
+        scheme is neither the root's own nor one of `BASE_SCHEMES`: a marker file must not choose what is opened.
+        """
         url = os.fspath(root)
         self._storage = LocalStorage(url) if is_local(url) else _remote(url, copies, copies_bytes)
         self.root = self._storage.root
         self.bases = tuple(bases)
+        _check_bases(url, self.bases)
         self._copies = copies, copies_bytes
 
     def at(self, number: int) -> Objects:
@@ -187,6 +193,26 @@ def _remote(url: str, copies: str, copies_bytes: int | None) -> RemoteStorage:
     from statestore.storage.remote import RemoteStorage  # fsspec takes a while to import
 
     return RemoteStorage(url, copies) if copies_bytes is None else RemoteStorage(url, copies, copies_bytes)
+
+
+def _check_bases(root: str, bases: Sequence[str]) -> None:
+    for base in bases:
+        scheme = _scheme(base)
+        chained = scheme != "file" and "::" in base.removeprefix(scheme)
+        if chained or scheme not in (*BASE_SCHEMES, _scheme(root)):
+            raise IncompatibleError(
+                "the root was forked from one in a kind of storage that it may not name: a fork may lie where its "
+                "root does, or have its root in a folder or in s3",
+                code="base-scheme",
+                root=root[:200],
+                found=scheme[:200],
+                allowed=list(dict.fromkeys((*BASE_SCHEMES, _scheme(root)))),
+            )
+
+
+def _scheme(url: str) -> str:
+    """All before the last ``://``, so ``a::b`` of a chain too."""
+    return "file" if is_local(url) else url.rpartition("://")[0]
 
 
 def _below(path: str) -> str:

@@ -331,6 +331,9 @@ def test_markers(root: Path, tmp_path: Path) -> None:
         ({"job_id": 7}, "marker-damaged"),
         ({"job_id": "x\x00y"}, "marker-damaged"),
         ({"created_us": BIG}, "marker-damaged"),
+        ({"bases": ["http://127.0.0.1:1/x"]}, "base-scheme"),
+        ({"bases": ["github://org:repo@main/x"]}, "base-scheme"),
+        ({"bases": ["memory://x::http://127.0.0.1:1"]}, "base-scheme"),
     ):
         marker.write_text(json.dumps(good | said))
         assert answers(root) == {code}

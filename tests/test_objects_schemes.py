@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from statestore.checksums import checksum
-from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from statestore.errors import ConflictError, IncompatibleError, NotFoundError, UnavailableError, UsageError
 from statestore.objects import Objects
 from statestore.storage import faults as storage_faults
 
@@ -241,3 +241,43 @@ def test_a_scheme_whose_package_is_missing_says_what_to_install(monkeypatch: pyt
 def test_a_root_that_is_no_place_is_refused(root: str) -> None:
     with pytest.raises(UsageError, match="root-url"):
         Objects(root)
+
+
+LOCAL = "/data/root"
+
+
+@pytest.mark.parametrize(
+    ("root", "base"),
+    [
+        *((LOCAL, base) for base in (LOCAL, "file:///data/x", "s3://bucket/x", "memory://x", "/data/a::b")),
+        *((f"s3://bucket/{n}", base) for n, base in enumerate((LOCAL, "s3://other/x"))),
+        ("honest://x", "honest://y"),
+        ("honest://x", LOCAL),
+    ],
+)
+def test_bases_in_storage_that_a_fork_may_name(root: str, base: str) -> None:
+    assert Objects(root, bases=[base]).bases == (base,)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "http://somewhere/x",
+        "github://org:repo@main/x",
+        "ftp://x",
+        "honest://x",
+        "simplecache::http://x",
+        "file::http://x",
+        "memory://x::http://y",
+        "s3://bucket::http://x",
+        "S3://bucket/x",
+        "http://x/s3://y",
+        " s3://x",
+        "://x",
+    ],
+)
+def test_a_base_of_another_scheme_is_not_opened(base: str) -> None:
+    for root in (LOCAL, "s3://bucket/x", "memory://x"):
+        with pytest.raises(IncompatibleError) as refused:
+            Objects(root, bases=[LOCAL, base])
+        assert refused.value.code == "base-scheme"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from operators import Memory, Parquet, RocksDB
 from recovery.checkpoint import Checkpoint
-from statestore.errors import FencedError
+from recovery.fork import fork
+from statestore.errors import FencedError, IncompatibleError
 from statestore.store import StoreConfig
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
+from tests.test_objects_schemes import Honest
 from tests.test_standalone import STREAM, example
 
 STORES = ["memory", "rocksdb", "parquet"]
@@ -50,3 +53,28 @@ def test_a_newer_run_fences_an_older_one(root: str) -> None:
     example().standalone(checkpoint=root).run(STREAM[:2])
     with pytest.raises(FencedError):
         list(older)
+
+
+@pytest.mark.parametrize("outwards", [True, False])
+def test_a_fork_may_lie_in_another_kind_of_storage(root: str, outwards: bool, tmp_path: Path) -> None:
+    """A folder forked from remote storage, and the reverse."""
+    first, second = (str(tmp_path / "one"), root) if outwards else (root, str(tmp_path / "one"))
+    example("retracting").standalone(checkpoint=first).run(STREAM[:3])
+    fork(first, second)
+    example("retracting").standalone(checkpoint=second).run(STREAM, drain=True)
+    example("retracting").standalone(checkpoint=tmp_path / "whole").run(STREAM, drain=True)
+    heads = [Checkpoint.open(one).head() for one in (second, tmp_path / "whole")]
+    went_on, whole = (one.manifest for one in heads if one is not None)
+    assert went_on.totals == whole.totals
+
+
+def test_a_fork_that_could_not_be_read_is_not_begun(tmp_path: Path) -> None:
+    fsspec.register_implementation("honest", Honest, clobber=True)
+    root = f"honest://{uuid.uuid4().hex}"
+    example("retracting").standalone(checkpoint=root).run(STREAM[:3])
+    with pytest.raises(IncompatibleError) as refused:
+        fork(root, tmp_path / "fork")
+    assert refused.value.code == "base-scheme"
+    assert Checkpoint.open(root).objects.names("pins") == []
+    assert not (tmp_path / "fork").exists()
+    assert fork(root, f"{root}-fork").checkpoint_id == 4
