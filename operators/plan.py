@@ -22,6 +22,7 @@ from operators.transition import BEGINNING_US, BUDGET_BYTES, END_US, Moments, Tr
 from operators.triggers import Triggers
 from operators.watermarks import Progress, Watermarks
 from operators.windows import Sliding, Times, Windows, by_offset
+from statestore.arrowtypes import type_text
 from statestore.checksums import checksum
 from statestore.store import StateView
 from statestore.tables import TIME, Column, Group, TableSpec
@@ -183,7 +184,7 @@ class Plan(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """A checksum of the configuration and the types it was bound to."""
-        types = {field.name: str(field.type) for field in self.input_schema}
+        types = {field.name: type_text(field.type) for field in self.input_schema}
         return checksum(msgspec.json.encode([self.configuration, types], order="sorted"))
 
     @property
@@ -306,4 +307,4 @@ class Plan(ABC):
     @property
     def key_specs(self) -> tuple[Column, ...]:
         """Key columns as tables have them."""
-        return tuple(Column(field.name, str(field.type), "key") for field in self.key_fields)
+        return tuple(Column(field.name, type_text(field.type), "key") for field in self.key_fields)

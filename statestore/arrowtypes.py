@@ -1,6 +1,6 @@
 """Arrow types as text, both ways: how a table in a manifest says what its columns are.
 
-The text is what Arrow itself prints (``list<item: int64>``, ``decimal128(10, 2)``); Arrow can print but not read it.
+The text is ours: what Arrow 26 prints (``list<item: int64>``, ``decimal128(10, 2)``), whatever other versions print.
 """
 
 from __future__ import annotations
@@ -19,20 +19,75 @@ _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
 _FIXED = re.compile(r"fixed_size_binary\[(\d+)\]")
 _FIXED_LIST = re.compile(r"fixed_size_list<(.*)>\[(\d+)\]", re.DOTALL)
 _NESTED = re.compile(r"(list|large_list|struct|map)<(.*)>", re.DOTALL)
+_PLAIN = {
+    pa.null(): "null",
+    pa.bool_(): "bool",
+    pa.float16(): "halffloat",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "large_string",
+    pa.binary(): "binary",
+    pa.large_binary(): "large_binary",
+    pa.date32(): "date32[day]",
+    pa.date64(): "date64[ms]",
+    **{pa.type_for_alias(f"{sign}int{bits}"): f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{pa.time32(unit): f"time32[{unit}]" for unit in ("s", "ms")},
+    **{pa.time64(unit): f"time64[{unit}]" for unit in ("us", "ns")},
+    **{pa.duration(unit): f"duration[{unit}]" for unit in ("s", "ms", "us", "ns")},
+}
 _ALIASES = {"date32[day]": "date32", "date64[ms]": "date64"}
 _NOT_NULL = " not null"
 
 
 @lru_cache(maxsize=1024)
 def parse_type(text: str) -> pa.DataType:
-    """The Arrow type that prints as ``text``. Raises `UsageError` for one no state table can hold."""
+    """The Arrow type that `type_text` gives ``text`` for. Raises `UsageError` for one no state table can hold."""
     try:
         kind = _parse(text)
-        if is_storable(kind) and (not kind.num_fields or str(kind) == text):
+        if is_storable(kind) and (not kind.num_fields or type_text(kind) == text):
             return kind
     except (ValueError, KeyError):
         pass
     raise UsageError("no state column can have this type", code="column-type", type=text) from None
+
+
+def type_text(kind: pa.DataType) -> str:
+    """How a manifest names an Arrow type. Of a type that no state table can hold, what Arrow prints."""
+    if (plain := _PLAIN.get(kind)) is not None:
+        return plain
+    if pa.types.is_timestamp(kind):
+        return f"timestamp[{kind.unit}]" if kind.tz is None else f"timestamp[{kind.unit}, tz={kind.tz}]"
+    if pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
+        return f"decimal{kind.bit_width}({kind.precision}, {kind.scale})"
+    if pa.types.is_fixed_size_binary(kind):
+        return f"fixed_size_binary[{kind.byte_width}]"
+    if pa.types.is_dictionary(kind):
+        values, indices = type_text(kind.value_type), type_text(kind.index_type)
+        return f"dictionary<values={values}, indices={indices}, ordered={int(kind.ordered)}>"
+    return _nested_text(kind)
+
+
+def _nested_text(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list<{_field_text(kind.value_field)}>"
+    if pa.types.is_large_list(kind):
+        return f"large_list<{_field_text(kind.value_field)}>"
+    if pa.types.is_fixed_size_list(kind):
+        return f"fixed_size_list<{_field_text(kind.value_field)}>[{kind.list_size}]"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(map(_field_text, kind))}>"
+    if pa.types.is_map(kind):
+        parts = [
+            type_text(field.type) + ("" if field.name == usual else f" ('{field.name}')")
+            for field, usual in ((kind.key_field, "key"), (kind.item_field, "value"))
+        ]
+        return f"map<{', '.join([*parts, *(['keys_sorted'] if kind.keys_sorted else [])])}>"
+    return str(kind)
+
+
+def _field_text(field: pa.Field) -> str:
+    return f"{field.name}: {type_text(field.type)}{'' if field.nullable else _NOT_NULL}"
 
 
 def is_ordered(kind: pa.DataType) -> bool:
@@ -70,7 +125,7 @@ _FAMILIES = {
 def _family(kind: pa.DataType) -> str:
     if pa.types.is_dictionary(kind):
         return _family(kind.value_type)
-    return next((name for name, tests in _FAMILIES.items() if any(test(kind) for test in tests)), str(kind))
+    return next((name for name, tests in _FAMILIES.items() if any(test(kind) for test in tests)), type_text(kind))
 
 
 def is_position(kind: pa.DataType) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from statestore.arrowtypes import is_close, is_comparable, is_ordered, is_position, parse_type
+from statestore.arrowtypes import is_close, is_comparable, is_ordered, is_position, parse_type, type_text
 from statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -228,7 +228,7 @@ def _mistyped(table: str, expected: Any, found: Any, reason: str) -> UsageError:
 
 def _check_group(spec: TableSpec, group: Group) -> None:
     facts: dict[str, Any] = {"table": spec.name, "columns": list(group.columns), "combiner": group.combiner}
-    types = [str(column.arrow) for column in spec.values if column.name in group.columns]
+    types = [type_text(column.arrow) for column in spec.values if column.name in group.columns]
     if group.combiner in COLUMN_COMBINERS:
         raise UsageError("this combiner is for one column: name it there", code="table-groups", **facts)
     chooses = group.combiner in (*EXTREMES, "smallest", "largest")
@@ -266,7 +266,7 @@ def _check_column(spec: TableSpec, column: Column) -> None:
         known = "built in for one column: " + ", ".join(COLUMN_COMBINERS)
         hint = " (this one is for a group)" if combiner in GROUP_COMBINERS else ""
         raise UsageError(f"no such combiner{hint}; {known}", code="combiner-type", **facts)
-    wide = str(kind) in ("int64", "uint64", "float", "double")
+    wide = type_text(kind) in ("int64", "uint64", "float", "double")
     summed = wide or pa.types.is_decimal(kind)
     ordered = is_comparable(kind)
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)

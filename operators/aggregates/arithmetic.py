@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.aggregates.base import Aggregate, BoundAggregate, Values, doubles, is_number, ones, refused
+from statestore.arrowtypes import type_text
 from statestore.tables import Column, Group
 
 
@@ -74,8 +75,10 @@ class BoundPlain(BoundAggregate):
         if function == "count":
             return (Column(self.name, "int64", "count", "sum"),)
         if function in ("min", "max"):
-            return (Column(self.name, str(self.input_type), function, function),)
-        total = Column(f"{self.name}_sum" if function == "mean" else self.name, str(self._sum_type), "sum", "sum")
+            return (Column(self.name, type_text(self.input_type), function, function),)
+        total = Column(
+            f"{self.name}_sum" if function == "mean" else self.name, type_text(self._sum_type), "sum", "sum"
+        )
         if function == "sum":
             return (total,)
         return (total, Column(f"{self.name}_count", "int64", "count", "sum"))

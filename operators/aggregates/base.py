@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.arrowtypes import is_comparable, parse_type
+from statestore.arrowtypes import is_comparable, parse_type, type_text
 from statestore.errors import UsageError
 from statestore.lists import flat, nested
 from statestore.tables import Column, Group
@@ -120,7 +120,7 @@ def kept_type(name: str, aggregate: Aggregate, column: str, schema: pa.Schema, *
     """
     kind = schema.field(column).type
     try:
-        parse_type(str(kind))
+        parse_type(type_text(kind))
     except UsageError:
         raise refused(name, aggregate, column, kind, "no state column can have this type, cast it first") from None
     if sorts and not is_comparable(kind):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from operators.aggregates.base import Aggregate, BoundAggregate, Values, kept_type
+from statestore.arrowtypes import type_text
 from statestore.tables import Column, Group
 
 COMBINERS = {
@@ -78,7 +79,10 @@ class BoundChoice(BoundAggregate):
     @property
     def state(self) -> tuple[Column, ...]:
         """Its state columns."""
-        return (Column(f"{self.name}_by", str(self.by_type)), Column(self.name, str(self.input_type), "value"))
+        return (
+            Column(f"{self.name}_by", type_text(self.by_type)),
+            Column(self.name, type_text(self.input_type), "value"),
+        )
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -21,6 +21,7 @@ from operators.aggregates.base import (
     refused,
     singles,
 )
+from statestore.arrowtypes import type_text
 from statestore.errors import UsageError
 from statestore.lists import Numbers, by_value, flat, nested
 from statestore.tables import Column
@@ -86,10 +87,10 @@ class BoundKept(BoundAggregate):
     @property
     def state(self) -> tuple[Column, ...]:
         """Its state columns."""
-        values = Column(self.name, str(self.result_type), "value", "append")
+        values = Column(self.name, type_text(self.result_type), "value", "append")
         if self.by is None:
             return (values,)
-        return (values, Column(f"{self.name}_by", str(pa.list_(self.by_type)), "", "append"))
+        return (values, Column(f"{self.name}_by", type_text(pa.list_(self.by_type)), "", "append"))
 
     @property
     def result_type(self) -> pa.DataType:
@@ -147,7 +148,7 @@ class BoundQuantile(BoundAggregate):
     @property
     def state(self) -> tuple[Column, ...]:
         """Its state column."""
-        return (Column(f"{self.name}_values", str(pa.list_(self.input_type)), "", "append"),)
+        return (Column(f"{self.name}_values", type_text(pa.list_(self.input_type)), "", "append"),)
 
     @property
     def result_type(self) -> pa.DataType:

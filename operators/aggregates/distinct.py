@@ -18,6 +18,7 @@ from operators.aggregates.base import (
     plain,
     singles,
 )
+from statestore.arrowtypes import type_text
 from statestore.errors import UsageError
 from statestore.lists import flat
 from statestore.tables import Column, Group
@@ -66,7 +67,7 @@ class BoundDistinct(BoundAggregate):
     def state(self) -> tuple[Column, ...]:
         """Its state columns."""
         name = self.name if self.aggregate.function == "set" else f"{self.name}_values"
-        values = Column(name, str(self._list_type), "value")
+        values = Column(name, type_text(self._list_type), "value")
         if self.aggregate.function != "count_by_value":
             return (values,)
         return (values, Column(f"{self.name}_counts", str(pa.list_(pa.int64()))))
@@ -137,8 +138,10 @@ class BoundTop(BoundAggregate):
     @property
     def state(self) -> tuple[Column, ...]:
         """Its state columns."""
-        values = Column(self.name, str(self.result_type), "value")
-        return (values,) if self.by is None else (values, Column(f"{self.name}_by", str(pa.list_(self.by_type))))
+        values = Column(self.name, type_text(self.result_type), "value")
+        return (
+            (values,) if self.by is None else (values, Column(f"{self.name}_by", type_text(pa.list_(self.by_type))))
+        )
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from operators.aggregates.base import Aggregate, BoundAggregate, Values, counted, kept_type, singles
-from statestore.arrowtypes import parse_type
+from statestore.arrowtypes import parse_type, type_text
 from statestore.combiners import Starts, register_combiner
 from statestore.errors import UsageError
 from statestore.lists import flat
@@ -49,7 +49,7 @@ def accumulate(
     ``name`` and ``version`` stand for the functions: change the version when they compute something else. Another
     process that reads the state imports the module that calls this, see `register_combiner`.
     """
-    keeps = tuple((column, parse_type(str(kind))) for column, kind in state.items())
+    keeps = tuple((column, _declared(kind)) for column, kind in state.items())
     if not keeps or not columns:
         raise UsageError("an accumulation reads a column and keeps one", code="aggregate-option", name=name)
     return Accumulation(
@@ -58,7 +58,7 @@ def accumulate(
         version=version,
         reads=tuple(columns),
         keeps=keeps,
-        result_type=parse_type(str(result_type)),
+        result_type=_declared(result_type),
         lift=lift,
         merge=merge,
         result=result,
@@ -88,7 +88,7 @@ def apply_rows(
         name=name or _named(function),
         version=version,
         reads=tuple(columns),
-        result_type=parse_type(str(result_type)),
+        result_type=_declared(result_type),
         per_group=per_group,
         apply=function,
     )
@@ -137,8 +137,8 @@ class Accumulation(Aggregate):
             "name": self.name,
             "version": self.version,
             "columns": list(self.reads),
-            "state": {name: str(kind) for name, kind in self.keeps},
-            "result_type": str(self.result_type),
+            "state": {name: type_text(kind) for name, kind in self.keeps},
+            "result_type": type_text(self.result_type),
         }
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
@@ -155,7 +155,7 @@ class BoundAccumulation(BoundAggregate):
     @property
     def state(self) -> tuple[Column, ...]:
         """Its state columns."""
-        return tuple(Column(f"{self.name}_{name}", str(kind)) for name, kind in self.own.keeps)
+        return tuple(Column(f"{self.name}_{name}", type_text(kind)) for name, kind in self.own.keeps)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -281,7 +281,7 @@ class Rows(Aggregate):
             "version": self.version,
             "columns": list(self.reads),
             "per_group": self.per_group,
-            "result_type": str(self.result_type),
+            "result_type": type_text(self.result_type),
         }
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
@@ -301,7 +301,7 @@ class BoundRows(BoundAggregate):
     def state(self) -> tuple[Column, ...]:
         """Its state columns."""
         pairs = zip(self.own.reads, self.kinds, strict=True)
-        return tuple(Column(f"{self.name}_{name}", str(pa.list_(kind)), "", "append") for name, kind in pairs)
+        return tuple(Column(f"{self.name}_{name}", type_text(pa.list_(kind)), "", "append") for name, kind in pairs)
 
     @property
     def result_type(self) -> pa.DataType:
@@ -329,3 +329,7 @@ class BoundRows(BoundAggregate):
         lengths = counted(owners, partials.num_rows)
         pairs = zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True)
         return pa.array([self.own.apply(rows.slice(first, count)) for first, count in pairs], self.result_type)
+
+
+def _declared(kind: pa.DataType | str) -> pa.DataType:
+    return parse_type(kind if isinstance(kind, str) else type_text(kind))

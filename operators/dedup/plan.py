@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from operators.plan import Flags, Intake, Plan
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.windows import Times
-from statestore.arrowtypes import positions
+from statestore.arrowtypes import positions, type_text
 from statestore.changes import TableChanges
 from statestore.sorting import firsts, ranks
 from statestore.store import StateView
@@ -41,7 +41,7 @@ class DedupPlan(Plan):
     def exchanged(self) -> TableSpec:
         """Whole rows of the input."""
         rest = [field for field in self.input_schema if field.name not in self.key_names]
-        return TableSpec("rows", self.key_specs, tuple(Column(field.name, str(field.type)) for field in rest))
+        return TableSpec("rows", self.key_specs, tuple(Column(field.name, type_text(field.type)) for field in rest))
 
     @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]

@@ -15,7 +15,7 @@ from operators.evolution.settings import AGGREGATES, Change
 from operators.plan import Plan
 from operators.slices.plan import FIRED
 from recovery.manifest import OperatorState
-from statestore.arrowtypes import parse_type
+from statestore.arrowtypes import parse_type, type_text
 from statestore.errors import UsageError
 from statestore.evolved import differences, succeeding, widens
 from statestore.tables import TableSpec
@@ -57,7 +57,7 @@ def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list
     sketched = {one.get("column") for one in told.values() if one.get("function") == BY_TEXT}
     for name, was in stored.types.items():
         name = columns.get(name, name)
-        now = str(plan.input_schema.field(name).type) if name in plan.input_schema.names else was
+        now = type_text(plan.input_schema.field(name).type) if name in plan.input_schema.names else was
         if now != was:
             note = "what there is is read as the new type"
             found.append(Change(f"column {name}", was, now, note, _type_refused(was, now, sketched=name in sketched)))

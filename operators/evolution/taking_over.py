@@ -20,6 +20,7 @@ from operators.slices.succession import SucceedingPlan
 from operators.transition import BEGINNING_US
 from operators.windows import Sliding
 from recovery.manifest import InputPosition, Manifest, OperatorState
+from statestore.arrowtypes import type_text
 from statestore.durations import span_us
 from statestore.errors import IncompatibleError
 from statestore.files.segments import PartitionState
@@ -201,4 +202,4 @@ def _refuse(name: str, refused: list[Change]) -> None:
 
 def _types(plan: Plan) -> dict[str, str]:
     """The input columns that are read."""
-    return {field.name: str(field.type) for field in plan.input_schema if field.name not in plan.added}
+    return {field.name: type_text(field.type) for field in plan.input_schema if field.name not in plan.added}

@@ -47,6 +47,7 @@ from operators.releasing import released
 from operators.transition import Moments, Transition
 from operators.triggers import Trigger
 from operators.windows import Counted, Sessions, Times
+from statestore.arrowtypes import type_text
 from statestore.store import StateView
 from statestore.tables import HASHED, TIME, Column, Group, TableSpec
 
@@ -128,7 +129,7 @@ class GeneralPlan(Plan):
     def remembered(self) -> tuple[Column, ...]:
         """What only the very same window keeps: when it is due, and the values it last showed."""
         dues = (Column(DUE_CLOCK, "int64"), Column(DUE_MARK, "int64"))
-        return (*dues, *(Column(f"_last_{a.name}", str(a.result_type), "result") for a in self.aggregates))
+        return (*dues, *(Column(f"_last_{a.name}", type_text(a.result_type), "result") for a in self.aggregates))
 
     @cached_property
     def groups(self) -> TableSpec:
@@ -151,7 +152,7 @@ class GeneralPlan(Plan):
     @cached_property
     def slices_of_events(self) -> TableSpec:
         """What a batch brings to each slice of windows that share events: not stored."""
-        key = (*self.key_columns, Column("slice_end", str(self.bound_type)))
+        key = (*self.key_columns, Column("slice_end", type_text(self.bound_type)))
         return TableSpec("by_slice", key, (*self.sizes, *self.state), None, self.state_groups)
 
     @cached_property
@@ -218,14 +219,14 @@ class GeneralPlan(Plan):
         """Rows that travel from the input to the state."""
         if not self.per_event:
             return self.arriving
-        types = [str(self.input_schema.field(name).type) for name in self.order]
+        types = [type_text(self.input_schema.field(name).type) for name in self.order]
         beside = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
         if self.in_order:
             beside.append(Column(TIME_OF, "int64"))
         if self.triggers.finishes:
             # By number: names of the input may be anything.
             fields = [pa.field(f"_{number}", field.type) for number, field in enumerate(self.input_schema)]
-            beside.append(Column(EVENT, str(pa.struct(fields))))
+            beside.append(Column(EVENT, type_text(pa.struct(fields))))
         return TableSpec("arriving", self.arriving.key, (*self.arriving.values, *beside))
 
     @property
@@ -267,5 +268,5 @@ class GeneralPlan(Plan):
 
     @property
     def _bounds(self) -> tuple[Column, Column]:
-        kind = str(self.bound_type)
+        kind = type_text(self.bound_type)
         return Column(START, kind, START), Column(END, kind, END)

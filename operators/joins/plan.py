@@ -48,6 +48,7 @@ from operators.releasing import no_bound
 from operators.sides import AT, LEFT, SIDE
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.windows import Times
+from statestore.arrowtypes import type_text
 from statestore.messages.keys import Layout
 from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from statestore.store import StateView
@@ -157,7 +158,7 @@ class JoinPlan(Plan):
         """Pairs that wait for their update period."""
         order = (Column(name, "int64") for name in (DUE, PHASE, FIRST, SECOND, NUMBER))
         others = [field for field in self.pane_schema if field.name not in ("kind", *self.key_names)]
-        values = tuple(Column(field.name, str(field.type)) for field in others)
+        values = tuple(Column(field.name, type_text(field.type)) for field in others)
         # The numbers are those of a state partition: without the key pairs of two might look alike in a third.
         return TableSpec(HELD, (*order, *self.key_specs), values, DUE, spread=tuple(self.key_names))
 
@@ -193,7 +194,7 @@ class JoinPlan(Plan):
         rest = [field for field in self.input_schema if field.name not in self.key_names]
         key = self.key_specs or (Column(AT, str(TIME)),)
         names = [column.name for column in key]
-        values = (Column(field.name, str(field.type)) for field in rest if field.name not in names)
+        values = (Column(field.name, type_text(field.type)) for field in rest if field.name not in names)
         return TableSpec("rows", key, tuple(values))
 
     @cached_property
@@ -234,14 +235,14 @@ class JoinPlan(Plan):
 
     def _store(self, side: str) -> MessageTables:
         own = [name for what in (OFFSET, ORIGIN) if (name := self.given(side, what))]
-        payload = [Column(field.name, str(field.type)) for field in self.payload(side) if field.name not in own]
+        payload = [Column(field.name, type_text(field.type)) for field in self.payload(side) if field.name not in own]
         sent = [Column(SENT, "int64")] if self.joined.held else []
         origin = self.given(side, ORIGIN)
         return MessageTables(
             self.joined.layout(side),
             (*payload, *sent),
             equal=self.equal,
-            origin=str(self.input_schema.field(origin).type) if origin else "int8",
+            origin=type_text(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
             spread=self.spread,
         )

@@ -29,6 +29,7 @@ from operators.plan import PANE_TIME, Flags, Intake, Plan
 from operators.sides import AT, SIDE
 from operators.transition import Moments, Transition
 from operators.windows import Times
+from statestore.arrowtypes import type_text
 from statestore.errors import UsageError
 from statestore.messages.keys import Layout
 from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
@@ -62,7 +63,7 @@ class SessionJoinPlan(Plan):
     @cached_property
     def equal(self) -> tuple[Column, ...]:
         """Columns by which rows pair up, as tables call them."""
-        return _kept(tuple(Column(field.name, str(field.type), "key") for field in self.equal_fields))
+        return _kept(tuple(Column(field.name, type_text(field.type), "key") for field in self.equal_fields))
 
     @cached_property
     def kept(self) -> dict[str, str]:
@@ -159,7 +160,7 @@ class SessionJoinPlan(Plan):
         fields = [pa.field(SIDE, pa.string()), *self.equal_fields, *gaps, *payload]
         beside = (Column(PLACE, "int64"), Column(UNTIL, "int64"))
         key = self.key_specs or self.key_columns
-        return TableSpec("rows", key, (*(Column(f.name, str(f.type)) for f in fields), *beside))
+        return TableSpec("rows", key, (*(Column(f.name, type_text(f.type)) for f in fields), *beside))
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
@@ -199,10 +200,10 @@ class SessionJoinPlan(Plan):
         own = {name for what in (OFFSET, ORIGIN) if (name := self.given(side, what))}
         return MessageTables(
             self.joined.layout,
-            tuple(Column(field.name, str(field.type)) for field in self.payload(side) if field.name not in own),
+            tuple(Column(field.name, type_text(field.type)) for field in self.payload(side) if field.name not in own),
             equal=self.equal,
             session=self.key_columns,
-            origin=str(self.input_schema.field(origin).type) if origin else "int8",
+            origin=type_text(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
             spread=self.spread,
         )

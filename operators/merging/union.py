@@ -12,6 +12,7 @@ from operators.plan import Flags, Intake, Plan
 from operators.sides import AT
 from operators.transition import Moments, Transition
 from operators.windows import Times
+from statestore.arrowtypes import type_text
 from statestore.errors import UsageError
 from statestore.store import StateView
 from statestore.tables import Column, TableSpec
@@ -30,7 +31,7 @@ class UnionPlan(Plan):
     def exchanged(self) -> TableSpec:
         """Rows as they are."""
         rest = [field for field in self.input_schema if field.name != AT]
-        return TableSpec("rows", self.key_specs, tuple(Column(field.name, str(field.type)) for field in rest))
+        return TableSpec("rows", self.key_specs, tuple(Column(field.name, type_text(field.type)) for field in rest))
 
     @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]

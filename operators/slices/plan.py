@@ -14,6 +14,7 @@ from operators.slices.arrive import partials_of
 from operators.slices.step import slice_step
 from operators.transition import Moments, Transition
 from operators.windows import Sliding, Times
+from statestore.arrowtypes import type_text
 from statestore.errors import UsageError
 from statestore.store import StateView
 from statestore.tables import TIME, Column, TableSpec
@@ -42,7 +43,7 @@ class SlicePlan(Plan):
     @cached_property
     def fired(self) -> TableSpec:
         """The last pane of each window and key that may still fire again: its number and values."""
-        results = tuple(Column(a.name, str(a.result_type), "result") for a in self.aggregates)
+        results = tuple(Column(a.name, type_text(a.result_type), "result") for a in self.aggregates)
         last = Column("pane", "int64", "pane_index")
         key = (_time("window_end", "window_end"), *self.key_specs)
         return TableSpec(FIRED, key, (last, *results), "window_end", spread=self.spread)

@@ -35,6 +35,7 @@ from recovery.checkpoint import now_us
 from recovery.forging import finish
 from recovery.manifest import Manifest
 from recovery.spark_log import NOTHING_READ
+from statestore.arrowtypes import type_text
 from statestore.errors import UsageError
 from statestore.objects import Objects
 
@@ -118,7 +119,7 @@ def _check_columns(graph: Graph, stream: DataFrame, rows: DataFrame) -> None:
 
 
 def _types(schema: pa.Schema) -> dict[str, str]:
-    return {field.name: str(field.type) for field in schema}
+    return {field.name: type_text(field.type) for field in schema}
 
 
 def _offsets(names: list[str], offsets: Handover) -> dict[str, Any]:

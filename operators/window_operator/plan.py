@@ -20,6 +20,7 @@ from operators.progress.buffered import BufferProgress
 from operators.progress.ctis import Ctis
 from operators.window_metadata import WindowTables
 from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows, by_offset
+from statestore.arrowtypes import type_text
 from statestore.changes import Ranges
 from statestore.errors import UsageError
 from statestore.lists import nested
@@ -159,7 +160,7 @@ def bind_operator(
             code="message-layout",
             layout=chosen.name,
         )
-    origin_type = str(plan.input_schema.field(origin).type)
+    origin_type = type_text(plan.input_schema.field(origin).type)
     position = ("offset",) if _of_tuples(plan.kind) else ("ts", "offset")
     bare = OperatorPlan(
         **values,
@@ -197,11 +198,11 @@ def _layout(kind: Windows, asked: str | None, *, equal: bool) -> Layout:
 
 
 def _messages(plan: OperatorPlan, layout: Layout, equal: tuple[str, ...]) -> MessageTables:
-    fields = tuple(Column(name, str(plan.input_schema.field(name).type)) for name in equal)
+    fields = tuple(Column(name, type_text(plan.input_schema.field(name).type)) for name in equal)
     equals = fields or (() if layout.by_session else plan.key_specs)
     keys = () if not layout.by_session else plan.key_columns
     own = {plan.event_time, plan.origin, plan.offset, *(column.name for column in (*keys, *equals))}
-    payload = [Column(field.name, str(field.type)) for field in plan.input_schema if field.name not in own]
+    payload = [Column(field.name, type_text(field.type)) for field in plan.input_schema if field.name not in own]
     number = [Column(NUMBER, "int64")] if plan.by_number else []
     return MessageTables(
         layout,

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from statestore.arrowtypes import is_ordered, is_position
+from statestore.arrowtypes import is_ordered, is_position, type_text
 from statestore.errors import UsageError
 from statestore.messages.keys import Layout
 from statestore.tables import TIME, Column, TableSpec
@@ -132,7 +132,7 @@ class MessageTables:
     @cached_property
     def seen(self) -> TableSpec:
         """The identity index: every message ever stored, until its position is forgotten."""
-        place = Column("position", str(self.schema.field(self.position).type))
+        place = Column("position", type_text(self.schema.field(self.position).type))
         key, shared = (*self._parts["offset"], self._origin), bool(self.spread)
         return TableSpec(f"{self.name}_seen", key, (place,), "position", spread=self.spread, shared=shared)
 
@@ -144,7 +144,7 @@ class MessageTables:
     @cached_property
     def sizes(self) -> TableSpec:
         """Messages and bytes per slot of positions, with the newest time in the slot."""
-        slot = Column("slot", str(self.schema.field(self.position).type))
+        slot = Column("slot", type_text(self.schema.field(self.position).type))
         sums = (Column("count", "int64", combiner="sum"), Column("bytes", "int64", combiner="sum"))
         return TableSpec(f"{self.name}_sizes", (slot,), (*sums, Column("newest", "int64", combiner="max")), "slot")
 
