@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 import typer
 
 from recovery.commands.group import Verbs
-from statestore.errors import DataError, NotFoundError, TidemarkError
+from statestore.errors import DataError, NotFoundError, TidemarkError, UnavailableError
 
 EXIT_DATA, EXIT_NOT_FOUND, EXIT_OTHER = 3, 4, 5
 
@@ -28,12 +31,28 @@ def _commands() -> None:
 def main() -> None:
     """Entry point: run the command and turn errors into one line and an exit code."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk shows here, not as Python ends
     except TidemarkError as error:
-        from recovery.printing import complain
+        _end(error)
+    except BrokenPipeError:
+        from recovery.printing import gone
 
-        complain(error)
-        sys.exit(_exit_code(error))
+        gone()
+    except OSError as error:  # storage raises errors of ours, so this is where the answer should go
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try to write again
+        reason = (error.strerror or str(error)).lower()
+        _end(UnavailableError(f"the output cannot be written ({reason}): give another place", code="output"))
+
+
+def _end(error: TidemarkError) -> NoReturn:
+    from recovery.printing import complain
+
+    complain(error)
+    sys.exit(_exit_code(error))
 
 
 def _exit_code(error: TidemarkError) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,16 @@ def print_document(document: str, output: Path | None) -> None:
         emit(Text(document))
     else:
         output.write_text(document + "\n")
+
+
+@contextmanager
+def into(output: Path | None) -> Iterator[None]:
+    """What is printed meanwhile goes into a file, where there is one."""
+    if output is None:
+        yield
+        return
+    with output.open("w", encoding="utf-8") as file, redirect_stdout(file):
+        yield
 
 
 def emit(*parts: RenderableType) -> None:
@@ -119,7 +130,8 @@ def print_rows(
     if form is Format.table:
         tables = list(_first(parts, None if limit is None else limit + 1))  # one more says that there are more
         clear()
-        _print_table(tables, limit)
+        with into(output):
+            _print_table(tables, limit)
         return
     parts = _first(parts, limit)
     on_terminal = output is None and sys.stdout.isatty()

@@ -201,6 +201,32 @@ def test_head_takes_what_it_wants(root: Path) -> None:
     assert done.stdout.split()[0] == "id"
 
 
+def test_a_table_goes_into_the_file_that_is_named(root: Path, tmp_path: Path) -> None:
+    windows = ["--key", "k=a", "--window", "1970-01-01T00:00:00"]
+    for number, verb in enumerate([["panes", root], ["diff", root, 3, 4], ["history", root, *windows]]):
+        output = tmp_path / str(number)
+        done = tidemark(*verb, "--output", output)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert output.read_text() == tidemark(*verb).stdout
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["panes"], ["list"], ["panes", "--format", "csv"], ["panes", "--format", "arrow", "--output", "/dev/full"]],
+)
+def test_output_that_cannot_be_written(root: Path, verb: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = tidemark(verb[0], root, *verb[1:], stdout=full.fileno())
+    assert done.returncode == 5
+    assert done.stderr.startswith("tidemark: the output cannot be written (no space left on device)")
+
+
+def test_a_report_that_cannot_be_written(root: Path) -> None:
+    done = tidemark("report", root, "--output", f"/tmp/{'r' * 255}")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith("tidemark: the output cannot be written (file name too long)")
+
+
 def test_looking_needs_no_spark_and_changes_nothing(root: Path) -> None:
     program = (
         "import sys\nimport recovery.cli\n"

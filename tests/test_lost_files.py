@@ -357,3 +357,15 @@ def test_a_run_notes_how_far_it_came(tmp_path: Path) -> None:
     assert [one.name for one in (tmp_path / REACHED).iterdir()] == [f"{4:020d}"]
     run(tmp_path, 4)
     assert [one.name for one in (tmp_path / REACHED).iterdir()] == [f"{6:020d}"]
+
+
+def test_a_folder_in_place_of_a_manifest_stops_no_collection(copy: Path) -> None:
+    newest = Checkpoint.open(copy).ids()[-1]
+    (copy / manifest_path(newest)).unlink()
+    (copy / manifest_path(newest)).mkdir()
+    repair(Checkpoint.open(copy))
+    for _ in range(2):
+        run(copy, 10)
+        collected = collect(Checkpoint.open(copy), Retention(keep=1, grace_us=0))
+    assert collected.boundary > newest
+    assert len(Checkpoint.open(copy).ids()) == 1

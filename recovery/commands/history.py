@@ -17,7 +17,7 @@ from recovery.commands.app import AsJson, Import, Root, verbs
 from recovery.commands.reading import Form, Limit, Operator, Output, keys_of
 from recovery.history import history
 from recovery.history.happenings import Event, History
-from recovery.printing import Format, emit, print_document, print_rows, text
+from recovery.printing import Format, emit, into, print_document, print_rows, text
 from recovery.ranges import ids_text
 
 TABLE_ROWS = 50
@@ -55,7 +55,8 @@ def print_history(
         found = history(Checkpoint.open(root, seen), window, keys_of(key), operator)
     form = Format.json if as_json else form
     if form is Format.table:
-        _print(found, TABLE_ROWS if limit is None else limit)
+        with into(output):
+            _print(found, TABLE_ROWS if limit is None else limit)
     elif form is Format.json:
         whole = asdict(found) | {"events": [asdict(one) for one in found.events[:limit]]}
         print_document(json.dumps(whole, indent=2, default=str), output)

@@ -141,8 +141,8 @@ class LocalStorage:
                 _sync_folder(target)
 
     def delete(self, path: str) -> None:
-        """Unlink a file."""
-        with storage_errors(path, writing=True):
+        """Unlink a file. A folder in its place is not ours, and stays."""
+        with storage_errors(path, writing=True), suppress(IsADirectoryError):
             (self._root / path).unlink(missing_ok=True)
 
     def move(self, folder: str, into: str) -> None:
