@@ -21,7 +21,7 @@ from operators.plan import Plan
 from operators.progress.advance_time import Advance
 from operators.progress.buffered import BufferState
 from operators.progress.tracker import Tracker
-from operators.reporting import Steps, report
+from operators.reporting import Strides, report
 from operators.transition import total
 from operators.watermarks import Progress, mark_of, restarted
 from recovery.acknowledged import acknowledge, delivered
@@ -72,7 +72,7 @@ class Job:
         self.graph = graph
         self.checkpoint = checkpoint
         self._store = budgeted(store, head.manifest)
-        self._begun, self._steps = False, Steps()
+        self._begun, self._strides = False, Strides()
         self.parallel: int | None = None
         """How many state partitions are at work at once, where the runner knows."""
         self._head = head
@@ -271,7 +271,7 @@ class Job:
             self._begun = True
             log.info(sentence(restored))
         rejected = {name: [one.rejected for one in own] for name, own in answers.items()}
-        report(self, manifest, self._steps, rejected)
+        report(self, manifest, self._strides, rejected)
         self._hook("after-manifest", manifest.id)
         return manifest
 

@@ -14,8 +14,8 @@ from operators.plan import Plan
 from operators.prepare import PURGED, VERY_LATE
 from operators.progress.generators import MaxEventTime
 from operators.progress.metrics import metrics
-from operators.progress.peaks import Peak, in_words, leapt
-from operators.transition import BEGINNING_US, total
+from operators.progress.peaks import Peak, Steps, in_words, leapt, stepped
+from operators.transition import BEGINNING_US, END_US, total
 from operators.watermarks import Progress
 from recovery.manifest import Manifest
 from recovery.summary import time_text
@@ -42,31 +42,29 @@ def rejections_of(plan: Plan, ledger: pa.Table | None) -> Rejections:
     return Rejections(reasons, in_words(ledger, plan.named_by))
 
 
-class Steps:
-    """How far the watermarks of a job's operators have gone at once since it started."""
+class Strides:
+    """The steps that the events of a job's operators have made since it started."""
 
     def __init__(self) -> None:
-        self._longest: dict[str, int] = {}
+        self._known: dict[str, Steps] = {}
 
     def leap(self, plan: Plan, before_us: int | None, progress: Progress) -> bool:
-        """Whether the step to ``progress`` is a leap. It is counted, unless it is one."""
+        """Whether the step to ``progress`` is a leap. It is counted either way: one as long as that is none again."""
         before, after = BEGINNING_US if before_us is None else before_us, progress.watermark_us
-        if before == BEGINNING_US or after == before:
+        if after in (before, END_US):
             return False
-        longest = self._longest.get(plan.name, 0)
-        found = leapt(before, after, progress.tracker.peak, plan.future_us + plan.allowed_us, longest)
-        if not found:
-            self._longest[plan.name] = max(longest, after - before)
-        return found
+        known, peak = self._known.get(plan.name, Steps()), progress.tracker.peak
+        self._known[plan.name] = known + stepped(before, after, peak)
+        return leapt(before, after, peak, plan.future_us + plan.allowed_us, known)
 
 
-def report(job: Job, manifest: Manifest, steps: Steps, rejected: Mapping[str, Sequence[Rejections]]) -> None:
+def report(job: Job, manifest: Manifest, strides: Strides, rejected: Mapping[str, Sequence[Rejections]]) -> None:
     """A line of what there is; a warning where a watermark has leapt, and one of what each operator rejected."""
     _log_checkpoint(job, manifest)
     for name, plan in job.graph.plans.items():
         progress = job.progress[name]
         before = manifest.operators[name].watermark_before_us
-        if steps.leap(plan, before, progress) and progress.tracker.peak is not None:
+        if strides.leap(plan, before, progress) and progress.tracker.peak is not None:
             _warn_of_leap(job, manifest, plan, before, progress.tracker.peak)
         if any(one.reasons for one in rejected[name]):
             _warn_of_rejections(job, manifest, plan, rejected[name])
@@ -95,13 +93,14 @@ def _log_checkpoint(job: Job, manifest: Manifest) -> None:
 def _warn_of_leap(job: Job, manifest: Manifest, plan: Plan, before: int | None, peak: Peak) -> None:
     after = manifest.operators[plan.name].watermark_us
     log.warning(
-        "checkpoint %d: the watermark of %s leapt from %s to %s, far ahead of the other events, %s: from now on "
-        "events like them are late; %s; tidemark rewind %s %d goes back to before it",
+        "checkpoint %d: the watermark of %s leapt from %s to %s, far ahead of the other events, %s: events before "
+        "%s are late from now on; %s; tidemark rewind %s %d goes back to before it",
         manifest.id,
         plan.name,
         mark_text(plan, before),
         mark_text(plan, after),
         f"by one with {peak.event}" if peak.event else "by what its sources say",
+        mark_text(plan, after),
         _prevention(plan),
         job.checkpoint.objects.root,
         manifest.id - 1,
@@ -153,4 +152,6 @@ def _behind_what(job: Job, plan: Plan) -> str:
 
 def mark_text(plan: Plan, watermark: int | None) -> str:
     """A watermark for people: a time, or an offset."""
-    return str(watermark) if plan.by_offset and watermark is not None else time_text(watermark) or "none"
+    if watermark in (None, BEGINNING_US):
+        return "undefined"
+    return str(watermark) if plan.by_offset else str(time_text(watermark))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from operators import Memory, Windowed, count, max_event_time, tumbling, windowed
 from operators.harness import Harness
-from operators.progress.peaks import Peak, highest, leapt, peak_of
+from operators.progress.peaks import Peak, Steps, highest, leapt, peak_of, stepped
 from operators.transition import BEGINNING_US
 from operators.window_operator import WindowOperator
 from statestore.tables import TIME
@@ -52,6 +53,7 @@ def check_leap(found: list[str], root: Path, checkpoint: int) -> None:
     assert said.startswith(f"checkpoint {checkpoint}: the watermark of clicks leapt from 1970-01-01 00:00:19 to ")
     assert "at=1970-01-01 00:17:10" in said
     assert "user='\\x1b[31mbob', source=0, offset=40" in said
+    assert "events before 1970-01-01 00:17:10 are late from now on" in said
     for setting in ("max_event_time('at', hold_future=…)", "watermark delay (now 0 seconds)", ".late(allowed=…)"):
         assert setting in said
     assert f"tidemark rewind {root} {checkpoint - 1} " in said
@@ -110,7 +112,7 @@ def test_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_an_event_that_comes_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing to compare it with but the steps before it."""
     tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
-    for place, second in enumerate((0, 5, 9, 1009)):
+    for place, second in enumerate((0, 2, 5, 9, 1009)):
         tested.feed(batch(second, first=place))
     assert "leapt from 1970-01-01 00:00:09 to 1970-01-01 00:16:49" in warnings(caplog)[0]
     tested.feed(batch(15, first=9))
@@ -153,8 +155,8 @@ def test_the_reasons_of_one_batch_are_one_line(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_peaks_of_pieces_come_to_one_whatever_their_order() -> None:
-    alone, many = Peak(900, "alone", 900), Peak(40, "many", 10, 38)
-    assert highest([alone, many]) == highest([many, alone]) == Peak(900, "alone", 10, 38)
+    alone, many = Peak(900, "alone", 900), Peak(40, "many", 10, 38, 5, Steps(4, 20))
+    assert highest([alone, many]) == highest([many, alone]) == Peak(900, "alone", 10, 38, 5, Steps(4, 20))
     assert highest([alone, Peak(7, "b", 7)]) == Peak(900, "alone", 7, 7)
     assert highest([]) is None
 
@@ -165,8 +167,72 @@ def test_a_sample_finds_the_bulk_of_a_large_batch() -> None:
     assert (found.time_us, found.event, found.least_us) == (10**12, f"at={10**12}", 0)
     assert found.bulk_us is not None
     assert 940_000 < found.bulk_us < 1_000_000
-    assert leapt(0, 10**12, found, 60 * SECOND, 0)
-    assert not leapt(BEGINNING_US, 10**12, found, 60 * SECOND, 0)
+    for before in (0, BEGINNING_US):
+        assert leapt(before, 10**12, found, 60 * SECOND, Steps())
+        assert not leapt(before, 10**12, found, 60 * SECOND, Steps(1, 10**12))
+
+
+def test_a_leap_in_the_first_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    tested.feed(batch(*range(100), 1099))
+    (said,) = warnings(caplog)
+    assert "leapt from undefined to 1970-01-01 00:18:19" in said
+    tested.feed(batch(*range(100), first=200))
+    assert "100 rows rejected" in warnings(caplog)[0]
+
+
+def test_two_stray_events_of_ten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    tested.feed(batch(*range(10)))
+    assert warnings(caplog) == []
+    tested.feed(batch(*range(10, 18), 90_000, 90_001, first=10))
+    assert "leapt from 1970-01-01 00:00:09 to 1970-01-02 01:00:01" in warnings(caplog)[0]
+
+
+def leaps_of(times: np.ndarray, cuts: Sequence[int], ahead_us: int = 0) -> int:
+    """How many batches of a history, cut at these places, are taken for leaps."""
+    steps, before, found = Steps(), BEGINNING_US, 0
+    for piece in np.split(times, cuts):
+        if not len(piece):
+            continue
+        peak = peak_of(piece, pa.table({"at": piece}), [])
+        if peak.time_us == before:
+            continue
+        found += leapt(before, peak.time_us, peak, ahead_us, steps)
+        steps, before = steps + stepped(before, peak.time_us, peak), peak.time_us
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 10, 20, 30, 41, 42, 43, 60, 100, 1000])
+def test_sparse_events_in_order_never_leap(size: int) -> None:
+    """Events of a Poisson process, without any tolerance; 20 histories of each size of batch."""
+    for seed in range(20):
+        random = np.random.default_rng([size, seed])
+        times = np.cumsum(random.exponential(600 * SECOND, max(300, size * 5)).astype(np.int64) + 1)
+        assert leaps_of(times, range(size, len(times), size)) == 0
+        assert leaps_of(times, np.sort(random.integers(0, len(times), len(times) // size))) == 0
+
+
+@pytest.mark.parametrize("size", [1, 10, 50, 100])
+def test_events_that_share_their_times_never_leap(size: int) -> None:
+    """All devices report at once, every five minutes."""
+    times = np.repeat(np.arange(200) * 300 * SECOND, 7)
+    assert leaps_of(times, range(size, len(times), size)) == 0
+
+
+def test_nights_without_events_never_leap() -> None:
+    """A batch a day, and half a day; nights without events between them."""
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        days = [day * DAY + np.sort(random.integers(0, DAY * 14 // 24, 200)) for day in range(10)]
+        times = np.concatenate(days)
+        assert leaps_of(times, range(200, len(times), 200)) == leaps_of(times, range(100, len(times), 100)) == 0
+
+
+def test_a_night_that_one_event_ends_is_taken_for_a_leap_once() -> None:
+    """What follows it is not known yet; the nights after it are."""
+    times = np.concatenate([day * DAY + np.arange(200) * 60 * SECOND for day in range(10)])
+    assert leaps_of(times, [day * 200 + 1 for day in range(1, 10)]) == 1
 
 
 def test_any_key_can_be_named() -> None:

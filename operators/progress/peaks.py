@@ -12,31 +12,55 @@ from operators.progress.instants import Times
 from operators.transition import BEGINNING_US, END_US
 
 SAMPLE_ROWS = 10_000
-BULK_SHARE = 20
-"""All but a 20th of a batch, one event at least, are its bulk."""
-STRIDES = 10
-"""Of an event that comes alone, so many times the longest step so far is a leap."""
+BULK_SHARE, STRAYS = 20, 2
+"""All but a 20th of a batch, two events at least, are its bulk."""
+LARGE = 40
+"""The bulk of so many events is enough to judge by."""
+LARGE_STRIDES, SMALL_STRIDES = 2, 10
+"""A leap is so many times longer than the longest step of the run, by whether the bulk is large."""
+FEW_STEPS, LEAST_STEPS = 300, 3
+"""With a small bulk and ``n`` known steps it is at least ``FEW_STEPS / n`` times longer; fewer say nothing."""
 VALUE_LENGTH = 80
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """From an event to the next one in time, where they differ: how many steps are known, and the longest."""
+
+    known: int = 0
+    longest_us: int = 0
+
+    def __add__(self, other: Steps) -> Steps:
+        return Steps(self.known + other.known, max(self.longest_us, other.longest_us))
 
 
 class Peak(msgspec.Struct, frozen=True):
     """The accepted event with the largest time, ``event`` in words, or nothing where the watermark does not follow
-    from it. The others lie between ``least_us`` and ``bulk_us``, but for a few; None where it came alone.
+    from it. The bulk of the others, ``bulk`` of them, lies between ``least_us`` and ``bulk_us``, with these ``steps``
+    between them; ``bulk_us`` is None where there is no bulk.
     """
 
     time_us: int
     event: str
     least_us: int
     bulk_us: int | None = None
+    bulk: int = 0
+    steps: Steps = Steps()
 
 
 def peak_of(times: Times, events: pa.Table, columns: Sequence[str]) -> Peak:
     """Of ``events`` at these ``times``, one at least. What lies between is judged by a sample of them."""
     place = int(np.argmax(times))
-    sample = times[:: len(times) // SAMPLE_ROWS + 1]
-    ahead = len(sample) - 1 - max(1, len(sample) // BULK_SHARE)
-    bulk = int(np.partition(sample, ahead)[ahead]) if ahead >= 0 else None
-    return Peak(int(times[place]), in_words(events.slice(place, 1), columns), int(times.min()), bulk)
+    sample = np.sort(times[:: len(times) // SAMPLE_ROWS + 1])
+    bulk = sample[: -max(STRAYS, len(sample) // BULK_SHARE)]
+    gaps = np.diff(bulk)
+    return Peak(
+        int(times[place]),
+        in_words(events.slice(place, 1), columns),
+        int(times.min()),
+        int(bulk[-1]) if len(bulk) else None,
+        len(bulk),
+        Steps(int(np.count_nonzero(gaps)), int(gaps.max(initial=0))),
+    )
 
 
 def highest(peaks: Iterable[Peak]) -> Peak | None:
@@ -47,22 +71,44 @@ def highest(peaks: Iterable[Peak]) -> Peak | None:
     bulks = [peak.bulk_us for peak in found if peak.bulk_us is not None]
     bulks += [peak.time_us for peak in found[:-1] if peak.bulk_us is None]
     return msgspec.structs.replace(
-        found[-1], least_us=min(peak.least_us for peak in found), bulk_us=max(bulks, default=None)
+        found[-1],
+        least_us=min(peak.least_us for peak in found),
+        bulk_us=max(bulks, default=None),
+        bulk=sum(peak.bulk for peak in found),
+        steps=sum((peak.steps for peak in found), Steps()),
     )
 
 
-def leapt(before_us: int, after_us: int, peak: Peak | None, ahead_us: int, stride_us: int) -> bool:
+def leapt(before_us: int, after_us: int, peak: Peak | None, ahead_us: int, run: Steps) -> bool:
     """Whether one event, or a few, took the watermark so far that others like those of the same batch come too late.
 
-    That is: further than ``ahead_us`` (the tolerance for the future and the allowed lateness) and the span of the
-    batch ahead of its bulk, and of where the watermark was. Of an event that came alone: further than that, and ten
-    times ``stride_us``, the longest step before it, where there was one. Before the first watermark there is no leap.
+    That is: further than ``ahead_us`` (the future tolerance and the allowed lateness) and the span of the bulk
+    ahead of the bulk, and of where the watermark was; and many times further than the longest step of the ``run`` so
+    far and of this bulk. Without a bulk the first watermark is no leap: there is nothing to compare it with.
     """
-    if peak is None or before_us == BEGINNING_US or after_us == END_US or after_us - before_us <= ahead_us:
+    if peak is None or after_us == END_US or (before_us == BEGINNING_US and peak.bulk_us is None):
         return False
-    if peak.bulk_us is None:
-        return 0 < STRIDES * stride_us < after_us - before_us
-    return after_us - max(before_us, peak.bulk_us) > ahead_us + peak.bulk_us - peak.least_us
+    bulk_us = before_us if peak.bulk_us is None else peak.bulk_us
+    span_us = 0 if peak.bulk_us is None else bulk_us - peak.least_us
+    distance_us, steps = after_us - max(before_us, bulk_us), run + peak.steps
+    if distance_us <= ahead_us + span_us:
+        return False
+    if peak.bulk >= LARGE:
+        return distance_us > LARGE_STRIDES * run.longest_us
+    return steps.known >= LEAST_STEPS and distance_us > _strides(steps.known) * steps.longest_us
+
+
+def _strides(known: int) -> int:
+    return max(SMALL_STRIDES, FEW_STEPS // known)
+
+
+def stepped(before_us: int, after_us: int, peak: Peak | None) -> Steps:
+    """The steps of a batch that moved the watermark: within its bulk, up to it, and on from it."""
+    if peak is None:
+        return Steps() if before_us == BEGINNING_US else Steps(1, after_us - before_us)
+    bulk_us = before_us if peak.bulk_us is None else max(before_us, peak.bulk_us)
+    ends = [(before_us, peak.least_us), (bulk_us, after_us)] if peak.bulk_us is not None else [(before_us, after_us)]
+    return sum((Steps(1, end - start) for start, end in ends if BEGINNING_US < start < end), peak.steps)
 
 
 def in_words(rows: pa.Table, columns: Sequence[str]) -> str:
