@@ -11,11 +11,9 @@ import pyarrow.compute as pc
 
 from operators.assignment import last_ends
 from operators.delivery import as_written, read_rows
-from operators.general.plan import GeneralPlan
 from operators.job import Job
 from operators.plan import Plan
 from operators.prepare import PURGED, VERY_LATE
-from operators.slices.plan import SlicePlan
 from recovery.fork import advice
 from recovery.manifest import Manifest
 from statestore.errors import UsageError
@@ -28,7 +26,7 @@ def to_feed(job: Job, rows: pa.Table | None, operator: str | None = None) -> dic
 
     Raises `UsageError` where no operator keeps windows, or it is not said which one ``rows`` are for.
     """
-    windowed = {name: plan for name, plan in job.graph.plans.items() if isinstance(plan, GeneralPlan | SlicePlan)}
+    windowed = {name: plan for name, plan in job.graph.plans.items() if plan.feeds_back}
     if not windowed:
         raise UsageError("this description has no windows to feed events back to", code="feed")
     chosen = [name for name in windowed if operator in (None, name)]

@@ -150,6 +150,16 @@ class Plan(ABC):
         return late or triggers.early is not None or triggers.when is not None
 
     @property
+    def feeds_back(self) -> bool:
+        """Whether it keeps windows, to which events of the late ledger may be fed back."""
+        return False
+
+    @property
+    def waits_by(self) -> str | None:
+        """Which of its settings waits for events behind the watermark, and its value; None where none does."""
+        return None
+
+    @property
     def one_origin(self) -> str | None:
         """The column of which only one value is taken, ever: offsets of two origins do not make one line."""
         return self.order[0] if self.by_offset and len(self.order) == 2 else None

@@ -112,11 +112,12 @@ def _prevention(plan: Plan) -> str:
     generator = plan.watermarks.generator
     if not isinstance(generator, MaxEventTime):
         return "it comes from what the sources say of themselves (docs/PROGRESS.md)"
+    waits = f" or {plan.waits_by}" if plan.waits_by else ""
     held = "" if generator.hold_future_us is None else f", now {text_of(generator.hold_future_us)}"
     return (
         f"where its time is wrong, .watermark(max_event_time({generator.column!r}, hold_future=…{held})) leaves out "
-        f"events ahead of the clock; where it is right, a longer watermark delay (now {text_of(generator.delay_us)}) "
-        f"or .late(allowed=…) (now {text_of(plan.allowed_us)}) waits for the others"
+        f"events ahead of the clock; where it is right, a longer watermark delay (now {text_of(generator.delay_us)})"
+        f"{waits} waits for the others"
     )
 
 
@@ -126,7 +127,7 @@ def _warn_of_rejections(job: Job, manifest: Manifest, plan: Plan, rejected: Sequ
         return  # `operators.feeding` says more of those
     example = next(one.example for one in rejected if one.reasons)
     root = job.checkpoint.objects.root
-    back = f"; feed_back() takes those back ({VERY_LATE}) whose windows are kept" if VERY_LATE in reasons else ""
+    back = plan.feeds_back and VERY_LATE in reasons
     log.warning(
         "checkpoint %d: %d rows rejected by %s (%s), as one with %s%s; they are in the late ledger, late/%s: "
         "tidemark late %s%s",
@@ -138,7 +139,7 @@ def _warn_of_rejections(job: Job, manifest: Manifest, plan: Plan, rejected: Sequ
         _behind_what(job, plan),
         plan.name,
         root,
-        back,
+        f"; feed_back() takes those back ({VERY_LATE}) whose windows are kept" if back else "",
     )
 
 

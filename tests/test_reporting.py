@@ -5,12 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators import Memory, Windowed, count, max_event_time, tumbling, windowed
+from operators import (
+    Memory,
+    Windowed,
+    count,
+    deduplicated,
+    join,
+    max_event_time,
+    tumbling,
+    windowed,
+)
 from operators.harness import Harness
 from operators.progress.peaks import Peak, Steps, highest, leapt, peak_of, stepped
 from operators.transition import BEGINNING_US
@@ -187,6 +197,42 @@ def test_two_stray_events_of_ten(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert warnings(caplog) == []
     tested.feed(batch(*range(10, 18), 90_000, 90_001, first=10))
     assert "leapt from 1970-01-01 00:00:09 to 1970-01-02 01:00:01" in warnings(caplog)[0]
+
+
+def test_an_operator_is_advised_of_settings_that_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tested = Harness(deduplicated(event_time="at", on="offset"), SCHEMA, folder=tmp_path / "root")
+    for rows in (normal(0), leap(), normal(40, 41)):
+        tested.feed(rows)
+    leapt_to, rejected = warnings(caplog)
+    assert "a longer watermark delay (now 0 seconds) waits for the others" in leapt_to
+    assert "20 rows rejected by deduplicated (very_late 20)" in rejected
+    assert "feed_back" not in rejected
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"within": ("0 seconds", "5 seconds")}, "(now 0 seconds) or late=… (now 0 seconds) waits for the others"),
+        ({"window": (tumbling("1 minute"), None)}, "watermark delay (now 0 seconds) waits for the others"),
+    ],
+)
+def test_a_join_is_advised_of_settings_that_it_has(
+    given: dict[str, Any], advice: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    described = join(event_time="at", on="user", **given)
+    side = SCHEMA.remove(3).remove(2)
+    schema = described.schema(side, side)
+    tested = Harness(described, schema, folder=tmp_path / "root")
+    for rows in (normal(0), leap()):
+        tested.feed(described.rows(schema, left=rows.select(side.names), right=rows.select(side.names)))
+    (said,) = warnings(caplog)
+    assert advice in said
+
+
+def test_before_the_first_watermark_it_is_undefined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    tested.feed(pa.Table.from_pylist([{"at": None, "user": "ann", "source": 0, "offset": 0}], SCHEMA))
+    assert "; the watermark is undefined; " in warnings(caplog)[0]
 
 
 def leaps_of(times: np.ndarray, cuts: Sequence[int], ahead_us: int = 0) -> int:

@@ -48,6 +48,7 @@ from operators.transition import Moments, Transition
 from operators.triggers import Trigger
 from operators.windows import Counted, Sessions, Times
 from statestore.arrowtypes import type_text
+from statestore.durations import text_of
 from statestore.store import StateView
 from statestore.tables import HASHED, TIME, Column, Group, TableSpec
 
@@ -55,6 +56,16 @@ from statestore.tables import HASHED, TIME, Column, Group, TableSpec
 @dataclass(frozen=True)
 class GeneralPlan(Plan):
     """A plan with triggers, for any kind of window."""
+
+    @property
+    def feeds_back(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def waits_by(self) -> str:
+        """Allowed lateness."""
+        return f".late(allowed=…) (now {text_of(self.allowed_us)})"
 
     @property
     def succeeds(self) -> bool:

@@ -15,6 +15,7 @@ from operators.slices.step import slice_step
 from operators.transition import Moments, Transition
 from operators.windows import Sliding, Times
 from statestore.arrowtypes import type_text
+from statestore.durations import text_of
 from statestore.errors import UsageError
 from statestore.store import StateView
 from statestore.tables import TIME, Column, TableSpec
@@ -25,6 +26,16 @@ SLICES, FIRED = "slices", "fired"
 @dataclass(frozen=True)
 class SlicePlan(Plan):
     """Windows of a fixed size, kept in slices."""
+
+    @property
+    def feeds_back(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def waits_by(self) -> str:
+        """Allowed lateness."""
+        return f".late(allowed=…) (now {text_of(self.allowed_us)})"
 
     @property
     def windows(self) -> Sliding:
