@@ -176,16 +176,15 @@ def test_whatever_becomes_of_the_record_nothing_is_lost(tmp_path: Path, damage: 
 
 
 def test_a_record_says_nothing_of_another_run_under_the_same_number(tmp_path: Path) -> None:
-    """Of a root put back from a copy only the manifests: the folder of records is still that of the original."""
+    """A root is put back from a copy, but the folder of records is still that of the original."""
     root, sink = tmp_path / "root", Remembers()
     run(root, sink, STREAM[:3])
-    shutil.copytree(root / "manifests", tmp_path / "manifests")
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
     run(root, sink, STREAM)
-    shutil.rmtree(root / "manifests")
-    shutil.copytree(tmp_path / "manifests", root / "manifests")
-    run(root, None, STREAM)
-    run(root, sink, STREAM, drain=True)
-    assert {one for one, _ in output(root)} <= {*sink.offered}
+    shutil.copytree(root / FOLDER, copy / FOLDER, dirs_exist_ok=True)
+    run(copy, None, STREAM)
+    run(copy, sink, STREAM, drain=True)
+    assert {one for one, _ in output(copy)} <= {*sink.offered}
 
 
 def test_records_go_with_their_checkpoints(tmp_path: Path) -> None:

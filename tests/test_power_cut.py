@@ -15,6 +15,7 @@ from operators import count, tumbling, windowed
 from recovery.checkpoint import Checkpoint, now_us
 from recovery.collection import collect
 from recovery.manifest import files_of
+from recovery.outputs import DeliveryId
 from recovery.pins import pin
 from recovery.policy import Policy
 from recovery.repair import opened
@@ -77,9 +78,9 @@ def check(root: Path, acknowledged: int) -> None:
 def run(power: Power) -> None:
     """To the end of time; whenever the sink has got something, the power could go."""
 
-    def sink(_panes: pa.Table, checkpoint_id: int) -> None:
+    def sink(_panes: pa.Table, delivery: DeliveryId) -> None:
         if not power.disk.crashed:
-            check(power.left(), checkpoint_id)
+            check(power.left(), delivery.checkpoint)
 
     job = windowed(event_time="t", key="k", name="job").window(tumbling("1 day")).aggregate(n=count())
     job.standalone(checkpoint=str(power.root), sink=sink, store=Parquet(), partitions=2).run(BATCHES, drain=True)
@@ -111,7 +112,9 @@ def published(power: Power) -> Checkpoint:
     assert newest is not None
     power.disk.dies_next(2)  # its bytes are synced, its name is not
     with pytest.raises(Crash):
-        checkpoint.publish(structs.replace(newest.manifest, id=newest.manifest.id + 1, parent=newest.checksum))
+        checkpoint.publish(
+            structs.replace(newest.manifest, id=newest.manifest.id + 1, parent=newest.checksum, panes=(), late=())
+        )
     power.next_process()
     checkpoint = Checkpoint.open(power.root)
     assert checkpoint.ids()[-1] == newest.manifest.id + 1

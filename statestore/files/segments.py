@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statestore.arrowtypes import positions
 from statestore.changes import DELETE, MERGE, Layer
@@ -343,6 +342,8 @@ def check_count(ref: FileRef, rows: int, expected: int) -> None:
 
 def check_ops(ref: FileRef, rows: pa.Table) -> tuple[int, int]:
     """The smallest and largest op of rows. Raises `CorruptionError` where there is one that is none."""
+    import pyarrow.compute as pc  # takes a while to import, and looking at checkpoints needs none
+
     found = pc.min_max(rows[OP.name]).as_py()
     low, high = found["min"], found["max"]
     if low is None or rows[OP.name].null_count or low < MERGE or high > DELETE:
