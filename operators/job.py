@@ -14,7 +14,7 @@ import msgspec
 
 from operators.chains.graph import Graph
 from operators.chains.running import GraphRound
-from operators.evolution.taking_over import begun, check_followed, stepped, take_over
+from operators.evolution.taking_over import TakenOver, begun, check_followed, stepped, take_over
 from operators.maxima import STEP_BYTES
 from operators.partition import PartitionResult, Round
 from operators.plan import Plan
@@ -124,23 +124,7 @@ class Job:
             graph = taken.graph
             invariant(newest is not None, "a head has a checksum")
             _warn_of_other(partitions, head, checkpoint)
-            manifest = msgspec.structs.replace(
-                head,
-                id=head.id + 1,
-                parent=newest.checksum if newest else "",
-                parent_id=0,
-                epoch=head.epoch + 1,
-                writer=checkpoint.writer,
-                kind="fence",
-                created_us=now_us(),
-                operators=taken.operators,
-                input=taken.input_of(head),
-                panes=(),
-                late=(),
-                delivered=delivered(checkpoint, head),
-                counters={},
-                watermark_before_us=head.watermark_us,
-            )
+            manifest = _fence(taken, head, newest.checksum if newest else "", checkpoint)
         job = cls(graph, checkpoint, store, checkpoint.publish(manifest), hook)
         if taken is not None and head is not None:
             taken.report(head)
@@ -222,14 +206,7 @@ class Job:
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) where a file that another process
         has written is not here; nothing was published then.
         """
-        head = self.head
-        answers = {
-            name: sorted((one for one in results if one.operator == name), key=lambda one: one.partition)
-            for name in self.graph.plans
-        }
-        for name, own in answers.items():
-            _check_results(name, head.operators[name], own)
-            _check_written(self.checkpoint.objects, head.operators[name], own)
+        head, answers = self.head, self._by_operator(results)
         self._hook("before-manifest", head.id + 1)
         plans = self.graph.plans
         progress = {name: plans[name].watermarks.settled(own[0].progress) for name, own in answers.items()}
@@ -275,6 +252,17 @@ class Job:
         self._hook("after-manifest", manifest.id)
         return manifest
 
+    def _by_operator(self, results: Sequence[PartitionResult]) -> dict[str, list[PartitionResult]]:
+        """What each operator's partitions answered, checked, in the order of partitions."""
+        found = {
+            name: sorted((one for one in results if one.operator == name), key=lambda one: one.partition)
+            for name in self.graph.plans
+        }
+        for name, own in found.items():
+            _check_results(name, self.head.operators[name], own)
+            _check_written(self.checkpoint.objects, self.head.operators[name], own)
+        return found
+
     def check_newest(self) -> None:
         """Raise `FencedError` where a newer run or a reset has published after our newest checkpoint."""
         self.checkpoint.check_newest(self.head)
@@ -298,6 +286,27 @@ class Job:
         if self.graph.single:
             return result.counters
         return {f"{result.operator}.{name}": count for name, count in result.counters.items()}
+
+
+def _fence(taken: TakenOver, head: Manifest, checksum: str, checkpoint: Checkpoint) -> Manifest:
+    """The manifest of a new writer epoch: everything else is carried over from ``head``."""
+    return msgspec.structs.replace(
+        head,
+        id=head.id + 1,
+        parent=checksum,
+        parent_id=0,
+        epoch=head.epoch + 1,
+        writer=checkpoint.writer,
+        kind="fence",
+        created_us=now_us(),
+        operators=taken.operators,
+        input=taken.input_of(head),
+        panes=(),
+        late=(),
+        delivered=delivered(checkpoint, head),
+        counters={},
+        watermark_before_us=head.watermark_us,
+    )
 
 
 def _check_results(name: str, operator: OperatorState, results: Sequence[PartitionResult]) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from operators.watermarks import Progress, Watermarks
 from operators.windows import Sliding, Times, Windows, by_offset
 from statestore.arrowtypes import type_text
 from statestore.checksums import checksum
+from statestore.durations import text_of
 from statestore.store import StateView
 from statestore.tables import TIME, Column, Group, TableSpec
 
@@ -72,6 +73,11 @@ class Plan(ABC):
     ``event_time`` is the column that places events: by time, or by offset (``by_offset``); then watermark, lateness
     and retention are offsets too. ``order`` names the columns by which messages count, (origin, offset) or (offset,).
     """
+
+    feeds_back: ClassVar[bool] = False
+    """Whether it keeps windows, to which events of the late ledger may be fed back."""
+    late_option: ClassVar[str] = ""
+    """How people set its allowed lateness; empty where they cannot."""
 
     name: str
     kind: Windows
@@ -150,14 +156,9 @@ class Plan(ABC):
         return late or triggers.early is not None or triggers.when is not None
 
     @property
-    def feeds_back(self) -> bool:
-        """Whether it keeps windows, to which events of the late ledger may be fed back."""
-        return False
-
-    @property
     def waits_by(self) -> str | None:
         """Which of its settings waits for events behind the watermark, and its value; None where none does."""
-        return None
+        return f"{self.late_option} (now {text_of(self.allowed_us)})" if self.late_option else None
 
     @property
     def one_origin(self) -> str | None:

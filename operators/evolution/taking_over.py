@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import msgspec
@@ -145,7 +145,7 @@ def fitted(plan: Plan, stored: OperatorState) -> Plan:
 
 def vars_of(plan: Plan) -> dict[str, Any]:
     """The fields that all plans have."""
-    return {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
+    return {field.name: getattr(plan, field.name) for field in fields(Plan)}
 
 
 def settled(plan: Plan, operator: OperatorState) -> Plan:

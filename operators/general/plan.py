@@ -48,7 +48,6 @@ from operators.transition import Moments, Transition
 from operators.triggers import Trigger
 from operators.windows import Counted, Sessions, Times
 from statestore.arrowtypes import type_text
-from statestore.durations import text_of
 from statestore.store import StateView
 from statestore.tables import HASHED, TIME, Column, Group, TableSpec
 
@@ -57,15 +56,8 @@ from statestore.tables import HASHED, TIME, Column, Group, TableSpec
 class GeneralPlan(Plan):
     """A plan with triggers, for any kind of window."""
 
-    @property
-    def feeds_back(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def waits_by(self) -> str:
-        """Allowed lateness."""
-        return f".late(allowed=…) (now {text_of(self.allowed_us)})"
+    feeds_back = True
+    late_option = ".late(allowed=…)"
 
     @property
     def succeeds(self) -> bool:

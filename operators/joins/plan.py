@@ -49,7 +49,6 @@ from operators.sides import AT, LEFT, SIDE
 from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from operators.windows import Times
 from statestore.arrowtypes import type_text
-from statestore.durations import text_of
 from statestore.messages.keys import Layout
 from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from statestore.store import StateView
@@ -61,11 +60,12 @@ class JoinPlan(Plan):
     """A join bound to the schema of its one stream."""
 
     joined: Joined
+    late_option = "late=…"
 
     @property
     def waits_by(self) -> str | None:
         """Allowed lateness; a window of each side goes by what is retained."""
-        return None if self.joined.own is not None else f"late=… (now {text_of(self.allowed_us)})"
+        return super().waits_by if self.joined.own is None else None
 
     @cached_property
     def meeting(self) -> Rule:

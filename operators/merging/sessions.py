@@ -30,7 +30,6 @@ from operators.sides import AT, SIDE
 from operators.transition import Moments, Transition
 from operators.windows import Times
 from statestore.arrowtypes import type_text
-from statestore.durations import text_of
 from statestore.errors import UsageError
 from statestore.messages.keys import Layout
 from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
@@ -46,10 +45,7 @@ class SessionJoinPlan(Plan):
     equal_fields: tuple[pa.Field, ...] = ()
     """Columns by which rows of a session pair up, beside its key."""
 
-    @property
-    def waits_by(self) -> str:
-        """Allowed lateness."""
-        return f"late=… (now {text_of(self.allowed_us)})"
+    late_option = "late=…"
 
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:

@@ -15,7 +15,6 @@ from operators.slices.step import slice_step
 from operators.transition import Moments, Transition
 from operators.windows import Sliding, Times
 from statestore.arrowtypes import type_text
-from statestore.durations import text_of
 from statestore.errors import UsageError
 from statestore.store import StateView
 from statestore.tables import TIME, Column, TableSpec
@@ -27,15 +26,8 @@ SLICES, FIRED = "slices", "fired"
 class SlicePlan(Plan):
     """Windows of a fixed size, kept in slices."""
 
-    @property
-    def feeds_back(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def waits_by(self) -> str:
-        """Allowed lateness."""
-        return f".late(allowed=…) (now {text_of(self.allowed_us)})"
+    feeds_back = True
+    late_option = ".late(allowed=…)"
 
     @property
     def windows(self) -> Sliding:
