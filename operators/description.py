@@ -192,15 +192,16 @@ class Windowed(Runnable):
         (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it
         takes no more (``never``, ``if_new``, ``always``; by default ``if_new`` where an event might stay unseen).
         ``only_updated`` shows no pane that equals the last one. ``when`` is a composite trigger instead of all that.
-        With ``per_element`` a count of N shows a pane at each N-th element, not at the end of the batch that has it.
+        With ``per_element`` a count of N shows a pane at each N-th element, not at the end of the batch that has it,
+        and ``when`` is evaluated after each element.
         """
         if when is not None and (early is not None or on_time != "always" or late != Trigger("each_batch")):
             raise UsageError("a composite trigger stands alone", code="trigger-when")
         _check_triggers(early, late, when, on_time, closing)
         counts = [trigger for trigger in (early, late) if trigger is not None]
-        if per_element and (when is not None or not _all_count(counts)):
+        if per_element and when is None and not _all_count(counts):
             raise UsageError(
-                "a pane at each N-th element goes with every_element() and after_count(...) alone",
+                "a pane at each N-th element goes with every_element(), after_count(...) and composite triggers",
                 code="trigger-element",
             )
         unseen = late != Trigger("each_batch") or on_time == "never" or when is not None

@@ -104,7 +104,7 @@ def _check_triggers(description: Windowed) -> None:
             raise UsageError(
                 "a pane at each N-th element needs an order: windowed(offset=...)", code="trigger-element"
             )
-        if isinstance(kind, Sessions):
+        if isinstance(kind, Sessions) and triggers.when is None:
             raise UsageError("sessions change as a whole with a batch", code="trigger-element")
     alone = triggers.early is None and triggers.when is None
     shows_late = triggers.late is not None or triggers.closing != "never"

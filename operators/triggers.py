@@ -75,6 +75,16 @@ class Triggers:
         """Whether a window may close for good before it is over."""
         return self.when is not None and self.when.kind != "repeatedly"
 
+    @property
+    def counts_elements(self) -> bool:
+        """Whether each n-th element has a pane of its own."""
+        return self.per_element and self.when is None
+
+    @property
+    def looks_after_each(self) -> bool:
+        """Whether a composite trigger looks after each element, not after each batch."""
+        return self.per_element and self.when is not None
+
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
         return {

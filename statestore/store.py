@@ -56,6 +56,11 @@ class StateView(Protocol):
         """
         ...
 
+    @property
+    def expired(self) -> Mapping[str, int]:
+        """Per table the bound at or below which rows are forgotten."""
+        ...
+
 
 class StateStore(StateView, Protocol):
     """A place for state tables. `statestore.testing` holds the contract as tests."""
@@ -71,11 +76,6 @@ class StateStore(StateView, Protocol):
         Raises `UsageError` when the sequence does not grow or rows break their table's rules, `NotFoundError` for
         an unknown table, `LimitError` past a documented limit; nothing is applied then.
         """
-        ...
-
-    @property
-    def expired(self) -> Mapping[str, int]:
-        """Per table the bound at or below which rows are forgotten."""
         ...
 
     def expire(self, table: str, bound: int) -> None:

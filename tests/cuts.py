@@ -75,3 +75,19 @@ def net(panes: Sequence[dict[str, Any]], *without: str) -> Counter[tuple[Any, ..
         values = tuple(value for name, value in pane.items() if name not in ("kind", *without))
         found[values] += -1 if pane.get("kind") == "retract" else 1
     return Counter({row: count for row, count in found.items() if count})
+
+
+def by_cut(
+    description: Any, given: list[dict[str, Any]], chance: random.Random, **how: Any
+) -> list[list[dict[str, Any]]]:
+    """The panes of each cut, none of whose rows is late."""
+    found = []
+    for cut in cuts(given, chance, tries=3, single=False):
+        panes, ledger = played(description, [table(some) for some in cut], partitions=chance.choice([1, 3]), **how)
+        assert not ledger
+        found.append(panes)
+    return found
+
+
+def plain(panes: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(pane[name] for name in names) for pane in panes)

@@ -14,11 +14,9 @@ import pytest
 
 from operators import (
     ACCUMULATING,
-    DISCARDING,
     RETRACTING,
     Memory,
     Parquet,
-    after_count,
     count,
     count_window,
     deduplicated,
@@ -30,8 +28,6 @@ from operators import (
     list_,
     max_,
     merge,
-    or_finally,
-    repeatedly,
     session,
     session_join,
     sliding,
@@ -44,26 +40,10 @@ from operators.chains import chain
 from operators.harness import Harness
 from operators.progress import advance_time, generation
 from statestore.errors import IncompatibleError, UsageError
-from tests.cuts import EVENTS, SECOND, cuts, events, net, played, table
+from tests.cuts import EVENTS, SECOND, by_cut, cuts, events, net, plain, played, table
 
 ORDER = {"offset": "at", "origin": "part"}
 DELAY = "6 s"
-
-
-def by_cut(
-    description: Any, given: list[dict[str, Any]], chance: random.Random, **how: Any
-) -> list[list[dict[str, Any]]]:
-    """The panes of each cut, none of whose rows is late."""
-    found = []
-    for cut in cuts(given, chance, tries=3, single=False):
-        panes, ledger = played(description, [table(some) for some in cut], partitions=chance.choice([1, 3]), **how)
-        assert not ledger
-        found.append(panes)
-    return found
-
-
-def plain(panes: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(pane[name] for name in names) for pane in panes)
 
 
 # deduplication
@@ -193,72 +173,6 @@ def test_sessions_with_early_panes_add_up_only_where_they_take_back() -> None:
             found.append(set(net(panes, "pane", "timing", "last", "window_start")))
     assert found[0] < found[1]
     assert found[0] == found[2] == found[3]
-
-
-# panes
-
-
-def tumbled(**more: Any) -> Any:
-    return (
-        windowed(event_time="t", key="k", watermark_delay=DELAY, **ORDER, **more)
-        .window(sliding("12 s", "6 s"))
-        .aggregate(n=count(), total=sum_("v"))
-    )
-
-
-TRIGGERS: dict[str, dict[str, Any]] = {
-    "counts": {"early": after_count(3)},
-    "every element": {"early": every_element()},
-    "only updated": {"early": every_element(), "only_updated": True},
-    "composite": {"when": repeatedly(after_count(4))},
-}
-
-
-@pytest.mark.parametrize("trigger", TRIGGERS)
-@pytest.mark.parametrize("mode", [DISCARDING, RETRACTING])
-def test_triggers_at_the_end_of_a_batch_change_panes_and_not_their_net(trigger: str, mode: Any) -> None:
-    chance = random.Random(trigger)
-    given = events(chance, 50)
-    description = tumbled().accumulation(mode).trigger(**TRIGGERS[trigger])
-    panes = by_cut(description, given, chance)
-    if mode == RETRACTING:
-        found = [net(one, "pane", "timing", "last") for one in panes]
-    else:
-        found = [added_up(one) for one in panes]
-    assert all(one == found[0] for one in found)
-    assert len({len(one) for one in panes}) > 1, "as many panes by each cut"
-
-
-def added_up(panes: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
-    """Counts and sums of discarding panes, by window and key."""
-    found: Counter[tuple[Any, ...]] = Counter()
-    for pane in panes:
-        for name in ("n", "total"):
-            found[pane["window_start"], pane["k"], name] += pane[name] or 0
-    return +found
-
-
-@pytest.mark.parametrize("early", [every_element(), after_count(3)], ids=["every", "third"])
-def test_panes_per_element_in_order_are_the_same_by_any_cut(early: Any) -> None:
-    chance = random.Random(9)
-    given = events(chance, 50)
-    description = tumbled(in_order=True).trigger(early=early, per_element=True)
-    found = [plain(one, "window_start", "k", "pane", "n", "total") for one in by_cut(description, given, chance)]
-    assert all(one == found[0] for one in found)
-    loose = tumbled().trigger(early=early, per_element=True)
-    found = [plain(one, "window_start", "k", "pane", "n", "total") for one in by_cut(loose, given, chance)]
-    assert any(one != found[0] for one in found), "by (origin, offset) within a batch"
-
-
-def test_a_trigger_that_finishes_closes_its_window_with_the_batch() -> None:
-    """Pinned: what comes in the same batch is still in the window; what comes in the next is in the ledger."""
-    given = [{"k": "a", "t": n * SECOND, "v": n, "part": "x", "at": n} for n in range(5)]
-    description = tumbled().trigger(when=or_finally(repeatedly(after_count(9)), after_count(2)))
-    found = []
-    for cut in ([given], [given[:2], given[2:]]):
-        panes, ledger = played(description, [table(some) for some in cut])
-        found.append((max(pane["n"] for pane in panes), sorted({row["reason"] for row in ledger})))
-    assert found == [(5, []), (2, ["window_closed"])]
 
 
 # lateness

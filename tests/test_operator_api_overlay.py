@@ -8,8 +8,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from operators.window_operator.overlay import Overlay
 from statestore.memory import MemoryStore
+from statestore.overlay import Overlay
 from statestore.store import StateView
 from statestore.testing import generated
 from statestore.testing.rows import table

@@ -41,6 +41,7 @@ from operators.general.names import (
     START,
     TIME_OF,
 )
+from operators.general.single import step_by_element
 from operators.general.step import general_step
 from operators.plan import Flags, Intake, Plan
 from operators.releasing import released
@@ -267,7 +268,11 @@ class GeneralPlan(Plan):
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """Groups with what is new; panes by their triggers."""
-        return self.taking(view, arriving, at, lambda rows: general_step(self, view, rows, at))
+        return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
+
+    def _taken(self, view: StateView, rows: pa.Table, at: Moments) -> Transition:
+        step = step_by_element if self.triggers.looks_after_each else general_step
+        return step(self, view, rows, at)
 
     @property
     def _bounds(self) -> tuple[Column, Column]:

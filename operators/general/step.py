@@ -53,7 +53,7 @@ def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Mom
     gathered = gather(plan, view, arriving, at)
     phase = phases(plan, gathered, at)
     first, rejected = None, None
-    if plan.triggers.per_element and (first := one_by_one(plan, gathered, phase, at)) is not None:
+    if plan.triggers.counts_elements and (first := one_by_one(plan, gathered, phase, at)) is not None:
         gathered = replace(gathered, groups=first.groups)
     groups = gathered.groups
     if plan.triggers.when is None:

@@ -7,7 +7,7 @@ tables run empty as their windows are forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from operators.general.names import ALONE, CLOCK, ELEMENTS, END, GROUPS, MARKS, PANES, PENDING, SHOWN, START
 from operators.general.plan import GeneralPlan
-from operators.general.step import general_step
 from operators.plan import Plan
 from operators.slices.plan import FIRED, SlicePlan
 from operators.slices.step import bounds, by_window, values_of_windows
@@ -25,6 +24,7 @@ from operators.transition import BEGINNING_US, END_US, Moments, Transition
 from statestore.changes import Lookup, Ranges, TableChanges
 from statestore.keyrange import Key
 from statestore.layers import align
+from statestore.sorting import order
 from statestore.store import StateView
 from statestore.tables import TIME, TableSpec
 
@@ -57,7 +57,7 @@ class SucceedingPlan(GeneralPlan):
 
     def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
         """As the general operator, over windows of both."""
-        moved = general_step(self, Succession(self, view, self.forgotten(at.before)), arriving, at)
+        moved = self._taken(Succession(self, view, self.forgotten(at.before)), arriving, at)
         slices = self.slices
         _, window_bound, slice_bound = bounds(slices, max(at.before, at.after))
         expired = {
@@ -96,20 +96,25 @@ class Succession:
         reverse: bool = False,
         folded: bool = True,
     ) -> Iterator[pa.Table]:
-        """Groups of both, first those that are there already; of these alone with a prefix."""
-        stored = list(self._view.scan(table, lower, upper, prefix=prefix, reverse=reverse, folded=folded))
-        yield from stored
+        """Groups of both; with a prefix those that are there already, alone."""
         if table != GROUPS or prefix:
+            yield from self._view.scan(table, lower, upper, prefix=prefix, reverse=reverse, folded=folded)
             return
+        stored = list(self._view.scan(table, lower, upper))
         low = max(self._forgotten, BEGINNING_US if lower is None else int(lower[0]) - 1)
         high = END_US if upper is None else int(upper[0]) - 1
         made = self._as_groups(self._between(low, high))
-        if not made.num_rows:
-            return
-        known = align(
-            self._plan.groups, made.select(self._plan.groups.key_names), pa.concat_tables([made.slice(0, 0), *stored])
-        )
-        yield made.filter(pc.invert(known.found))
+        names, both = self._plan.groups.key_names, pa.concat_tables([made.slice(0, 0), *stored])
+        if made.num_rows:
+            known = align(self._plan.groups, made.select(names), both)
+            both = pa.concat_tables([both, made.filter(pc.invert(known.found))])
+            both = both.take(pa.array(order(both.select(names))))
+        yield both.take(pa.array(np.arange(both.num_rows)[::-1])) if reverse else both
+
+    @property
+    def expired(self) -> Mapping[str, int]:
+        """As in the state."""
+        return self._view.expired
 
     def ranges(
         self,

@@ -24,7 +24,6 @@ from operators.plan import Plan
 from operators.reporting import rejections_of
 from operators.transition import Moments, total
 from operators.watermarks import Progress, at_least, mark_of
-from operators.window_operator.overlay import Overlay
 from operators.window_operator.step import Stepped
 from recovery.checkpoint import Checkpoint
 from recovery.manifest import END_OF_TIME_US, Kind, Manifest
@@ -36,6 +35,7 @@ from statestore.files.partition_log import PartitionLog
 from statestore.files.segments import FileRef, PartitionState
 from statestore.objects import Objects
 from statestore.opening import open_store
+from statestore.overlay import Overlay
 from statestore.restoring import Restoring
 from statestore.store import Parquet, StoreConfig
 

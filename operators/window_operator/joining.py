@@ -24,7 +24,6 @@ from operators.sides import SIDE
 from operators.transition import BEGINNING_US, Moments, total
 from operators.watermarks import Progress
 from operators.window_operator.by_hand import ByHand, as_table
-from operators.window_operator.overlay import Overlay
 from operators.window_operator.reading import At, around, messages_in, sessions_over, windows_over
 from operators.window_operator.step import Stepped
 from operators.windows import Sliding
@@ -33,6 +32,7 @@ from statestore.changes import TableChanges
 from statestore.errors import UsageError
 from statestore.messages.keys import Layout
 from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
+from statestore.overlay import Overlay
 from statestore.store import StateView, StoreConfig
 
 SidedPlan = JoinPlan | SessionJoinPlan

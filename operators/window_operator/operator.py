@@ -23,7 +23,6 @@ from operators.plan import Intake
 from operators.transition import Moments
 from operators.window_metadata import replay_from
 from operators.window_operator.by_hand import ByHand, as_table
-from operators.window_operator.overlay import Overlay
 from operators.window_operator.plan import OperatorPlan, bind_operator
 from operators.window_operator.reading import At, messages_in, windows_in
 from operators.window_operator.rebuilding import put_back, rebuildable
@@ -32,6 +31,7 @@ from recovery.policy import Policy
 from statestore.messages.keys import Layout
 from statestore.messages.tables import OFFSET, ORIGIN, Retention
 from statestore.opening import open_store
+from statestore.overlay import Overlay
 from statestore.store import Parquet, StoreConfig
 
 

@@ -142,16 +142,21 @@ def bind_operator(
             "event time",
             code="operator-window",
         )
-    if plan.in_order:
+    if plan.in_order and isinstance(plan.kind, Counted):
         raise UsageError(
-            "the operator fed by hand takes messages as they come: give them in their order", code="in-order"
+            "the operator fed by hand numbers messages as they come: give them in their order", code="in-order"
         )
     if isinstance(plan.watermarks.generator, Ctis | BufferProgress):
         raise UsageError("the operator fed by hand knows no CTIs and no buffers", code="operator-window")
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    if plan.triggers.per_element and any(isinstance(a, BoundRows) for a in plan.aggregates):
+    over_messages = any(isinstance(a, BoundRows) for a in plan.aggregates)
+    if plan.triggers.per_element and over_messages:
         raise UsageError("functions over messages see them as they are after a batch", code="trigger-element")
-    by_store = told.mode != "discarding" and any(isinstance(a, BoundRows) for a in plan.aggregates)
+    by_store = told.mode != "discarding" and over_messages
+    if plan.in_order and by_store and (plan.triggers.early or plan.triggers.when):
+        raise UsageError("functions over messages see those that are held: leave early panes out", code="in-order")
+            "functions over messages see those that are held too: leave early panes out", code="in-order"
+        )
     wanted = by_store or retention is not None or layout is not None or bool(equal)
     chosen = _layout(plan.kind, layout, equal=bool(equal)) if wanted else None
     if chosen and equal and plan.key_names and not chosen.by_session:

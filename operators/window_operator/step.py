@@ -19,7 +19,6 @@ from operators.watermarks import Progress
 from operators.window_metadata import ending
 from operators.window_metadata import expire as expire_windows
 from operators.window_operator.accept import accept
-from operators.window_operator.overlay import Overlay
 from operators.window_operator.plan import NUMBER, OperatorPlan
 from operators.window_operator.windows import record
 from operators.windows import Global, Sessions, Sliding
@@ -29,6 +28,7 @@ from statestore.messages.retention import read_marks, retention_bound
 from statestore.messages.store import expire as expire_messages
 from statestore.messages.store import retire
 from statestore.messages.tables import MessageTables
+from statestore.overlay import Overlay
 from statestore.store import StateView
 
 

@@ -12,7 +12,7 @@ from statestore.admission import admit, spec_of, specs_by_name
 from statestore.changes import DELETE, MERGE, PUT, ChangeSet, Layer, Lookup, Ranges, TableChanges
 from statestore.fold import fold_run
 from statestore.keyrange import Key, key_range
-from statestore.store import StateStore
+from statestore.store import StateView
 from statestore.tables import TableSpec
 
 MAX_LAYERS = 16
@@ -22,7 +22,7 @@ MAX_LAYERS = 16
 class Overlay:
     """A view of ``store`` with changes over it; what they amount to is one change set, `changes`."""
 
-    def __init__(self, store: StateStore, specs: Sequence[TableSpec]) -> None:
+    def __init__(self, store: StateView, specs: Sequence[TableSpec]) -> None:
         self._store, self._specs = store, specs_by_name(specs)
         self._layers: dict[str, list[Layer]] = {name: [] for name in self._specs}
         self._bounds: dict[str, int] = {}
