@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from operators import Parquet, count_window, deduplicated, list_, windowed
 from operators.runnable import Runnable
@@ -54,3 +54,20 @@ def test_events_in_order_are_the_same_by_any_cut(spark: SparkSession, tmp_path: 
     assert run(1) == expected
     if name == "count windows":
         assert run(4) == expected
+
+
+def test_spark_gives_the_files_of_a_batch_by_size_not_as_they_came(spark: SparkSession, tmp_path: Path) -> None:
+    """Why lateness cannot be judged by arrival within a batch: nothing in it says what came first."""
+    for number, count in enumerate((1, 5_000, 50)):
+        write(tmp_path / "input", number, batch([(number, "a", 0)] * count, number * 10_000))
+    stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "input"))
+    came: list[int] = []
+
+    def take(rows: DataFrame, _: int) -> None:
+        ids = [row.id // 10_000 for row in rows.coalesce(1).toLocalIterator()]
+        came.extend(dict.fromkeys(ids))
+
+    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "log")).start()
+    query.processAllAvailable()
+    query.stop()
+    assert came == [1, 2, 0]

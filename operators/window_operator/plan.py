@@ -155,8 +155,6 @@ def bind_operator(
     by_store = told.mode != "discarding" and over_messages
     if plan.in_order and by_store and (plan.triggers.early or plan.triggers.when):
         raise UsageError("functions over messages see those that are held: leave early panes out", code="in-order")
-            "functions over messages see those that are held too: leave early panes out", code="in-order"
-        )
     wanted = by_store or retention is not None or layout is not None or bool(equal)
     chosen = _layout(plan.kind, layout, equal=bool(equal)) if wanted else None
     if chosen and equal and plan.key_names and not chosen.by_session:
