@@ -25,7 +25,7 @@ test: $(VENV)/installed-dev
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: $(VENV)/installed-dev
-	@TIDEMARK_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout 0 $(ARGS)
+	@TIDESTATE_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout 0 $(ARGS)
 
 check: $(VENV)/installed-dev
 	@echo "==> ruff: lint and format"
@@ -43,12 +43,12 @@ bench: $(VENV)/installed-dev
 	@$(PY) -m tools.bench stores
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidemark needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidestate needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed-%: $(VENV)/bin/python pyproject.toml
-	@echo "==> installing tidemark[$*] and what it needs into $(VENV) (Spark and a JDK are 500 MB: a minute or two)"
+	@echo "==> installing tidestate[$*] and what it needs into $(VENV) (Spark and a JDK are 500 MB: a minute or two)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 

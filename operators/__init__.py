@@ -7,93 +7,93 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statestore import lazily
+from tidestate.statestore import lazily
 
 if TYPE_CHECKING:
-    from operators.aggregates import accumulate as accumulate
-    from operators.aggregates import apply_rows as apply_rows
-    from operators.aggregates import arg_max as arg_max
-    from operators.aggregates import arg_min as arg_min
-    from operators.aggregates import count as count
-    from operators.aggregates import count_by_value as count_by_value
-    from operators.aggregates import count_distinct as count_distinct
-    from operators.aggregates import count_distinct_approx as count_distinct_approx
-    from operators.aggregates import earliest as earliest
-    from operators.aggregates import first as first
-    from operators.aggregates import last as last
-    from operators.aggregates import latest as latest
-    from operators.aggregates import list_ as list_
-    from operators.aggregates import max_ as max_
-    from operators.aggregates import mean as mean
-    from operators.aggregates import median as median
-    from operators.aggregates import min_ as min_
-    from operators.aggregates import quantile as quantile
-    from operators.aggregates import set_ as set_
-    from operators.aggregates import sorted_list as sorted_list
-    from operators.aggregates import stddev as stddev
-    from operators.aggregates import sum_ as sum_
-    from operators.aggregates import top_n as top_n
-    from operators.aggregates import variance as variance
-    from operators.chains import Chain as Chain
-    from operators.chains import chain as chain
-    from operators.dedup.description import Deduplicated as Deduplicated
-    from operators.dedup.description import deduplicated as deduplicated
-    from operators.delivery import Refused as Refused
-    from operators.description import ACCUMULATING as ACCUMULATING
-    from operators.description import DISCARDING as DISCARDING
-    from operators.description import RETRACTING as RETRACTING
-    from operators.description import Windowed as Windowed
-    from operators.description import windowed as windowed
-    from operators.joins import Joined as Joined
-    from operators.joins import every as every
-    from operators.joins import join as join
-    from operators.joins import keep as keep
-    from operators.merging.accumulation import merge_accumulate as merge_accumulate
-    from operators.merging.description import Merged as Merged
-    from operators.merging.description import SessionJoined as SessionJoined
-    from operators.merging.description import Unioned as Unioned
-    from operators.merging.description import merge as merge
-    from operators.merging.description import session_join as session_join
-    from operators.merging.description import union as union
-    from operators.progress import advance_time as advance_time
-    from operators.progress import generation as generation
-    from operators.progress.buffered import BufferProgress as BufferProgress
-    from operators.progress.generators import IngestionTime as IngestionTime
-    from operators.progress.generators import Punctuation as Punctuation
-    from operators.progress.generators import fixed as fixed
-    from operators.progress.generators import max_event_time as max_event_time
-    from operators.querying import Query as Query
-    from operators.querying import query as query
-    from operators.triggers import after_count as after_count
-    from operators.triggers import after_processing_time as after_processing_time
-    from operators.triggers import after_watermark as after_watermark
-    from operators.triggers import all_of as all_of
-    from operators.triggers import any_of as any_of
-    from operators.triggers import each_batch as each_batch
-    from operators.triggers import every_element as every_element
-    from operators.triggers import every_event_time as every_event_time
-    from operators.triggers import every_processing_time as every_processing_time
-    from operators.triggers import or_finally as or_finally
-    from operators.triggers import repeatedly as repeatedly
-    from operators.window_operator import JoinOperator as JoinOperator
-    from operators.window_operator import WindowOperator as WindowOperator
-    from operators.window_operator import run_operator as run_operator
-    from operators.windows import count_window as count_window
-    from operators.windows import global_window as global_window
-    from operators.windows import session as session
-    from operators.windows import sliding as sliding
-    from operators.windows import tumbling as tumbling
-    from recovery.outputs import DeliveryId as DeliveryId
-    from recovery.policy import Policy as Policy
-    from statestore.messages.tables import Retention as Retention
-    from statestore.store import Memory as Memory
-    from statestore.store import Parquet as Parquet
-    from statestore.store import RocksDB as RocksDB
+    from tidestate.operators.aggregates import accumulate as accumulate
+    from tidestate.operators.aggregates import apply_rows as apply_rows
+    from tidestate.operators.aggregates import arg_max as arg_max
+    from tidestate.operators.aggregates import arg_min as arg_min
+    from tidestate.operators.aggregates import count as count
+    from tidestate.operators.aggregates import count_by_value as count_by_value
+    from tidestate.operators.aggregates import count_distinct as count_distinct
+    from tidestate.operators.aggregates import count_distinct_approx as count_distinct_approx
+    from tidestate.operators.aggregates import earliest as earliest
+    from tidestate.operators.aggregates import first as first
+    from tidestate.operators.aggregates import last as last
+    from tidestate.operators.aggregates import latest as latest
+    from tidestate.operators.aggregates import list_ as list_
+    from tidestate.operators.aggregates import max_ as max_
+    from tidestate.operators.aggregates import mean as mean
+    from tidestate.operators.aggregates import median as median
+    from tidestate.operators.aggregates import min_ as min_
+    from tidestate.operators.aggregates import quantile as quantile
+    from tidestate.operators.aggregates import set_ as set_
+    from tidestate.operators.aggregates import sorted_list as sorted_list
+    from tidestate.operators.aggregates import stddev as stddev
+    from tidestate.operators.aggregates import sum_ as sum_
+    from tidestate.operators.aggregates import top_n as top_n
+    from tidestate.operators.aggregates import variance as variance
+    from tidestate.operators.chains import Chain as Chain
+    from tidestate.operators.chains import chain as chain
+    from tidestate.operators.dedup.description import Deduplicated as Deduplicated
+    from tidestate.operators.dedup.description import deduplicated as deduplicated
+    from tidestate.operators.delivery import Refused as Refused
+    from tidestate.operators.description import ACCUMULATING as ACCUMULATING
+    from tidestate.operators.description import DISCARDING as DISCARDING
+    from tidestate.operators.description import RETRACTING as RETRACTING
+    from tidestate.operators.description import Windowed as Windowed
+    from tidestate.operators.description import windowed as windowed
+    from tidestate.operators.joins import Joined as Joined
+    from tidestate.operators.joins import every as every
+    from tidestate.operators.joins import join as join
+    from tidestate.operators.joins import keep as keep
+    from tidestate.operators.merging.accumulation import merge_accumulate as merge_accumulate
+    from tidestate.operators.merging.description import Merged as Merged
+    from tidestate.operators.merging.description import SessionJoined as SessionJoined
+    from tidestate.operators.merging.description import Unioned as Unioned
+    from tidestate.operators.merging.description import merge as merge
+    from tidestate.operators.merging.description import session_join as session_join
+    from tidestate.operators.merging.description import union as union
+    from tidestate.operators.progress import advance_time as advance_time
+    from tidestate.operators.progress import generation as generation
+    from tidestate.operators.progress.buffered import BufferProgress as BufferProgress
+    from tidestate.operators.progress.generators import IngestionTime as IngestionTime
+    from tidestate.operators.progress.generators import Punctuation as Punctuation
+    from tidestate.operators.progress.generators import fixed as fixed
+    from tidestate.operators.progress.generators import max_event_time as max_event_time
+    from tidestate.operators.querying import Query as Query
+    from tidestate.operators.querying import query as query
+    from tidestate.operators.triggers import after_count as after_count
+    from tidestate.operators.triggers import after_processing_time as after_processing_time
+    from tidestate.operators.triggers import after_watermark as after_watermark
+    from tidestate.operators.triggers import all_of as all_of
+    from tidestate.operators.triggers import any_of as any_of
+    from tidestate.operators.triggers import each_batch as each_batch
+    from tidestate.operators.triggers import every_element as every_element
+    from tidestate.operators.triggers import every_event_time as every_event_time
+    from tidestate.operators.triggers import every_processing_time as every_processing_time
+    from tidestate.operators.triggers import or_finally as or_finally
+    from tidestate.operators.triggers import repeatedly as repeatedly
+    from tidestate.operators.window_operator import JoinOperator as JoinOperator
+    from tidestate.operators.window_operator import WindowOperator as WindowOperator
+    from tidestate.operators.window_operator import run_operator as run_operator
+    from tidestate.operators.windows import count_window as count_window
+    from tidestate.operators.windows import global_window as global_window
+    from tidestate.operators.windows import session as session
+    from tidestate.operators.windows import sliding as sliding
+    from tidestate.operators.windows import tumbling as tumbling
+    from tidestate.recovery.outputs import DeliveryId as DeliveryId
+    from tidestate.recovery.policy import Policy as Policy
+    from tidestate.statestore.messages.tables import Retention as Retention
+    from tidestate.statestore.store import Memory as Memory
+    from tidestate.statestore.store import Parquet as Parquet
+    from tidestate.statestore.store import RocksDB as RocksDB
 
 __getattr__, __dir__ = lazily.names(
     __name__,
     {
-        "operators.aggregates": (
+        "tidestate.operators.aggregates": (
             "accumulate",
             "apply_rows",
             "arg_max",
@@ -119,47 +119,54 @@ __getattr__, __dir__ = lazily.names(
             "top_n",
             "variance",
         ),
-        "operators.chains": (
+        "tidestate.operators.chains": (
             "Chain",
             "chain",
         ),
-        "operators.dedup.description": (
+        "tidestate.operators.dedup.description": (
             "Deduplicated",
             "deduplicated",
         ),
-        "operators.delivery": ("Refused",),
-        "operators.description": (
+        "tidestate.operators.delivery": ("Refused",),
+        "tidestate.operators.description": (
             "ACCUMULATING",
             "DISCARDING",
             "RETRACTING",
             "Windowed",
             "windowed",
         ),
-        "operators.joins": (
+        "tidestate.operators.joins": (
             "Joined",
             "every",
             "join",
             "keep",
         ),
-        "operators.merging.accumulation": ("merge_accumulate",),
+        "tidestate.operators.merging.accumulation": ("merge_accumulate",),
         # By the modules that define them: one beside them has the name of a function.
-        "operators.merging.description": ("Merged", "SessionJoined", "Unioned", "merge", "session_join", "union"),
-        "operators.progress": (
+        "tidestate.operators.merging.description": (
+            "Merged",
+            "SessionJoined",
+            "Unioned",
+            "merge",
+            "session_join",
+            "union",
+        ),
+        "tidestate.operators.progress": (
             "advance_time",
             "generation",
         ),
-        "operators.progress.buffered": ("BufferProgress",),
-        "operators.progress.generators": (
+        "tidestate.operators.progress.buffered": ("BufferProgress",),
+        "tidestate.operators.progress.generators": (
             "IngestionTime",
             "Punctuation",
             "fixed",
             "max_event_time",
         ),
-        "operators.querying": (
+        "tidestate.operators.querying": (
             "Query",
             "query",
         ),
-        "operators.triggers": (
+        "tidestate.operators.triggers": (
             "after_count",
             "after_processing_time",
             "after_watermark",
@@ -172,22 +179,22 @@ __getattr__, __dir__ = lazily.names(
             "or_finally",
             "repeatedly",
         ),
-        "operators.window_operator": (
+        "tidestate.operators.window_operator": (
             "JoinOperator",
             "WindowOperator",
             "run_operator",
         ),
-        "operators.windows": (
+        "tidestate.operators.windows": (
             "count_window",
             "global_window",
             "session",
             "sliding",
             "tumbling",
         ),
-        "recovery.outputs": ("DeliveryId",),
-        "recovery.policy": ("Policy",),
-        "statestore.messages.tables": ("Retention",),
-        "statestore.store": (
+        "tidestate.recovery.outputs": ("DeliveryId",),
+        "tidestate.recovery.policy": ("Policy",),
+        "tidestate.statestore.messages.tables": ("Retention",),
+        "tidestate.statestore.store": (
             "Memory",
             "Parquet",
             "RocksDB",

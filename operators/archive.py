@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.bootstrapping import (
+from tidestate.operators.bootstrapping import (
     FILES_READ,
     Offset,
     at_work,
@@ -22,21 +22,21 @@ from operators.bootstrapping import (
     spark_position,
     take_history,
 )
-from operators.chains.binding import bind_graph
-from operators.chains.description import Chain
-from operators.chains.graph import Graph
-from operators.history_files import HistoryFiles
-from operators.job import Job, Position
-from operators.runnable import Runnable
-from operators.sides import Sided
-from operators.watermarks import INPUT
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.forging import finish
-from recovery.manifest import InputPosition, Manifest
-from recovery.policy import Policy
-from statestore.errors import UsageError
-from statestore.objects import Objects
-from statestore.store import Parquet
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.chains.description import Chain
+from tidestate.operators.chains.graph import Graph
+from tidestate.operators.history_files import HistoryFiles
+from tidestate.operators.job import Job, Position
+from tidestate.operators.runnable import Runnable
+from tidestate.operators.sides import Sided
+from tidestate.operators.watermarks import INPUT
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.forging import finish
+from tidestate.recovery.manifest import InputPosition, Manifest
+from tidestate.recovery.policy import Policy
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.store import Parquet
 
 Seen = Callable[[int], None]
 

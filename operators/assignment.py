@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.plan import ONLY, Flags, Plan
-from operators.transition import BEGINNING_US, END_US
-from operators.windows import Counted, Given, Global, Sessions, Sliding, Times, Windows
-from statestore.errors import UsageError
-from statestore.lists import places_within
+from tidestate.operators.plan import ONLY, Flags, Plan
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.windows import Counted, Given, Global, Sessions, Sliding, Times, Windows
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import places_within
 
 START, END = "window_start", "window_end"
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999

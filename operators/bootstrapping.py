@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from operators.chains.graph import one_batch
-from operators.chains.running import GraphRound, Intakes, Outgoing, run_here
-from operators.job import Job, Position
-from operators.partition import PartitionResult
-from recovery.checkpoint import Checkpoint
-from recovery.forging import store_read
-from recovery.input_files import followed
-from recovery.manifest import Manifest, SparkPosition
-from recovery.names import spark_number
-from recovery.presence import Presence
-from recovery.spark_log import FOLDER, NOTHING_READ, store_files
-from statestore.errors import NotFoundError, UsageError
-from statestore.objects import Objects
+from tidestate.operators.chains.graph import one_batch
+from tidestate.operators.chains.running import GraphRound, Intakes, Outgoing, run_here
+from tidestate.operators.job import Job, Position
+from tidestate.operators.partition import PartitionResult
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.forging import store_read
+from tidestate.recovery.input_files import followed
+from tidestate.recovery.manifest import Manifest, SparkPosition
+from tidestate.recovery.names import spark_number
+from tidestate.recovery.presence import Presence
+from tidestate.recovery.spark_log import FOLDER, NOTHING_READ, store_files
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.objects import Objects
 
 Offset: TypeAlias = str | Mapping[str, Any]
 """Where a source goes on, as Spark writes it: ``{"topic":{"0":100}}`` for Kafka; as text or as values."""

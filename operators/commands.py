@@ -1,4 +1,4 @@
-"""Verbs of ``tidemark`` that know what a window is: entry points of the group ``tidemark.commands``.
+"""Verbs of ``tidestate`` that know what a window is: entry points of the group ``tidestate.commands``.
 
 The list of all verbs loads this module: what takes a while to import is imported where it is used.
 """
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recovery.bars import Bar, bar
-from recovery.commands.app import AsJson
-from recovery.printing import emit, pairs, print_json, text
-from statestore.errors import UsageError
+from tidestate.recovery.bars import Bar, bar
+from tidestate.recovery.commands.app import AsJson
+from tidestate.recovery.printing import emit, pairs, print_json, text
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
-    from operators.archive import Archive, Survey
-    from recovery.manifest import Manifest
+    from tidestate.operators.archive import Archive, Survey
+    from tidestate.recovery.manifest import Manifest
 
 bootstrap = typer.Typer(add_completion=False)
 
 
 @bootstrap.command(
-    "bootstrap", epilog="Example: tidemark bootstrap flights:job /data/flights --input history/ --confirm"
+    "bootstrap", epilog="Example: tidestate bootstrap flights:job /data/flights --input history/ --confirm"
 )
 def bootstrap_root(
     job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A description, or a function that makes it.")],
@@ -57,7 +57,7 @@ def bootstrap_root(
     They are Parquet, CSV, JSON or Arrow, on this host, and are read in one process, without Spark. Spark's query then
     reads all files but these, or goes on from the offsets given.
     """
-    from operators.archive import described
+    from tidestate.operators.archive import described
 
     archive = _archive(described(job), files or [], named or [], schema)
     chosen = _offsets(offsets, list(archive.streams))
@@ -92,8 +92,8 @@ def _counted(drawn: Bar, total: int | None) -> Callable[[int], None]:
 
 
 def _archive(description: Any, files: list[str], named: list[str], schema: str | None) -> Archive:
-    from operators.archive import Archive, streams_of
-    from operators.history_files import HistoryFiles, schema_of
+    from tidestate.operators.archive import Archive, streams_of
+    from tidestate.operators.history_files import HistoryFiles, schema_of
 
     given: dict[str, list[str]] = {streams_of(description)[0]: files} if files else {}
     for one in named:
@@ -126,7 +126,7 @@ def _print_plan(
     if as_json:
         print_json({"root": root, "streams": {name: asdict(one) for name, one in found.items()}, "done": False})
         return
-    from recovery.summary import counted, time_text
+    from tidestate.recovery.summary import counted, time_text
 
     table = pairs()
     table.add_row("would make", root)
@@ -142,7 +142,7 @@ def _print_plan(
 
 
 def _print_done(root: str, manifest: Manifest, as_json: bool) -> None:
-    from recovery.summary import brief, size_text
+    from tidestate.recovery.summary import brief, size_text
 
     row = brief(manifest)
     if as_json:

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
-from operators.job import Job
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.outputs import DeliveryId, Output, output_of
-from statestore.errors import TidemarkError
-from statestore.files import tails
-from statestore.files.segments import FileRef
+from tidestate.operators.job import Job
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.outputs import DeliveryId, Output, output_of
+from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.files import tails
+from tidestate.statestore.files.segments import FileRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from operators.plan import Plan
+    from tidestate.operators.plan import Plan
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 P = TypeVar("P")
 Sink = Callable[[P, DeliveryId], bool | None]
@@ -133,7 +133,7 @@ class Delivery(Generic[P]):
         """The job stops: what the sink has taken is recorded. Where that fails it comes again, under its identity."""
         try:
             self._job.acknowledge()
-        except TidemarkError as error:
+        except TidestateError as error:
             log.warning("what the sink has taken could not be recorded, and comes again at the next start: %s", error)
 
 

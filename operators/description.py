@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from operators.aggregates import Aggregate, max_, min_
-from operators.aggregates.stamps import EndOfWindow
-from operators.evolution.renames import SAME_NAMES, Renames
-from operators.progress.ctis import Ctis, Settings
-from operators.progress.tracker import sources as declared
-from operators.runnable import Runnable, checked_name
-from operators.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
-from operators.watermarks import Watermarks, given_ctis
-from operators.windows import Windows
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
+from tidestate.operators.aggregates import Aggregate, max_, min_
+from tidestate.operators.aggregates.stamps import EndOfWindow
+from tidestate.operators.evolution.renames import SAME_NAMES, Renames
+from tidestate.operators.progress.ctis import Ctis, Settings
+from tidestate.operators.progress.tracker import sources as declared
+from tidestate.operators.runnable import Runnable, checked_name
+from tidestate.operators.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
+from tidestate.operators.watermarks import Watermarks, given_ctis
+from tidestate.operators.windows import Windows
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
 
 Accumulation = Literal["accumulating", "discarding", "retracting"]
 ACCUMULATING: Accumulation = "accumulating"
@@ -100,7 +100,7 @@ class Windowed(Runnable):
         idle_timeout: Span | None = None,
         own_timeouts: Mapping[str, Span] | None = None,
     ) -> Self:
-        """The watermark of each source is its newest CTI, by settings that `operators.progress.advance_time` makes;
+        """The watermark of each source is its newest CTI, by settings that `progress.advance_time` makes;
         what comes behind it is dropped or adjusted. ``sources`` and the rest are as in `watermark`.
 
         ``settings`` are those of the query, for all sources or by name; they replace those ``at_source``. Events

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.assignment import last_ends
-from operators.delivery import as_written, read_rows
-from operators.job import Job
-from operators.plan import Plan
-from operators.prepare import PURGED, VERY_LATE
-from recovery.fork import advice
-from recovery.manifest import Manifest
-from statestore.errors import UsageError
+from tidestate.operators.assignment import last_ends
+from tidestate.operators.delivery import as_written, read_rows
+from tidestate.operators.job import Job
+from tidestate.operators.plan import Plan
+from tidestate.operators.prepare import PURGED, VERY_LATE
+from tidestate.recovery.fork import advice
+from tidestate.recovery.manifest import Manifest
+from tidestate.statestore.errors import UsageError
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 
 def to_feed(job: Job, rows: pa.Table | None, operator: str | None = None) -> dict[str, pa.Table]:

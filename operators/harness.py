@@ -12,28 +12,28 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from operators.chains.binding import bind_graph
-from operators.chains.graph import one_batch
-from operators.chains.running import GraphRound, fed_back, run_here
-from operators.delivery import read_rows
-from operators.feeding import to_feed
-from operators.general.names import GROUPS
-from operators.general.panes import results_of
-from operators.general.plan import GeneralPlan
-from operators.job import Job, Position
-from operators.plan import Plan
-from operators.runnable import Runnable
-from operators.slices.plan import SlicePlan
-from operators.slices.step import whole_windows
-from operators.slices.succession import SucceedingPlan, Succession
-from operators.standalone import take
-from operators.transition import BEGINNING_US
-from operators.watermarks import Progress
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest
-from statestore.errors import UsageError
-from statestore.opening import open_store
-from statestore.store import Memory, StateView, StoreConfig
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.chains.graph import one_batch
+from tidestate.operators.chains.running import GraphRound, fed_back, run_here
+from tidestate.operators.delivery import read_rows
+from tidestate.operators.feeding import to_feed
+from tidestate.operators.general.names import GROUPS
+from tidestate.operators.general.panes import results_of
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.job import Job, Position
+from tidestate.operators.plan import Plan
+from tidestate.operators.runnable import Runnable
+from tidestate.operators.slices.plan import SlicePlan
+from tidestate.operators.slices.step import whole_windows
+from tidestate.operators.slices.succession import SucceedingPlan, Succession
+from tidestate.operators.standalone import take
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.operators.watermarks import Progress
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.store import Memory, StateView, StoreConfig
 
 Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
@@ -59,7 +59,7 @@ class Harness:
     ) -> None:
         self._description, self._schema, self._partitions = description, schema, partitions
         self._store, self._generate = store or Memory(), generate
-        self._folder = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="tidemark-harness-")
+        self._folder = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="tidestate-harness-")
         self._now = 0
         self._job = self._begin()
 

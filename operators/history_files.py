@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as ds
 
-from operators.file_names import file_url
-from statestore.errors import ConflictError, UsageError
-from statestore.tables import TIME
+from tidestate.operators.file_names import file_url
+from tidestate.statestore.errors import ConflictError, UsageError
+from tidestate.statestore.tables import TIME
 
 FORMATS = {
     ".parquet": "parquet",

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.transition import BEGINNING_US, END_US, Moments, Transition
-from statestore.changes import TableChanges
-from statestore.sorting import order
-from statestore.store import StateView
-from statestore.tables import Column, TableSpec
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments, Transition
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.sorting import order
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import Column, TableSpec
 
 AHEAD, NUMBERED = "ahead", "numbered"
 HELD_AT, NUMBER = "_held_at", "_number"

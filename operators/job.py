@@ -12,23 +12,23 @@ from functools import partial
 
 import msgspec
 
-from operators.chains.graph import Graph
-from operators.chains.running import GraphRound
-from operators.evolution.taking_over import TakenOver, begun, check_followed, stepped, take_over
-from operators.maxima import STEP_BYTES
-from operators.partition import PartitionResult, Round
-from operators.plan import Plan
-from operators.progress.advance_time import Advance
-from operators.progress.buffered import BufferState
-from operators.progress.tracker import Tracker
-from operators.reporting import Strides, report
-from operators.transition import total
-from operators.watermarks import Progress, mark_of, restarted
-from recovery.acknowledged import acknowledge, delivered
-from recovery.budget import budgeted, restore_of, sentence
-from recovery.checkpoint import Checkpoint, Head, now_us
-from recovery.lease import check_idle
-from recovery.manifest import (
+from tidestate.operators.chains.graph import Graph
+from tidestate.operators.chains.running import GraphRound
+from tidestate.operators.evolution.taking_over import TakenOver, begun, check_followed, stepped, take_over
+from tidestate.operators.maxima import STEP_BYTES
+from tidestate.operators.partition import PartitionResult, Round
+from tidestate.operators.plan import Plan
+from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.buffered import BufferState
+from tidestate.operators.progress.tracker import Tracker
+from tidestate.operators.reporting import Strides, report
+from tidestate.operators.transition import total
+from tidestate.operators.watermarks import Progress, mark_of, restarted
+from tidestate.recovery.acknowledged import acknowledge, delivered
+from tidestate.recovery.budget import budgeted, restore_of, sentence
+from tidestate.recovery.checkpoint import Checkpoint, Head, now_us
+from tidestate.recovery.lease import check_idle
+from tidestate.recovery.manifest import (
     FORMAT,
     InputPosition,
     Kind,
@@ -36,17 +36,17 @@ from recovery.manifest import (
     OperatorState,
     SparkPosition,
 )
-from recovery.policy import Policy
-from recovery.repair import opened
-from recovery.rescale import check_partitions
-from recovery.visibility import Written, check_visible
-from statestore.combiners import registrations
-from statestore.errors import CorruptionError, UsageError, invariant
-from statestore.objects import Objects
-from statestore.store import StoreConfig
-from statestore.tables import TableSpec
+from tidestate.recovery.policy import Policy
+from tidestate.recovery.repair import opened
+from tidestate.recovery.rescale import check_partitions
+from tidestate.recovery.visibility import Written, check_visible
+from tidestate.statestore.combiners import registrations
+from tidestate.statestore.errors import CorruptionError, UsageError, invariant
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.tables import TableSpec
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 Hook = Callable[[str, int], None]
 """Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
@@ -391,7 +391,7 @@ def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
 def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:
     if partitions not in (None, head.partitions):
         log.warning(
-            "partitions=%d is for a new checkpoint, this one has %d: stop the job and run tidemark rescale %s "
+            "partitions=%d is for a new checkpoint, this one has %d: stop the job and run tidestate rescale %s "
             "--partitions %d --confirm to divide its state anew",
             partitions,
             head.partitions,

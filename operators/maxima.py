@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.windows import Sliding
+from tidestate.operators.windows import Sliding
 
 Times = npt.NDArray[np.int64]
 STEP_BYTES = 16

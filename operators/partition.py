@@ -14,24 +14,24 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators.chains.pieces import Arrivals
-from operators.plan import Intake, Plan
-from operators.reporting import Rejections, rejections_of
-from operators.transition import Moments
-from operators.watermarks import Progress, mark_of
-from statestore.checksums import checksum
-from statestore.combiners import Registration
-from statestore.errors import CorruptionError
-from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import FileRef, PartitionState
-from statestore.files.tails import tail_of
-from statestore.objects import Objects
-from statestore.opening import forget_cache, open_store
-from statestore.restoring import Restored, Restoring, Told, progress_text
-from statestore.store import StoreConfig
-from statestore.tables import TableSpec
+from tidestate.operators.chains.pieces import Arrivals
+from tidestate.operators.plan import Intake, Plan
+from tidestate.operators.reporting import Rejections, rejections_of
+from tidestate.operators.transition import Moments
+from tidestate.operators.watermarks import Progress, mark_of
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.combiners import Registration
+from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.tails import tail_of
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import forget_cache, open_store
+from tidestate.statestore.restoring import Restored, Restoring, Told, progress_text
+from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.tables import TableSpec
 
-logger = logging.getLogger("tidemark")
+logger = logging.getLogger("tidestate")
 
 WORTH_TELLING_S = 1.0
 """A restore that takes longer is logged."""

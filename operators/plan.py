@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators.aggregates import BoundAggregate
-from operators.aggregates.signed import KIND
-from operators.evolution.renames import SAME_NAMES, Renames
-from operators.holding import Holding
-from operators.releasing import no_bound
-from operators.transition import BEGINNING_US, BUDGET_BYTES, END_US, Moments, Transition
-from operators.triggers import Triggers
-from operators.watermarks import Progress, Watermarks
-from operators.windows import Sliding, Times, Windows, by_offset
-from statestore.arrowtypes import type_text
-from statestore.checksums import checksum
-from statestore.durations import text_of
-from statestore.store import StateView
-from statestore.tables import TIME, Column, Group, TableSpec
+from tidestate.operators.aggregates import BoundAggregate
+from tidestate.operators.aggregates.signed import KIND
+from tidestate.operators.evolution.renames import SAME_NAMES, Renames
+from tidestate.operators.holding import Holding
+from tidestate.operators.releasing import no_bound
+from tidestate.operators.transition import BEGINNING_US, BUDGET_BYTES, END_US, Moments, Transition
+from tidestate.operators.triggers import Triggers
+from tidestate.operators.watermarks import Progress, Watermarks
+from tidestate.operators.windows import Sliding, Times, Windows, by_offset
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.durations import text_of
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME, Column, Group, TableSpec
 
 Flags = npt.NDArray[np.bool_]
 PROCESSING_TIME, PANE_TIME = "processing_time", "pane_time"

@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.plan import ONLY, PANE_KIND, PANE_TIME, Intake, Plan
-from operators.progress.peaks import peak_of
-from operators.transition import LIMIT_US, total
-from operators.watermarks import Claims, Heard
-from operators.windows import Given, Sliding
-from statestore.errors import UsageError
-from statestore.keyhash import partition_of
-from statestore.tables import TIME
+from tidestate.operators.plan import ONLY, PANE_KIND, PANE_TIME, Intake, Plan
+from tidestate.operators.progress.peaks import peak_of
+from tidestate.operators.transition import LIMIT_US, total
+from tidestate.operators.watermarks import Claims, Heard
+from tidestate.operators.windows import Given, Sliding
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.keyhash import partition_of
+from tidestate.statestore.tables import TIME
 
 VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
 BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"

@@ -13,31 +13,38 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import pyarrow as pa
 
-from operators.chains.binding import bind_graph
-from operators.description import Windowed
-from operators.evolution.taking_over import fitted, settled
-from operators.general.names import ALONE, GROUPS
-from operators.general.panes import results_of
-from operators.general.plan import GeneralPlan
-from operators.plan import Plan
-from operators.restored import metadata_from, of_manifest, plan_from, side_windows, stores_from
-from operators.runnable import Runnable
-from operators.slices.plan import SlicePlan
-from operators.slices.step import whole_windows
-from operators.slices.succession import SucceedingPlan, Succession
-from operators.transition import BEGINNING_US
-from operators.window_metadata import END, START
-from operators.window_operator.plan import OperatorPlan, bind_operator
-from operators.window_operator.reading import At, around, messages_in, sessions_over, windows_in, windows_over
-from operators.window_operator.step import read_windows
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import OperatorState
-from statestore.errors import NotFoundError, UsageError
-from statestore.evolved import declared
-from statestore.messages.keys import Layout
-from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
-from statestore.opening import open_store
-from statestore.store import Parquet, StateView, StoreConfig
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.description import Windowed
+from tidestate.operators.evolution.taking_over import fitted, settled
+from tidestate.operators.general.names import ALONE, GROUPS
+from tidestate.operators.general.panes import results_of
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.plan import Plan
+from tidestate.operators.restored import metadata_from, of_manifest, plan_from, side_windows, stores_from
+from tidestate.operators.runnable import Runnable
+from tidestate.operators.slices.plan import SlicePlan
+from tidestate.operators.slices.step import whole_windows
+from tidestate.operators.slices.succession import SucceedingPlan, Succession
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.operators.window_metadata import END, START
+from tidestate.operators.window_operator.plan import OperatorPlan, bind_operator
+from tidestate.operators.window_operator.reading import (
+    At,
+    around,
+    messages_in,
+    sessions_over,
+    windows_in,
+    windows_over,
+)
+from tidestate.operators.window_operator.step import read_windows
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import OperatorState
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.evolved import declared
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.store import Parquet, StateView, StoreConfig
 
 T = TypeVar("T")
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]

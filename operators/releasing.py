@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from operators.aggregates.stamps import EndOfWindow
-from operators.progress.through import hopping
-from operators.transition import BEGINNING_US, END_US
-from operators.windows import Given, Sessions, Sliding
-from statestore.errors import UsageError
+from tidestate.operators.aggregates.stamps import EndOfWindow
+from tidestate.operators.progress.through import hopping
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.windows import Given, Sessions, Sliding
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
-    from operators.plan import Plan
+    from tidestate.operators.plan import Plan
 
 START, LAST, EARLIEST, LATEST = "start", "last", "earliest", "latest"
 

@@ -10,21 +10,21 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.plan import Plan
-from operators.prepare import PURGED, VERY_LATE
-from operators.progress.generators import MaxEventTime
-from operators.progress.metrics import metrics
-from operators.progress.peaks import Peak, Steps, in_words, leapt, stepped
-from operators.transition import BEGINNING_US, END_US, total
-from operators.watermarks import Progress
-from recovery.manifest import Manifest
-from recovery.summary import time_text
-from statestore.durations import text_of
+from tidestate.operators.plan import Plan
+from tidestate.operators.prepare import PURGED, VERY_LATE
+from tidestate.operators.progress.generators import MaxEventTime
+from tidestate.operators.progress.metrics import metrics
+from tidestate.operators.progress.peaks import Peak, Steps, in_words, leapt, stepped
+from tidestate.operators.transition import BEGINNING_US, END_US, total
+from tidestate.operators.watermarks import Progress
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.summary import time_text
+from tidestate.statestore.durations import text_of
 
 if TYPE_CHECKING:
-    from operators.job import Job
+    from tidestate.operators.job import Job
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 
 class Rejections(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ def _warn_of_leap(job: Job, manifest: Manifest, plan: Plan, before: int | None, 
     after = manifest.operators[plan.name].watermark_us
     log.warning(
         "checkpoint %d: the watermark of %s leapt from %s to %s, far ahead of the other events, %s: events before "
-        "%s are late from now on; %s; tidemark rewind %s %d goes back to before it",
+        "%s are late from now on; %s; tidestate rewind %s %d goes back to before it",
         manifest.id,
         plan.name,
         mark_text(plan, before),
@@ -124,13 +124,13 @@ def _prevention(plan: Plan) -> str:
 def _warn_of_rejections(job: Job, manifest: Manifest, plan: Plan, rejected: Sequence[Rejections]) -> None:
     reasons = total([one.reasons for one in rejected])
     if set(reasons) == {PURGED}:
-        return  # `operators.feeding` says more of those
+        return  # `tidestate.operators.feeding` says more of those
     example = next(one.example for one in rejected if one.reasons)
     root = job.checkpoint.objects.root
     back = plan.feeds_back and VERY_LATE in reasons
     log.warning(
         "checkpoint %d: %d rows rejected by %s (%s), as one with %s%s; they are in the late ledger, late/%s: "
-        "tidemark late %s%s",
+        "tidestate late %s%s",
         manifest.id,
         sum(reasons.values()),
         plan.name,

@@ -9,30 +9,30 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.aggregates import Aggregate, BoundAggregate
-from operators.aggregates.arithmetic import Moments, Plain
-from operators.aggregates.choosing import Choice
-from operators.aggregates.collecting import Kept, Quantile
-from operators.aggregates.distinct import Distinct, Top
-from operators.aggregates.sketches import Sketch
-from operators.aggregates.stamps import EndOfWindow
-from operators.general.names import ALONE, GROUPS
-from operators.general.plan import GeneralPlan
-from operators.joins.names import kept_as
-from operators.plan import Plan
-from operators.sides import LEFT, RIGHT
-from operators.slices.plan import FIRED, SLICES, SlicePlan
-from operators.slices.succession import SucceedingPlan
-from operators.triggers import DEFAULT
-from operators.watermarks import default_watermarks
-from operators.window_metadata import START, WindowTables
-from operators.window_operator.plan import METADATA, metadata_tables
-from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows
-from statestore.durations import span_us
-from statestore.errors import CorruptionError, InvariantError, TidemarkError, UsageError, invariant
-from statestore.messages.keys import parse_layout
-from statestore.messages.tables import MESSAGE_TIME, ORIGIN, MessageTables
-from statestore.tables import TIME, TableSpec
+from tidestate.operators.aggregates import Aggregate, BoundAggregate
+from tidestate.operators.aggregates.arithmetic import Moments, Plain
+from tidestate.operators.aggregates.choosing import Choice
+from tidestate.operators.aggregates.collecting import Kept, Quantile
+from tidestate.operators.aggregates.distinct import Distinct, Top
+from tidestate.operators.aggregates.sketches import Sketch
+from tidestate.operators.aggregates.stamps import EndOfWindow
+from tidestate.operators.general.names import ALONE, GROUPS
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.joins.names import kept_as
+from tidestate.operators.plan import Plan
+from tidestate.operators.sides import LEFT, RIGHT
+from tidestate.operators.slices.plan import FIRED, SLICES, SlicePlan
+from tidestate.operators.slices.succession import SucceedingPlan
+from tidestate.operators.triggers import DEFAULT
+from tidestate.operators.watermarks import default_watermarks
+from tidestate.operators.window_metadata import START, WindowTables
+from tidestate.operators.window_operator.plan import METADATA, metadata_tables
+from tidestate.operators.windows import Counted, Given, Global, Sessions, Sliding, Windows
+from tidestate.statestore.durations import span_us
+from tidestate.statestore.errors import CorruptionError, InvariantError, TidestateError, UsageError, invariant
+from tidestate.statestore.messages.keys import parse_layout
+from tidestate.statestore.messages.tables import MESSAGE_TIME, ORIGIN, MessageTables
+from tidestate.statestore.tables import TIME, TableSpec
 
 Configuration = Mapping[str, Any]
 MESSAGES = "messages"
@@ -55,11 +55,11 @@ def of_manifest(operator: str) -> Iterator[None]:
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, InvariantError) as error:
-        if isinstance(error, TidemarkError) and not isinstance(error, InvariantError):
+        if isinstance(error, TidestateError) and not isinstance(error, InvariantError):
             raise
         raise CorruptionError(
             f"the manifest says of an operator what no job writes ({type(error).__name__}: {error}): put back a good "
-            "copy, or run tidemark repair ROOT --to newest-good",
+            "copy, or run tidestate repair ROOT --to newest-good",
             code="manifest-damaged",
             operator=operator,
         ) from None

@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from operators.evolution.renames import SAME_NAMES, Renames, given_renames
-from operators.progress.buffered import BufferProgress
-from operators.progress.generators import Generator
-from operators.progress.tracker import sources as declared
-from operators.watermarks import Watermarks, given_watermarks
-from recovery.policy import Policy
-from statestore.durations import Span, span_us
-from statestore.errors import UsageError
-from statestore.store import Parquet, StoreConfig
+from tidestate.operators.evolution.renames import SAME_NAMES, Renames, given_renames
+from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.generators import Generator
+from tidestate.operators.progress.tracker import sources as declared
+from tidestate.operators.watermarks import Watermarks, given_watermarks
+from tidestate.recovery.policy import Policy
+from tidestate.statestore.durations import Span, span_us
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import Parquet, StoreConfig
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from pyspark.sql import DataFrame
 
-    from operators.delivery import ArrowSink, SparkSink
-    from operators.spark.job import SparkJob
-    from operators.standalone import Standalone
+    from tidestate.operators.delivery import ArrowSink, SparkSink
+    from tidestate.operators.spark.job import SparkJob
+    from tidestate.operators.standalone import Standalone
 
 
 def checked_name(name: str) -> str:
@@ -97,12 +97,12 @@ class Runnable(ABC):
         DataFrame of the panes of a checkpoint and its `DeliveryId`, in order, at least once each, and refuses them by
         False or `Refused` (docs/SINKS.md); without one, panes are in the checkpoint's pane files, exactly once.
         ``partitions`` of state are those of the first start (default: Spark's default parallelism), until
-        ``tidemark rescale``. Every ``tick`` (default: 1 second) time
+        ``tidestate rescale``. Every ``tick`` (default: 1 second) time
         goes on without a batch too, where it makes a difference: idle sources, watermarks and triggers by processing
         time. ``policy`` says what the start does when another driver runs this checkpoint, or the newest one is
         damaged.
         """
-        from operators.spark.job import SparkJob
+        from tidestate.operators.spark.job import SparkJob
 
         return SparkJob(
             self,
@@ -127,6 +127,6 @@ class Runnable(ABC):
         """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
         default with one partition of state. ``sink`` is as on Spark, called with tables.
         """
-        from operators.standalone import Standalone
+        from tidestate.operators.standalone import Standalone
 
         return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions, policy=policy or Policy())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 
-from operators.aggregates import inputs
-from operators.aggregates.stamps import EndOfWindow
-from operators.description import RETRACTING, Lateness, Windowed
-from operators.progress.generators import IngestionTime
-from operators.runnable import Runnable
-from operators.triggers import Trigger
-from operators.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
-from statestore.errors import UsageError
+from tidestate.operators.aggregates import inputs
+from tidestate.operators.aggregates.stamps import EndOfWindow
+from tidestate.operators.description import RETRACTING, Lateness, Windowed
+from tidestate.operators.progress.generators import IngestionTime
+from tidestate.operators.runnable import Runnable
+from tidestate.operators.triggers import Trigger
+from tidestate.operators.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
+from tidestate.statestore.errors import UsageError
 
 
 def check_sense(description: Windowed) -> None:

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from operators.progress.buffered import BufferProgress
-from operators.progress.generators import Generator
-from operators.runnable import Runnable
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.generators import Generator
+from tidestate.operators.runnable import Runnable
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from pyspark.sql import DataFrame
 
-    from operators.delivery import SparkSink
-    from operators.spark.job import SparkJob
-    from recovery.policy import Policy
-    from statestore.durations import Span
-    from statestore.store import StoreConfig
+    from tidestate.operators.delivery import SparkSink
+    from tidestate.operators.spark.job import SparkJob
+    from tidestate.recovery.policy import Policy
+    from tidestate.statestore.durations import Span
+    from tidestate.statestore.store import StoreConfig
 
 SIDE, AT = "side", "time"
 """Columns of every row: which side it is of, and its event time."""
@@ -152,7 +152,7 @@ class Sided(Runnable):
         policy: Policy | None = None,
     ) -> SparkJob:
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
-        from operators.spark.sides import all_sides, check_streams
+        from tidestate.operators.spark.sides import all_sides, check_streams
 
         check_streams(streams)
         one = all_sides(self.sides, streams)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.fold import combine
-from statestore.sorting import ranks
-from statestore.tables import TableSpec
+from tidestate.statestore.fold import combine
+from tidestate.statestore.sorting import ranks
+from tidestate.statestore.tables import TableSpec
 
 Numbers = npt.NDArray[np.int64]
 Made = Callable[[Numbers, Numbers], pa.Table]

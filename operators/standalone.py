@@ -9,23 +9,23 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from operators.bootstrapping import begun, check_new, publish, take_history
-from operators.chains.binding import bind_graph
-from operators.chains.graph import Graph, one_batch
-from operators.chains.running import GraphRound, Intakes, fed_back, run_here
-from operators.delivery import ArrowSink, Delivery, read_panes, read_rows
-from operators.feeding import to_feed, warn_of_purged
-from operators.job import Hook, Job, Position, no_hook
-from operators.partition import PartitionResult
-from operators.runnable import Runnable
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.manifest import InputPosition, Manifest
-from recovery.policy import Policy
-from recovery.presence import Presence
-from statestore.errors import IncompatibleError, UsageError
-from statestore.objects import Objects
-from statestore.store import StoreConfig
-from statestore.valuehash import hash_tables
+from tidestate.operators.bootstrapping import begun, check_new, publish, take_history
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.chains.graph import Graph, one_batch
+from tidestate.operators.chains.running import GraphRound, Intakes, fed_back, run_here
+from tidestate.operators.delivery import ArrowSink, Delivery, read_panes, read_rows
+from tidestate.operators.feeding import to_feed, warn_of_purged
+from tidestate.operators.job import Hook, Job, Position, no_hook
+from tidestate.operators.partition import PartitionResult
+from tidestate.operators.runnable import Runnable
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.manifest import InputPosition, Manifest
+from tidestate.recovery.policy import Policy
+from tidestate.recovery.presence import Presence
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.valuehash import hash_tables
 
 Batch: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table]
 """Rows of the one stream, or of some of several by name."""

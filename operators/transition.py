@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from operators.maxima import Maxima
-from statestore.changes import ChangeSet
+from tidestate.operators.maxima import Maxima
+from tidestate.statestore.changes import ChangeSet
 
 BEGINNING_US, END_US = -(2**63), 2**63 - 1
 LIMIT_US = 2**61

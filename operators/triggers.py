@@ -1,12 +1,12 @@
-"""When a window shows a pane: descriptions only. `operators.general.firing` evaluates them."""
+"""When a window shows a pane: descriptions only. `tidestate.operators.general.firing` evaluates them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
 
 Kind = Literal[
     "each_batch",

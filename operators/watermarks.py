@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from operators.maxima import Maxima, Placed
-from operators.progress.advance_time import Advance
-from operators.progress.buffered import BufferProgress, BufferState
-from operators.progress.ctis import Ctis
-from operators.progress.generators import (
+from tidestate.operators.maxima import Maxima, Placed
+from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.buffered import BufferProgress, BufferState
+from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.generators import (
     Counters,
     Fixed,
     Generator,
@@ -28,12 +28,12 @@ from operators.progress.generators import (
     parts_of,
     present,
 )
-from operators.progress.metrics import metrics, prometheus_text
-from operators.progress.origins import Gap, declared
-from operators.progress.peaks import Peak, highest
-from operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
-from operators.transition import BEGINNING_US, END_US
-from statestore.errors import UsageError
+from tidestate.operators.progress.metrics import metrics, prometheus_text
+from tidestate.operators.progress.origins import Gap, declared
+from tidestate.operators.progress.peaks import Peak, highest
+from tidestate.operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
 
 INPUT = "input"
 """The one source of a stream that is not told apart."""

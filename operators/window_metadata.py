@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.changes import ChangeSet, Ranges, TableChanges
-from statestore.errors import UsageError
-from statestore.fold import combine
-from statestore.messages.keys import Measure
-from statestore.store import StateView
-from statestore.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.changes import ChangeSet, Ranges, TableChanges
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.fold import combine
+from tidestate.statestore.messages.keys import Measure
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME, Column, Group, TableSpec
 
 START, END = "window_start", "window_end"
 _LEAST, _MOST = -(2**63), 2**63 - 1

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
-from statestore.lists import places_within
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import places_within
 
 Times = npt.NDArray[np.int64]
 FAR = 2**62

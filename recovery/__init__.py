@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statestore import lazily
+from tidestate.statestore import lazily
 
 if TYPE_CHECKING:
-    from recovery.checkpoint import Checkpoint as Checkpoint
-    from recovery.checkpoint import Head as Head
-    from recovery.manifest import Manifest as Manifest
+    from tidestate.recovery.checkpoint import Checkpoint as Checkpoint
+    from tidestate.recovery.checkpoint import Head as Head
+    from tidestate.recovery.manifest import Manifest as Manifest
 
 __getattr__, __dir__ = lazily.names(
-    __name__, {"recovery.checkpoint": ("Checkpoint", "Head"), "recovery.manifest": ("Manifest",)}
+    __name__, {"tidestate.recovery.checkpoint": ("Checkpoint", "Head"), "tidestate.recovery.manifest": ("Manifest",)}
 )

@@ -13,10 +13,10 @@ import re
 
 import msgspec
 
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest
-from recovery.names import DIGITS
-from statestore.errors import ConflictError
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.names import DIGITS
+from tidestate.statestore.errors import ConflictError
 
 FOLDER = "delivered"
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{32})\.([0-9]{1,20})\.json")

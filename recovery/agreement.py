@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from recovery.input_files import NOTHING, Entries, KnownFiles, path_of, read_of
-from recovery.manifest import ReadFiles, SparkPosition
-from recovery.spark_log import FOLDER, NOTHING_READ, SparkLog, log_offset
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from tidestate.recovery.input_files import NOTHING, Entries, KnownFiles, path_of, read_of
+from tidestate.recovery.manifest import ReadFiles, SparkPosition
+from tidestate.recovery.spark_log import FOLDER, NOTHING_READ, SparkLog, log_offset
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Agreement:
         if self.differs:
             raise IncompatibleError(
                 "spark's checkpoint is not what ours says (lost in a power cut?): nothing was processed; "
-                'run tidemark repair ROOT --resync-spark, or start with Policy(spark="rewrite")',
+                'run tidestate repair ROOT --resync-spark, or start with Policy(spark="rewrite")',
                 code="spark-log-differs",
                 differs=[str(one) for one in self.differs[:10]],
             )
@@ -111,7 +111,7 @@ def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differenc
     if head is not None and query_id not in (None, head.query_id):
         return IncompatibleError(
             "the spark folder belongs to another query: put the right one back, "
-            "or run tidemark repair ROOT --resync-spark",
+            "or run tidestate repair ROOT --resync-spark",
             code="spark-query-changed",
             expected=head.query_id,
             found=query_id,
@@ -119,7 +119,7 @@ def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differenc
     if (planned is not None and planned > ours + 1) or (committed is not None and committed > ours):
         return IncompatibleError(
             "spark has finished batches that this checkpoint lacks (was it wiped?): put the missing manifests back, "
-            "or run tidemark repair ROOT --resync-spark, and spark reads that input again"
+            "or run tidestate repair ROOT --resync-spark, and spark reads that input again"
             if head is not None
             else "spark's checkpoint has finished batches that this checkpoint lacks (was it wiped?): "
             "put the manifests back, or remove the spark folder to read the input from its beginning",

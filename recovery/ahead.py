@@ -32,7 +32,7 @@ def ahead(
     """
     from concurrent.futures import ThreadPoolExecutor  # takes a while to import
 
-    pool = ThreadPoolExecutor(at_once, "tidemark-ahead")
+    pool = ThreadPoolExecutor(at_once, "tidestate-ahead")
     begun: deque[tuple[Item, Callable[[], Result]]] = deque()
     try:
         for item in items:

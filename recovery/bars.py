@@ -27,7 +27,7 @@ PATIENCE_S = 0.5
 
 class Bar:
     """Bars on standard error, one for each thing that is counted; none where that is no terminal, and none for what
-    takes no time. Called as `recovery.ahead.Seen`, from one thread.
+    takes no time. Called as `tidestate.recovery.ahead.Seen`, from one thread.
     """
 
     def __init__(self) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from recovery.manifest import Manifest, OperatorState, Restore
-from recovery.summary import counted, size_text
-from statestore.restoring import Restored
-from statestore.store import RESTORE_BYTES_PER_S, StoreConfig
+from tidestate.recovery.manifest import Manifest, OperatorState, Restore
+from tidestate.recovery.summary import counted, size_text
+from tidestate.statestore.restoring import Restored
+from tidestate.statestore.store import RESTORE_BYTES_PER_S, StoreConfig
 
 ENOUGH_BYTES = 8 << 20
 """What a start must have read before its speed says something."""

@@ -15,35 +15,35 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from recovery.ahead import Seen, each, told_nobody
-from recovery.listing import Listing, manifests_gone, root_further
-from recovery.manifest import FORMAT, Manifest, Version, decode, encode
-from recovery.names import numbered, numbers
-from recovery.outputs import Output, output_of
-from recovery.ranges import outside
-from recovery.records import Boundary, newest_boundary, outputs_below, read_pins
-from recovery.soundness import MANIFEST_BYTES, Unsound, check_root
-from recovery.traces import STATE, newest_attempt, note, notes, traces, written
-from statestore.errors import (
+from tidestate.recovery.ahead import Seen, each, told_nobody
+from tidestate.recovery.listing import Listing, manifests_gone, root_further
+from tidestate.recovery.manifest import FORMAT, Manifest, Version, decode, encode
+from tidestate.recovery.names import numbered, numbers
+from tidestate.recovery.outputs import Output, output_of
+from tidestate.recovery.ranges import outside
+from tidestate.recovery.records import Boundary, newest_boundary, outputs_below, read_pins
+from tidestate.recovery.soundness import MANIFEST_BYTES, Unsound, check_root
+from tidestate.recovery.traces import STATE, newest_attempt, note, notes, traces, written
+from tidestate.statestore.errors import (
     CommitUnknownError,
     ConflictError,
     CorruptionError,
     FencedError,
     IncompatibleError,
     NotFoundError,
-    TidemarkError,
+    TidestateError,
     UnavailableError,
     invariant,
 )
-from statestore.objects import Objects
+from tidestate.statestore.objects import Objects
 
-MARKER = "tidemark.json"
+MARKER = "tidestate.json"
 MANIFESTS = "manifests"
 MARKER_BYTES = 1 << 20
 
 
 class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ``tidemark.json`` says: this folder is a checkpoint root, of this job, in this format.
+    """What ``tidestate.json`` says: this folder is a checkpoint root, of this job, in this format.
 
     ``bases`` are the roots of those it was forked from, the nearest first; files may lie there, see `FileRef.root`.
     ``first`` is the id of the checkpoint that it begins with: that of a fork is the one it was forked from.
@@ -353,7 +353,7 @@ class Checkpoint:
         """Leave a trace of it. Of what a running job publishes one after the other its lease notes how far it is."""
         self._published[0] = manifest.id
         if manifest.kind not in ("batch", "tick", "feed"):
-            with contextlib.suppress(TidemarkError):  # it is published, noted or not
+            with contextlib.suppress(TidestateError):  # it is published, noted or not
                 note(self.objects, manifest.id)
 
     def check_newest(self, manifest: Manifest) -> None:
@@ -395,7 +395,7 @@ def _read_marker(data: bytes) -> Marker:
         version = msgspec.json.decode(data, type=Version).format
         if version != FORMAT:
             raise IncompatibleError(
-                "this checkpoint was written by another version of tidemark: use that one or a newer one",
+                "this checkpoint was written by another version of tidestate: use that one or a newer one",
                 code="checkpoint-format",
                 expected=FORMAT,
                 found=version,

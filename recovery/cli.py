@@ -1,4 +1,4 @@
-"""The command ``tidemark``: look into checkpoints, from any machine, without Java or Spark."""
+"""The command ``tidestate``: look into checkpoints, from any machine, without Java or Spark."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import typer
 
-from recovery.commands.group import Verbs
-from statestore.errors import DataError, NotFoundError, TidemarkError, UnavailableError
+from tidestate.recovery.commands.group import Verbs
+from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, UnavailableError
 
 EXIT_DATA, EXIT_NOT_FOUND, EXIT_OTHER = 3, 4, 5
 
@@ -35,10 +35,10 @@ def main() -> None:
             app()
         finally:
             sys.stdout.flush()  # a full disk shows here, not as Python ends
-    except TidemarkError as error:
+    except TidestateError as error:
         _end(error)
     except BrokenPipeError:
-        from recovery.printing import gone
+        from tidestate.recovery.printing import gone
 
         gone()
     except OSError as error:  # storage raises errors of ours, so this is where the answer should go
@@ -48,14 +48,14 @@ def main() -> None:
         _end(UnavailableError(f"the output cannot be written ({reason}): give another place", code="output"))
 
 
-def _end(error: TidemarkError) -> NoReturn:
-    from recovery.printing import complain
+def _end(error: TidestateError) -> NoReturn:
+    from tidestate.recovery.printing import complain
 
     complain(error)
     sys.exit(_exit_code(error))
 
 
-def _exit_code(error: TidemarkError) -> int:
+def _exit_code(error: TidestateError) -> int:
     if isinstance(error, DataError):
         return EXIT_DATA
     return EXIT_NOT_FOUND if isinstance(error, NotFoundError) else EXIT_OTHER

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from recovery import acknowledged
-from recovery.ahead import each
-from recovery.checkpoint import Checkpoint, manifest_path, now_us
-from recovery.listing import manifests_gone, root_further
-from recovery.manifest import Manifest, files_of
-from recovery.outputs import Output
-from recovery.pins import fork_pins, remove
-from recovery.ranges import outside
-from recovery.records import (
+from tidestate.recovery import acknowledged
+from tidestate.recovery.ahead import each
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path, now_us
+from tidestate.recovery.listing import manifests_gone, root_further
+from tidestate.recovery.manifest import Manifest, files_of
+from tidestate.recovery.outputs import Output
+from tidestate.recovery.pins import fork_pins, remove
+from tidestate.recovery.ranges import outside
+from tidestate.recovery.records import (
     BOUNDARIES,
     INDEX,
     Boundary,
@@ -31,7 +31,7 @@ from recovery.records import (
     read_pins,
     seal,
 )
-from recovery.retention import (
+from tidestate.recovery.retention import (
     HOUR_US,
     Known,
     Parts,
@@ -43,11 +43,11 @@ from recovery.retention import (
     reachable,
     unacknowledged,
 )
-from recovery.traces import with_files, written
-from statestore.checksums import checksum
-from statestore.errors import ConflictError, CorruptionError, NotFoundError
-from statestore.files.segments import FileRef
-from statestore.objects import Objects
+from tidestate.recovery.traces import with_files, written
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.objects import Objects
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ from typing import TypeAlias
 
 import msgspec
 
-from recovery.ahead import each
-from recovery.checkpoint import Checkpoint
-from recovery.input_files import NOTHING, Entries, read_of
-from recovery.manifest import Manifest, SparkPosition
-from recovery.names import spark_number
-from recovery.records import decoded, outputs_below
-from recovery.spark_log import FOLDER, NOTHING_READ, SparkLog, load_files, log_offset
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError
-from statestore.files.segments import FileRef, read_verified
-from statestore.objects import Objects
+from tidestate.recovery.ahead import each
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.input_files import NOTHING, Entries, read_of
+from tidestate.recovery.manifest import Manifest, SparkPosition
+from tidestate.recovery.names import spark_number
+from tidestate.recovery.records import decoded, outputs_below
+from tidestate.recovery.spark_log import FOLDER, NOTHING_READ, SparkLog, load_files, log_offset
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from tidestate.statestore.files.segments import FileRef, read_verified
+from tidestate.statestore.objects import Objects
 
 REPLACED = "spark-replaced"
 """Where the folder goes that was there before."""

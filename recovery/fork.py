@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from recovery.ahead import Seen, told_nobody
-from recovery.checkpoint import MARKER, Checkpoint, Marker, now_us
-from recovery.forging import check_stateless, files_read, forge, store_read
-from recovery.manifest import FORMAT, Manifest, OperatorState, SparkPosition, state_files
-from recovery.pins import pin
-from recovery.records import Pin, read_pins
-from recovery.spark_log import load_files, store_files
-from statestore.checksums import checksum
-from statestore.errors import NotFoundError, UsageError
-from statestore.objects import Objects
+from tidestate.recovery.ahead import Seen, told_nobody
+from tidestate.recovery.checkpoint import MARKER, Checkpoint, Marker, now_us
+from tidestate.recovery.forging import check_stateless, files_read, forge, store_read
+from tidestate.recovery.manifest import FORMAT, Manifest, OperatorState, SparkPosition, state_files
+from tidestate.recovery.pins import pin
+from tidestate.recovery.records import Pin, read_pins
+from tidestate.recovery.spark_log import load_files, store_files
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.objects import Objects
 
 
 @dataclass(frozen=True)
@@ -127,4 +127,4 @@ def _forged(source: Checkpoint, into: Objects, manifest: Manifest) -> SparkPosit
 
 def advice(root: str, checkpoint_id: int) -> str:
     """The command that forks this checkpoint."""
-    return f"tidemark fork {root} NEW_FOLDER --at {checkpoint_id}"
+    return f"tidestate fork {root} NEW_FOLDER --at {checkpoint_id}"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from recovery.manifest import ReadFiles, SparkPosition
+from tidestate.recovery.manifest import ReadFiles, SparkPosition
 
 Entries: TypeAlias = dict[int, tuple[str, ...]]
 """Files that a source has read, each with its time, by the number of the entry in its log."""

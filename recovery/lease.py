@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from recovery import names
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.records import RECORD_BYTES, decoded
-from recovery.soundness import Unsound, check_lease
-from statestore.errors import CorruptionError, NotFoundError, TidemarkError, UsageError
+from tidestate.recovery import names
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.records import RECORD_BYTES, decoded
+from tidestate.recovery.soundness import Unsound, check_lease
+from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UsageError
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 FOLDER = "alive"
 DURATION_US = 30_000_000
@@ -117,7 +117,7 @@ def clear(checkpoint: Checkpoint, epoch: int) -> None:
     """Remove the leases of older epochs: they are fenced."""
     for path, lease in leases(checkpoint).items():
         if lease.epoch < epoch:
-            with suppress(TidemarkError):
+            with suppress(TidestateError):
                 checkpoint.objects.delete(path)
 
 

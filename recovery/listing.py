@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from recovery.manifest import Ids
-from recovery.ranges import gaps, ids_text
-from recovery.records import Boundary
-from statestore.errors import CorruptionError
+from tidestate.recovery.manifest import Ids
+from tidestate.recovery.ranges import gaps, ids_text
+from tidestate.recovery.records import Boundary
+from tidestate.statestore.errors import CorruptionError
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def manifests_gone(lost: Sequence[Ids]) -> CorruptionError:
     """The error for ranges of ids without manifests."""
     return CorruptionError(
         "manifests are gone, and nobody knows what those checkpoints put out and which files they need: put them "
-        "back, or go back to one before them (tidemark rewind)",
+        "back, or go back to one before them (tidestate rewind)",
         code="manifest-gone",
         ids=ids_text(lost),
     )

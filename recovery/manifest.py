@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from recovery.soundness import MANIFEST_BYTES, Unsound, check
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, IncompatibleError
-from statestore.files.segments import FileRef, PartitionState
-from statestore.tables import TableSpec
+from tidestate.recovery.soundness import MANIFEST_BYTES, Unsound, check
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, IncompatibleError
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.tables import TableSpec
 
 FORMAT = 1
 END_OF_TIME_US = 2**63 - 1
@@ -247,7 +247,7 @@ def decode(data: bytes, path: str) -> tuple[Manifest, str]:
         version = _VERSION.decode(file.manifest).format
         if version != FORMAT:
             raise IncompatibleError(
-                "this manifest has another format: use the tidemark version that wrote it or a newer one",
+                "this manifest has another format: use the tidestate version that wrote it or a newer one",
                 code="manifest-format",
                 path=path,
                 expected=FORMAT,

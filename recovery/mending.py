@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 
-from recovery.agreement import Agreement, compare
-from recovery.checkpoint import Checkpoint
-from recovery.forging import (
+from tidestate.recovery.agreement import Agreement, compare
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.forging import (
     COMPACTED,
     Hook,
     check_stateless,
@@ -19,13 +19,13 @@ from recovery.forging import (
     no_hook,
     unfinished,
 )
-from recovery.input_files import Entries, KnownFiles, known_files, path_of
-from recovery.manifest import Manifest, SparkPosition
-from recovery.policy import Policy
-from recovery.spark_log import SparkLog, load_files
-from statestore.errors import IncompatibleError
+from tidestate.recovery.input_files import Entries, KnownFiles, known_files, path_of
+from tidestate.recovery.manifest import Manifest, SparkPosition
+from tidestate.recovery.policy import Policy
+from tidestate.recovery.spark_log import SparkLog, load_files
+from tidestate.statestore.errors import IncompatibleError
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 
 class FilesRead:

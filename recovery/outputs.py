@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from recovery.manifest import Manifest, SparkPosition, ledger_of
-from statestore.files.segments import FileRef
+from tidestate.recovery.manifest import Manifest, SparkPosition, ledger_of
+from tidestate.statestore.files.segments import FileRef
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from recovery import names
-from recovery.checkpoint import Checkpoint, Head, now_us
-from recovery.records import HELD, PINS, Pin, held_pins, pin_path, read_pins, read_record, seal
-from statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
-from statestore.objects import Objects
+from tidestate.recovery import names
+from tidestate.recovery.checkpoint import Checkpoint, Head, now_us
+from tidestate.recovery.records import HELD, PINS, Pin, held_pins, pin_path, read_pins, read_record, seal
+from tidestate.statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from tidestate.statestore.objects import Objects
 
 
 def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str = "", fork: str = "") -> Pin:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 
 Second = Literal["takeover", "refuse"]
 Damaged = Literal["stop", "reset"]

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.lease import DURATION_US, FOLDER, Lease, clear, this_process
-from recovery.traces import note
-from statestore.errors import TidemarkError
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.lease import DURATION_US, FOLDER, Lease, clear, this_process
+from tidestate.recovery.traces import note
+from tidestate.statestore.errors import TidestateError
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 EVERY_S = DURATION_US / 3e6
 """How often a lease is renewed: it outlives two renewals that fail."""
@@ -57,7 +57,7 @@ class Presence:
         keeper.write()
         # The thread gives the lease back: a collection may run anywhere. Who exits without a stop is seen to be gone.
         weakref.finalize(self, keeper.ended.set).atexit = False
-        threading.Thread(target=keeper.run, name="tidemark-presence", daemon=True).start()
+        threading.Thread(target=keeper.run, name="tidestate-presence", daemon=True).start()
         self._keeper = keeper
 
     def end(self) -> None:
@@ -147,6 +147,6 @@ class _only_logged(contextlib.AbstractContextManager[None]):  # noqa: N801  read
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         if isinstance(error, Exception):
-            log.warning("%s: %s", self._what, error if isinstance(error, TidemarkError) else repr(error))
+            log.warning("%s: %s", self._what, error if isinstance(error, TidestateError) else repr(error))
             return True
         return False

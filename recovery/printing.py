@@ -16,8 +16,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from recovery.values import values_of
-from statestore.errors import UsageError
+from tidestate.recovery.values import values_of
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +82,7 @@ def emit(*parts: RenderableType) -> None:
 
 def complain(error: object) -> None:
     """One line to standard error."""
-    _Console(stderr=True, soft_wrap=True).print(Text(f"tidemark: {error}".replace("\n", " ")))
+    _Console(stderr=True, soft_wrap=True).print(Text(f"tidestate: {error}".replace("\n", " ")))
 
 
 _CONTROL = dict.fromkeys([*(code for code in range(32) if chr(code) != "\n"), *range(127, 160)], "?")

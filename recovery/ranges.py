@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from recovery.manifest import Ids
+from tidestate.recovery.manifest import Ids
 
 
 def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:

@@ -15,21 +15,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.ahead import ahead
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest, OperatorState
-from recovery.outputs import Output
-from recovery.summary import time_us
-from statestore.alike import alike
-from statestore.errors import NotFoundError, UsageError
-from statestore.evolved import through
-from statestore.files.segments import FileRef
-from statestore.files.tails import read_rows, read_schema
-from statestore.lists import whole
-from statestore.opening import open_store
-from statestore.sorting import shared_ranks
-from statestore.store import Parquet
-from statestore.tables import TableSpec
+from tidestate.recovery.ahead import ahead
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest, OperatorState
+from tidestate.recovery.outputs import Output
+from tidestate.recovery.summary import time_us
+from tidestate.statestore.alike import alike
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.evolved import through
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.tails import read_rows, read_schema
+from tidestate.statestore.lists import whole
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.sorting import shared_ranks
+from tidestate.statestore.store import Parquet
+from tidestate.statestore.tables import TableSpec
 
 STARTS, ENDS = ("window_start",), ("window_end", "slice_end")
 """Columns that say where a window begins and ends."""

@@ -14,14 +14,14 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from recovery import names
-from recovery.manifest import Manifest, state_files
-from recovery.outputs import Output, output_of
-from recovery.soundness import Unsound, check_boundary, check_output, check_pin
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, NotFoundError
-from statestore.files.segments import FileRef, read_verified
-from statestore.objects import Objects
+from tidestate.recovery import names
+from tidestate.recovery.manifest import Manifest, state_files
+from tidestate.recovery.outputs import Output, output_of
+from tidestate.recovery.soundness import Unsound, check_boundary, check_output, check_pin
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.files.segments import FileRef, read_verified
+from tidestate.statestore.objects import Objects
 
 BOUNDARIES, INDEX, PINS = "gc/boundary", "gc/outputs", "pins"
 HELD = ".held"

@@ -15,14 +15,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from recovery.budget import predicted_s, rate_of
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest, OperatorState
-from statestore.errors import UsageError
-from statestore.objects import Objects
-from statestore.opening import forget_cache, open_store
-from statestore.restoring import Restored, Restoring, Told, counted, told_nobody
-from statestore.store import StoreConfig, StoreName
+from tidestate.recovery.budget import predicted_s, rate_of
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest, OperatorState
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import forget_cache, open_store
+from tidestate.statestore.restoring import Restored, Restoring, Told, counted, told_nobody
+from tidestate.statestore.store import StoreConfig, StoreName
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def rehearse(
         )
     pieces = list(_pieces(manifest))
     board = _Board(manifest, tell)
-    with tempfile.TemporaryDirectory(prefix="tidemark-restore-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tidestate-restore-") as folder:
         objects = Objects(checkpoint.objects.root, bases=checkpoint.objects.bases, copies=f"{folder}/copies")
         config = StoreConfig(store, cache_dir=str(Path(folder) / "store"))
         begun = time.monotonic()

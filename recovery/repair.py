@@ -6,20 +6,20 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from recovery.acknowledged import delivered
-from recovery.ahead import each
-from recovery.checkpoint import Checkpoint, Head, manifest_path
-from recovery.lease import check_idle
-from recovery.manifest import Manifest
-from recovery.policy import Policy
-from recovery.ranges import ids_text
-from recovery.records import outputs_below
-from recovery.reset import Reset, furthest, plan_reset, reset
-from recovery.verify import Finding, file_finding, spark_findings
-from statestore.errors import CorruptionError, NotFoundError
-from statestore.files.segments import FileRef
+from tidestate.recovery.acknowledged import delivered
+from tidestate.recovery.ahead import each
+from tidestate.recovery.checkpoint import Checkpoint, Head, manifest_path
+from tidestate.recovery.lease import check_idle
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.policy import Policy
+from tidestate.recovery.ranges import ids_text
+from tidestate.recovery.records import outputs_below
+from tidestate.recovery.reset import Reset, furthest, plan_reset, reset
+from tidestate.recovery.verify import Finding, file_finding, spark_findings
+from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.files.segments import FileRef
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
 def repair(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
     """Go back to the newest checkpoint that is whole; what is damaged stays where it is and does not count any more.
 
-    Nothing is written where nothing is wrong. Raises what `plan_repair` and `recovery.reset.reset` do, and
+    Nothing is written where nothing is wrong. Raises what `plan_repair` and `tidestate.recovery.reset.reset` do, and
     `UsageError` (``running``) beside a running driver unless ``force`` fences it; nothing has happened then.
     """
     check_idle(checkpoint, force)
@@ -94,7 +94,7 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
 def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
     """Write Spark's own checkpoint anew from our newest; the old one is kept in ``spark-replaced``.
 
-    Nothing is written where the two agree. Raises what `plan_resync` and `recovery.reset.reset` do, and `UsageError`
+    Nothing is written where the two agree. Raises what `plan_resync` and `reset.reset` do, and `UsageError`
     (``running``) beside a running driver unless ``force`` fences it; nothing has happened then.
     """
     check_idle(checkpoint, force)
@@ -114,7 +114,7 @@ def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], N
         head = checkpoint.head(search=True)
     except CorruptionError as error:
         raise CorruptionError(
-            f"{error.message}; or go back: tidemark repair {checkpoint.objects.root} --to newest-good",
+            f"{error.message}; or go back: tidestate repair {checkpoint.objects.root} --to newest-good",
             code=error.code,
             **error.context,
         ) from None

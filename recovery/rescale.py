@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from recovery.acknowledged import delivered
-from recovery.checkpoint import Checkpoint, Head, now_us
-from recovery.lease import check_idle
-from recovery.manifest import Manifest, OperatorState
-from statestore.errors import NotFoundError, UsageError
-from statestore.files.segments import FileRef, PartitionState
-from statestore.keyhash import hash_range
-from statestore.tables import TableSpec
+from tidestate.recovery.acknowledged import delivered
+from tidestate.recovery.checkpoint import Checkpoint, Head, now_us
+from tidestate.recovery.lease import check_idle
+from tidestate.recovery.manifest import Manifest, OperatorState
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.keyhash import hash_range
+from tidestate.statestore.tables import TableSpec
 
 MAX_PARTITIONS = 1 << 15
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from recovery.acknowledged import delivered
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.forging import Hook, check_stateless, files_read, finish, no_hook, store_read
-from recovery.input_files import Entries
-from recovery.manifest import Ids, Manifest, without_state
-from recovery.pins import pinned
-from recovery.ranges import joined
-from recovery.traces import STATE, traces, written
-from recovery.verify import file_finding
-from statestore.errors import CorruptionError, NotFoundError
+from tidestate.recovery.acknowledged import delivered
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.forging import Hook, check_stateless, files_read, finish, no_hook, store_read
+from tidestate.recovery.input_files import Entries
+from tidestate.recovery.manifest import Ids, Manifest, without_state
+from tidestate.recovery.pins import pinned
+from tidestate.recovery.ranges import joined
+from tidestate.recovery.traces import STATE, traces, written
+from tidestate.recovery.verify import file_finding
+from tidestate.statestore.errors import CorruptionError, NotFoundError
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
         if (wrong := file_finding(checkpoint, ref, chosen.id, read=False)) is not None:
             raise CorruptionError(
                 f"a file of this checkpoint cannot be used ({wrong.why}): choose another one, "
-                "or the newest that is whole (tidemark repair ROOT --to newest-good)",
+                "or the newest that is whole (tidestate repair ROOT --to newest-good)",
                 code="reset-damaged",
                 id=chosen.id,
                 path=wrong.path,

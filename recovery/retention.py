@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from recovery.manifest import Manifest, state_files
-from recovery.outputs import Output
-from recovery.records import Boundary, Pin
-from statestore.errors import UsageError
-from statestore.files.segments import FileRef
+from tidestate.recovery.manifest import Manifest, state_files
+from tidestate.recovery.outputs import Output
+from tidestate.recovery.records import Boundary, Pin
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.files.segments import FileRef
 
 HOUR_US = 3_600_000_000
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from recovery.acknowledged import delivered
-from recovery.ahead import each
-from recovery.checkpoint import Checkpoint
-from recovery.lease import check_idle
-from recovery.manifest import Manifest, without_state
-from recovery.names import spark_number
-from recovery.reset import Reset, plan_reset, reset
-from recovery.spark_log import load_files
-from recovery.summary import events_of, time_text
-from statestore.errors import CorruptionError, NotFoundError, UsageError
+from tidestate.recovery.acknowledged import delivered
+from tidestate.recovery.ahead import each
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.lease import check_idle
+from tidestate.recovery.manifest import Manifest, without_state
+from tidestate.recovery.names import spark_number
+from tidestate.recovery.reset import Reset, plan_reset, reset
+from tidestate.recovery.spark_log import load_files
+from tidestate.recovery.summary import events_of, time_text
+from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 
 _ID = re.compile(r"[0-9]{1,19}")
 
@@ -67,7 +67,7 @@ class Replay:
 def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
     """Go back to checkpoint ``to``: the job's next start goes on from there, in the same folder.
 
-    Raises what `recovery.reset.reset` does, and `UsageError` (``running``) beside a running driver unless ``force``
+    Raises what `reset.reset` does, and `UsageError` (``running``) beside a running driver unless ``force``
     fences it; nothing has happened then.
     """
     check_idle(checkpoint, force)

@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from recovery.names import DIGITS
-from statestore.files.segments import FileRef, PartitionState, state_folder
-from statestore.limits import COLUMNS, TABLES
+from tidestate.recovery.names import DIGITS
+from tidestate.statestore.files.segments import FileRef, PartitionState, state_folder
+from tidestate.statestore.limits import COLUMNS, TABLES
 
 if TYPE_CHECKING:
-    from recovery.lease import Lease
-    from recovery.manifest import Manifest, OperatorState, SparkPosition
-    from recovery.outputs import Output
-    from recovery.records import Boundary, Pin
+    from tidestate.recovery.lease import Lease
+    from tidestate.recovery.manifest import Manifest, OperatorState, SparkPosition
+    from tidestate.recovery.outputs import Output
+    from tidestate.recovery.records import Boundary, Pin
 
 MANIFEST_BYTES = 256 << 20
 """Of a manifest file; a thousand times what large jobs have."""

@@ -19,13 +19,13 @@ from typing import Annotated
 
 import msgspec
 
-from recovery.input_files import Entries
-from recovery.manifest import SparkPosition
-from recovery.names import MOST, SPARK_ENTRIES, misleads_spark, spark_number
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
-from statestore.files.segments import FileRef, damaged, read_verified
-from statestore.objects import Objects
+from tidestate.recovery.input_files import Entries
+from tidestate.recovery.manifest import SparkPosition
+from tidestate.recovery.names import MOST, SPARK_ENTRIES, misleads_spark, spark_number
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
+from tidestate.statestore.files.segments import FileRef, damaged, read_verified
+from tidestate.statestore.objects import Objects
 
 FOLDER = "spark"
 NOTHING_READ = "-"
@@ -65,7 +65,7 @@ class SparkLog:
 
     def has_marker(self) -> bool:
         """Whether the root around this log is a checkpoint of ours already."""
-        return self.objects.exists("tidemark.json")
+        return self.objects.exists("tidestate.json")
 
     def query_id(self) -> str | None:
         """Spark's id of the query, None while Spark has no checkpoint."""
@@ -404,7 +404,7 @@ def _lost(path: str) -> CorruptionError:
 
 def _wrong(path: str, why: str) -> CorruptionError:
     return CorruptionError(
-        f"a file of spark's checkpoint cannot be used ({why}): tidemark repair ROOT --resync-spark rewrites it",
+        f"a file of spark's checkpoint cannot be used ({why}): tidestate repair ROOT --resync-spark rewrites it",
         code="spark-log-damaged",
         path=path,
         why=why,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
+from tidestate.recovery.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
 
 Row = dict[str, Any]
 _MICROSECONDS = re.compile(r"([+-]?[0-9]+) us")

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from recovery import names
-from recovery.ahead import ahead
-from recovery.manifest import SparkPosition
-from recovery.records import read_pins
-from recovery.spark_log import SparkLog
-from statestore.errors import CorruptionError, UnavailableError
-from statestore.objects import Objects
+from tidestate.recovery import names
+from tidestate.recovery.ahead import ahead
+from tidestate.recovery.manifest import SparkPosition
+from tidestate.recovery.records import read_pins
+from tidestate.recovery.spark_log import SparkLog
+from tidestate.statestore.errors import CorruptionError, UnavailableError
+from tidestate.statestore.objects import Objects
 
 REACHED = "reached"
 FOLDERS = ("data", "panes", "late")

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from recovery.agreement import compare
-from recovery.ahead import each
-from recovery.checkpoint import Checkpoint, Head, manifest_path
-from recovery.manifest import Ids, Manifest
-from recovery.ranges import ids_text, outside
-from recovery.records import Boundary, held_pins, read_part, read_pins
-from recovery.spark_log import FOLDER, SparkLog, load_files
-from recovery.traces import Traces, traces
-from statestore.errors import DataError, NotFoundError, TidemarkError
-from statestore.files.segments import FileRef
-from statestore.files.tails import examine
+from tidestate.recovery.agreement import compare
+from tidestate.recovery.ahead import each
+from tidestate.recovery.checkpoint import Checkpoint, Head, manifest_path
+from tidestate.recovery.manifest import Ids, Manifest
+from tidestate.recovery.ranges import ids_text, outside
+from tidestate.recovery.records import Boundary, held_pins, read_part, read_pins
+from tidestate.recovery.spark_log import FOLDER, SparkLog, load_files
+from tidestate.recovery.traces import Traces, traces
+from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.tails import examine
 
 Where = Literal["manifest", "chain", "file", "bytes", "spark"]
 KINDS: tuple[Where, ...] = ("manifest", "chain", "file", "bytes", "spark")
@@ -193,7 +193,7 @@ def spark_findings(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
     log = SparkLog(checkpoint.objects)
     try:
         found = compare(load_files(checkpoint.objects, head.spark), log)
-    except TidemarkError as error:
+    except TidestateError as error:
         yield Finding("spark", head.id, FOLDER, error.message)
         return
     if found.refusal is not None:

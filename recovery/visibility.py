@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from recovery.ahead import ahead
-from recovery.traces import PROBES
-from statestore.errors import NotFoundError, UsageError
-from statestore.files.segments import FileRef
-from statestore.objects import Objects
+from tidestate.recovery.ahead import ahead
+from tidestate.recovery.traces import PROBES
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.objects import Objects
 
 PATIENCE_S = 2.0
 """How long a name may take to appear: network file systems remember for a moment which names are missing."""

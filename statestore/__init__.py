@@ -7,45 +7,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statestore import lazily
+from tidestate.statestore import lazily
 
 if TYPE_CHECKING:
-    from statestore.changes import Applied as Applied
-    from statestore.changes import ChangeSet as ChangeSet
-    from statestore.changes import Lookup as Lookup
-    from statestore.changes import Ranges as Ranges
-    from statestore.changes import TableChanges as TableChanges
-    from statestore.combiners import register_combiner as register_combiner
-    from statestore.errors import ConflictError as ConflictError
-    from statestore.errors import CorruptionError as CorruptionError
-    from statestore.errors import DataError as DataError
-    from statestore.errors import FencedError as FencedError
-    from statestore.errors import IncompatibleError as IncompatibleError
-    from statestore.errors import InvariantError as InvariantError
-    from statestore.errors import LimitError as LimitError
-    from statestore.errors import NotFoundError as NotFoundError
-    from statestore.errors import TidemarkError as TidemarkError
-    from statestore.errors import UnavailableError as UnavailableError
-    from statestore.errors import UsageError as UsageError
-    from statestore.memory import MemoryStore as MemoryStore
-    from statestore.objects import Objects as Objects
-    from statestore.parquet import ParquetStore as ParquetStore
-    from statestore.store import Memory as Memory
-    from statestore.store import Parquet as Parquet
-    from statestore.store import RocksDB as RocksDB
-    from statestore.store import StateStore as StateStore
-    from statestore.store import StateView as StateView
-    from statestore.store import StoreConfig as StoreConfig
-    from statestore.tables import Column as Column
-    from statestore.tables import Group as Group
-    from statestore.tables import TableSpec as TableSpec
+    from tidestate.statestore.changes import Applied as Applied
+    from tidestate.statestore.changes import ChangeSet as ChangeSet
+    from tidestate.statestore.changes import Lookup as Lookup
+    from tidestate.statestore.changes import Ranges as Ranges
+    from tidestate.statestore.changes import TableChanges as TableChanges
+    from tidestate.statestore.combiners import register_combiner as register_combiner
+    from tidestate.statestore.errors import ConflictError as ConflictError
+    from tidestate.statestore.errors import CorruptionError as CorruptionError
+    from tidestate.statestore.errors import DataError as DataError
+    from tidestate.statestore.errors import FencedError as FencedError
+    from tidestate.statestore.errors import IncompatibleError as IncompatibleError
+    from tidestate.statestore.errors import InvariantError as InvariantError
+    from tidestate.statestore.errors import LimitError as LimitError
+    from tidestate.statestore.errors import NotFoundError as NotFoundError
+    from tidestate.statestore.errors import TidestateError as TidestateError
+    from tidestate.statestore.errors import UnavailableError as UnavailableError
+    from tidestate.statestore.errors import UsageError as UsageError
+    from tidestate.statestore.memory import MemoryStore as MemoryStore
+    from tidestate.statestore.objects import Objects as Objects
+    from tidestate.statestore.parquet import ParquetStore as ParquetStore
+    from tidestate.statestore.store import Memory as Memory
+    from tidestate.statestore.store import Parquet as Parquet
+    from tidestate.statestore.store import RocksDB as RocksDB
+    from tidestate.statestore.store import StateStore as StateStore
+    from tidestate.statestore.store import StateView as StateView
+    from tidestate.statestore.store import StoreConfig as StoreConfig
+    from tidestate.statestore.tables import Column as Column
+    from tidestate.statestore.tables import Group as Group
+    from tidestate.statestore.tables import TableSpec as TableSpec
 
 __getattr__, __dir__ = lazily.names(
     __name__,
     {
-        "statestore.changes": ("Applied", "ChangeSet", "Lookup", "Ranges", "TableChanges"),
-        "statestore.combiners": ("register_combiner",),
-        "statestore.errors": (
+        "tidestate.statestore.changes": ("Applied", "ChangeSet", "Lookup", "Ranges", "TableChanges"),
+        "tidestate.statestore.combiners": ("register_combiner",),
+        "tidestate.statestore.errors": (
             "ConflictError",
             "CorruptionError",
             "DataError",
@@ -54,14 +54,14 @@ __getattr__, __dir__ = lazily.names(
             "InvariantError",
             "LimitError",
             "NotFoundError",
-            "TidemarkError",
+            "TidestateError",
             "UnavailableError",
             "UsageError",
         ),
-        "statestore.memory": ("MemoryStore",),
-        "statestore.objects": ("Objects",),
-        "statestore.parquet": ("ParquetStore",),
-        "statestore.store": ("Memory", "Parquet", "RocksDB", "StateStore", "StateView", "StoreConfig"),
-        "statestore.tables": ("Column", "Group", "TableSpec"),
+        "tidestate.statestore.memory": ("MemoryStore",),
+        "tidestate.statestore.objects": ("Objects",),
+        "tidestate.statestore.parquet": ("ParquetStore",),
+        "tidestate.statestore.store": ("Memory", "Parquet", "RocksDB", "StateStore", "StateView", "StoreConfig"),
+        "tidestate.statestore.tables": ("Column", "Group", "TableSpec"),
     },
 )

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, Layer, TableChanges
-from statestore.errors import LimitError, NotFoundError, UsageError
-from statestore.layers import clustered
-from statestore.limits import CHANGE_BYTES, COLUMNS, KEY_BYTES, ROW_BYTES, TABLES
-from statestore.tables import TableSpec
+from tidestate.statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, Layer, TableChanges
+from tidestate.statestore.errors import LimitError, NotFoundError, UsageError
+from tidestate.statestore.layers import clustered
+from tidestate.statestore.limits import CHANGE_BYTES, COLUMNS, KEY_BYTES, ROW_BYTES, TABLES
+from tidestate.statestore.tables import TableSpec
 
 
 def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from statestore.lists import Numbers, flat, lengths_of
-from statestore.sorting import ranks
+from tidestate.statestore.lists import Numbers, flat, lengths_of
+from tidestate.statestore.sorting import ranks
 
 
 def alike(columns: Sequence[pa.Array], beside: Numbers) -> Numbers:

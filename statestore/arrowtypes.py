@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 
 _DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")

@@ -15,15 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import IncompatibleError, UsageError, invariant
-from statestore.lists import ordered, union
-from statestore.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, TableSpec
+from tidestate.statestore.errors import IncompatibleError, UsageError, invariant
+from tidestate.statestore.lists import ordered, union
+from tidestate.statestore.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, TableSpec
 
 Starts = npt.NDArray[np.int64]
 GroupFunction = Callable[[pa.Table, Starts], pa.Table]
 """Takes the group's columns, rows of a key side by side, and where each key's rows start; gives one row a key."""
 
-ENTRY_POINTS = "tidemark.combiners"
+ENTRY_POINTS = "tidestate.combiners"
 """The group of entry points by which packages offer combiners; the name of one is that of the combiner."""
 
 _registered: dict[tuple[str, int], GroupFunction] = {}
@@ -36,7 +36,7 @@ def register_combiner(name: str, version: int = 1) -> Callable[[_F], _F]:
 
     A table names it by that, and no table says where it is: it must be registered before one is folded. A Spark job
     takes its combiners along to the workers. Other processes import the module that registers it, or find it by an
-    entry point of the group ``tidemark.combiners`` of an installed package, whose name is ``name``.
+    entry point of the group ``tidestate.combiners`` of an installed package, whose name is ``name``.
     Raises `UsageError` for a name that is taken.
     """
     if name in GROUP_COMBINERS or name in COLUMN_COMBINERS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 
 _UNIT_US = {
     "microsecond": 1,

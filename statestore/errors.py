@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class TidemarkError(Exception):
+class TidestateError(Exception):
     """The root of every error this project raises."""
 
     def __init__(self, message: str, *, code: str, **context: Any) -> None:
@@ -26,27 +26,27 @@ class TidemarkError(Exception):
         return str(self.args[0])
 
 
-def _rebuild(kind: type[TidemarkError], message: str, code: str, context: dict[str, Any]) -> TidemarkError:
+def _rebuild(kind: type[TidestateError], message: str, code: str, context: dict[str, Any]) -> TidestateError:
     return kind(message, code=code, **context)
 
 
-class ConflictError(TidemarkError):
+class ConflictError(TidestateError):
     """Lost the race; nothing was published: reload and try again."""
 
 
-class FencedError(TidemarkError):
+class FencedError(TidestateError):
     """A newer writer owns this checkpoint: stop."""
 
 
-class CommitUnknownError(TidemarkError):
+class CommitUnknownError(TidestateError):
     """The manifest may have been published: resolve by its write id first."""
 
 
-class UnavailableError(TidemarkError):
+class UnavailableError(TidestateError):
     """Storage refused or was unreachable; nothing happened: retry, bounded."""
 
 
-class DataError(TidemarkError):
+class DataError(TidestateError):
     """Stored bytes cannot be used."""
 
 
@@ -58,19 +58,19 @@ class IncompatibleError(DataError):
     """Unknown format, or a changed schema, configuration or Spark checkpoint."""
 
 
-class NotFoundError(TidemarkError, KeyError):
+class NotFoundError(TidestateError, KeyError):
     """The named checkpoint, partition or key is not there: choose another."""
 
 
-class UsageError(TidemarkError, ValueError):
+class UsageError(TidestateError, ValueError):
     """An argument, a setting or the order of calls: fix the code."""
 
 
-class LimitError(TidemarkError):
+class LimitError(TidestateError):
     """A documented limit would be passed."""
 
 
-class InvariantError(TidemarkError):
+class InvariantError(TidestateError):
     """A bug of ours: stop, keep the files, report."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 import pyarrow as pa
 
-from statestore.tables import Column, Group, TableSpec
+from tidestate.statestore.tables import Column, Group, TableSpec
 
 
 def through(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:

@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.arrowtypes import is_position, positions
-from statestore.changes import DELETE, MERGE, PUT, Layer
-from statestore.combiners import append, combine_group
-from statestore.errors import LimitError
-from statestore.sorting import firsts, lasts, ranks, taken
-from statestore.tables import HASHED, Column, TableSpec
+from tidestate.statestore.arrowtypes import is_position, positions
+from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer
+from tidestate.statestore.combiners import append, combine_group
+from tidestate.statestore.errors import LimitError
+from tidestate.statestore.sorting import firsts, lasts, ranks, taken
+from tidestate.statestore.tables import HASHED, Column, TableSpec
 
 Numbers = npt.NDArray[np.int64]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 
 _POLYNOMIAL = np.uint32(0xEDB88320)
 

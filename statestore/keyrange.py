@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.arrowtypes import is_position
-from statestore.errors import UsageError
-from statestore.tables import TableSpec
+from tidestate.statestore.arrowtypes import is_position
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TableSpec
 
 Key = tuple[Any, ...]
 """Values of the leading key columns; a tuple shorter than the key stands for all keys that start with it."""

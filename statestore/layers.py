@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.arrowtypes import is_close, is_position, positions
-from statestore.changes import PUT, Layer, Lookup, Ranges
-from statestore.errors import UsageError
-from statestore.fold import fold, parts
-from statestore.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, before, bisect
-from statestore.sorting import lasts, order, search, shared_ranks, taken
-from statestore.tables import TableSpec
+from tidestate.statestore.arrowtypes import is_close, is_position, positions
+from tidestate.statestore.changes import PUT, Layer, Lookup, Ranges
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.fold import fold, parts
+from tidestate.statestore.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, before, bisect
+from tidestate.statestore.sorting import lasts, order, search, shared_ranks, taken
+from tidestate.statestore.tables import TableSpec
 
 SCAN_ROWS = 1 << 16
 """Rows of a batch of a scan."""

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from statestore import layers as reading
-from statestore.admission import admit, check_sequence, expiring, in_order, loadable, spec_of, specs_by_name
-from statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
-from statestore.fold import fold_run
-from statestore.keyrange import Key, key_range
-from statestore.tables import TableSpec
+from tidestate.statestore import layers as reading
+from tidestate.statestore.admission import admit, check_sequence, expiring, in_order, loadable, spec_of, specs_by_name
+from tidestate.statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
+from tidestate.statestore.fold import fold_run
+from tidestate.statestore.keyrange import Key, key_range
+from tidestate.statestore.tables import TableSpec
 
 MAX_LAYERS = 16
 """Layers a table may have in RAM before the young ones are folded."""

@@ -1,7 +1,7 @@
 """Durable objects under a root, with an atomic create: local files, S3, or what else of fsspec passes a probe.
 
 This module and ``storage_*`` beside it are the only ones that know fsspec. Local files do not go through it for
-writing; see `statestore.storage.local`.
+writing; see `tidestate.statestore.storage.local`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from statestore.errors import CorruptionError, IncompatibleError, UsageError
-from statestore.storage.local import LocalStorage, is_local
-from statestore.storage.sink import Sink
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
+from tidestate.statestore.storage.local import LocalStorage, is_local
+from tidestate.statestore.storage.sink import Sink
 
 if TYPE_CHECKING:
-    from statestore.storage.remote import RemoteStorage
+    from tidestate.statestore.storage.remote import RemoteStorage
 
 BASE_SCHEMES = ("file", "s3", "memory")
 """Where a base may lie, whatever the root's own scheme is."""
@@ -30,7 +30,7 @@ class Objects:
 
     ``root`` is a local path, ``s3://bucket/prefix``, ``memory://name`` (for tests: gone with the process) or another
     fsspec URL. Endpoint and credentials come from the environment and fsspec's configuration. ``copies`` is the
-    local folder for copies of remote objects, ``tidemark-copies-<uid>`` in the system's temporary folder by default;
+    local folder for copies of remote objects, ``tidestate-copies-<uid>`` in the system's temporary folder by default;
     it is made for this user alone, and one that others may read or write is refused (`UsageError`). When it holds
     more than ``copies_bytes`` (10 GiB), the copies that were not used for the longest time are removed.
 
@@ -190,7 +190,7 @@ class Objects:
 
 
 def _remote(url: str, copies: str, copies_bytes: int | None) -> RemoteStorage:
-    from statestore.storage.remote import RemoteStorage  # fsspec takes a while to import
+    from tidestate.statestore.storage.remote import RemoteStorage  # fsspec takes a while to import
 
     return RemoteStorage(url, copies) if copies_bytes is None else RemoteStorage(url, copies, copies_bytes)
 

@@ -18,18 +18,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, TableChanges
-from statestore.errors import CorruptionError, UnavailableError, UsageError
-from statestore.files.filetable import open_sources
-from statestore.files.segments import FileRef, PartitionState
-from statestore.keyrange import EVERYTHING
-from statestore.memory import MemoryStore
-from statestore.objects import Objects
-from statestore.parquet import ParquetStore
-from statestore.private import make_private, of_this_user
-from statestore.restoring import Restoring
-from statestore.store import StateStore, StoreConfig
-from statestore.tables import TableSpec
+from tidestate.statestore.changes import DELETE, MERGE, PUT, Applied, ChangeSet, TableChanges
+from tidestate.statestore.errors import CorruptionError, UnavailableError, UsageError
+from tidestate.statestore.files.filetable import open_sources
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.keyrange import EVERYTHING
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.parquet import ParquetStore
+from tidestate.statestore.private import make_private, of_this_user
+from tidestate.statestore.restoring import Restoring
+from tidestate.statestore.store import StateStore, StoreConfig
+from tidestate.statestore.tables import TableSpec
 
 
 def forget_cache(config: StoreConfig, identity: str) -> None:
@@ -101,10 +101,10 @@ def _open_rocks(
     watch: Restoring,
 ) -> Iterator[StateStore]:
     try:
-        from statestore.rocksdb import RocksStore  # rocksdict is an extra
+        from tidestate.statestore.rocksdb import RocksStore  # rocksdict is an extra
     except ImportError as error:
         raise UsageError(
-            "the rocksdb store needs a package: pip install 'tidemark[rocksdb]'", code="store-package"
+            "the rocksdb store needs a package: pip install 'tidestate[rocksdb]'", code="store-package"
         ) from error
     folder = rocks_folder(config, identity)
     inode, private = _inode(folder), False
@@ -166,7 +166,7 @@ def _inode(folder: Path) -> int | None:
 
 def rocks_folder(config: StoreConfig, identity: str) -> Path:
     """Where the cache of this partition lies on this host, in a folder of this user alone. See `make_private`."""
-    parent = Path(config.cache_dir) if config.cache_dir else of_this_user("tidemark-rocksdb")
+    parent = Path(config.cache_dir) if config.cache_dir else of_this_user("tidestate-rocksdb")
     make_private(parent)
     return parent / hashlib.sha256(identity.encode()).hexdigest()[:24]
 

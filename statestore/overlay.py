@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from statestore import layers as reading
-from statestore.admission import admit, spec_of, specs_by_name
-from statestore.changes import DELETE, MERGE, PUT, ChangeSet, Layer, Lookup, Ranges, TableChanges
-from statestore.fold import fold_run
-from statestore.keyrange import Key, key_range
-from statestore.store import StateView
-from statestore.tables import TableSpec
+from tidestate.statestore import layers as reading
+from tidestate.statestore.admission import admit, spec_of, specs_by_name
+from tidestate.statestore.changes import DELETE, MERGE, PUT, ChangeSet, Layer, Lookup, Ranges, TableChanges
+from tidestate.statestore.fold import fold_run
+from tidestate.statestore.keyrange import Key, key_range
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TableSpec
 
 MAX_LAYERS = 16
 """Layers of changes a table may have before they are folded."""

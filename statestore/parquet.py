@@ -15,16 +15,16 @@ from itertools import count
 
 import pyarrow as pa
 
-from statestore.admission import admit, check_sequence, expiring, in_order, loadable, spec_of, specs_by_name
-from statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
-from statestore.errors import UnavailableError
-from statestore.files.filetable import FileTable, Segment, Source, open_sources
-from statestore.files.folding import fold_into
-from statestore.files.segments import FileRef, PartitionState, SegmentName
-from statestore.files.sortedfile import write_sorted
-from statestore.keyrange import EVERYTHING, Key, key_range
-from statestore.objects import Objects
-from statestore.tables import TableSpec
+from tidestate.statestore.admission import admit, check_sequence, expiring, in_order, loadable, spec_of, specs_by_name
+from tidestate.statestore.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
+from tidestate.statestore.errors import UnavailableError
+from tidestate.statestore.files.filetable import FileTable, Segment, Source, open_sources
+from tidestate.statestore.files.folding import fold_into
+from tidestate.statestore.files.segments import FileRef, PartitionState, SegmentName
+from tidestate.statestore.files.sortedfile import write_sorted
+from tidestate.statestore.keyrange import EVERYTHING, Key, key_range
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.tables import TableSpec
 
 BAND_SHARE = 32
 """A band is this share of the budget: folding holds a few copies of it."""
@@ -199,7 +199,7 @@ class ParquetStore:
     def _own(self) -> Objects:
         """The scratch folder, made when it is first needed."""
         if self._scratch is None:
-            self._scratch = tempfile.mkdtemp(prefix="tidemark-spill-")
+            self._scratch = tempfile.mkdtemp(prefix="tidestate-spill-")
         return Objects(self._scratch)
 
     def _name(self) -> SegmentName:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from statestore.errors import UnavailableError, UsageError
+from tidestate.statestore.errors import UnavailableError, UsageError
 
 
 def of_this_user(name: str) -> Path:

@@ -13,13 +13,13 @@ import msgspec
 import pyarrow as pa
 from rocksdict import WriteBatch
 
-from statestore.admission import admit, check_sequence, expiring, spec_of, specs_by_name
-from statestore.changes import Applied, ChangeSet, Lookup, Ranges
-from statestore.errors import CorruptionError, UsageError
-from statestore.keyrange import Key, key_range
-from statestore.rocks.files import Database
-from statestore.rocks.table import RocksTable, Sweep
-from statestore.tables import TableSpec
+from tidestate.statestore.admission import admit, check_sequence, expiring, spec_of, specs_by_name
+from tidestate.statestore.changes import Applied, ChangeSet, Lookup, Ranges
+from tidestate.statestore.errors import CorruptionError, UsageError
+from tidestate.statestore.keyrange import Key, key_range
+from tidestate.statestore.rocks.files import Database
+from tidestate.statestore.rocks.table import RocksTable, Sweep
+from tidestate.statestore.tables import TableSpec
 
 _META = b"\xfe"
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.arrowtypes import is_position, positions
+from tidestate.statestore.arrowtypes import is_position, positions
 
 BITS = 64
 FEW_ROWS = 2000

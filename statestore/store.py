@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 import pyarrow as pa
 
-from statestore.changes import Applied, ChangeSet, Lookup, Ranges
-from statestore.errors import UsageError
+from tidestate.statestore.changes import Applied, ChangeSet, Lookup, Ranges
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
-    from statestore.keyrange import Key
+    from tidestate.statestore.keyrange import Key
 
 StoreName = Literal["memory", "rocksdb", "parquet"]
 
@@ -63,7 +63,7 @@ class StateView(Protocol):
 
 
 class StateStore(StateView, Protocol):
-    """A place for state tables. `statestore.testing` holds the contract as tests."""
+    """A place for state tables. `tidestate.statestore.testing` holds the contract as tests."""
 
     @property
     def applied(self) -> Applied:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from statestore.arrowtypes import is_close, is_comparable, is_ordered, is_position, parse_type, type_text
-from statestore.errors import UsageError
+from tidestate.statestore.arrowtypes import is_close, is_comparable, is_ordered, is_position, parse_type, type_text
+from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -40,7 +40,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Combiners of one column: ``replace`` (the newest), ``sum``, ``min``, ``max``, ``append`` (lists). ``identity`` is
     what it keeps for life, its first name where none is given: files that were written under another name, or when
-    another column had this one, are told apart by it (`statestore.evolved`).
+    another column had this one, are told apart by it (`tidestate.statestore.evolved`).
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Hypothesis profiles, and no cache of this process carried from one test into the next.
 
-``ci`` is the default; ``TIDEMARK_LONG=1`` chooses ``long``. Tests take shares of ``settings.default.max_examples``.
+``ci`` is the default; ``TIDESTATE_LONG=1`` chooses ``long``. Tests take shares of ``settings.default.max_examples``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from statestore import opening
-from statestore.files import footers
-from statestore.storage import local
+from tidestate.statestore import opening
+from tidestate.statestore.files import footers
+from tidestate.statestore.storage import local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ settings.register_profile(
     suppress_health_check=_SLOW,
     print_blob=True,
 )
-LONG = os.environ.get("TIDEMARK_LONG") == "1"
+LONG = os.environ.get("TIDESTATE_LONG") == "1"
 settings.load_profile("long" if LONG else "ci")
 
 

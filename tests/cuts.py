@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from operators import Memory
-from operators.harness import Harness
-from operators.runnable import Runnable
-from statestore.store import StoreConfig
+from tidestate.operators import Memory
+from tidestate.operators.harness import Harness
+from tidestate.operators.runnable import Runnable
+from tidestate.statestore.store import StoreConfig
 
 T = TypeVar("T")
 SECOND = 1_000_000

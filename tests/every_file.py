@@ -17,17 +17,17 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from typer.testing import CliRunner
 
-from operators import Parquet
-from recovery.checkpoint import Checkpoint
-from recovery.cli import app
-from recovery.collection import collect
-from recovery.pins import pin
-from recovery.report import write_report
-from recovery.retention import Retention
-from recovery.rewind import rewind
-from statestore.errors import TidemarkError
 from tests.conftest import SCRATCH, forget
 from tests.test_standalone import STREAM, batch, example
+from tidestate.operators import Parquet
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.cli import app
+from tidestate.recovery.collection import collect
+from tidestate.recovery.pins import pin
+from tidestate.recovery.report import write_report
+from tidestate.recovery.retention import Retention
+from tidestate.recovery.rewind import rewind
+from tidestate.statestore.errors import TidestateError
 
 SAME, SAYS_SO = "=", "says so"
 FAULTS = ("deleted", "emptied", "cut", "swapped")
@@ -35,7 +35,7 @@ STORE = Parquet(max_levels=2, snapshot_bytes=1)
 KEPT = batch([(46, "a", 1), (47, "b", 2), (30, "b", 3)])
 NEXT = batch([(80, "a", 1), (81, "b", 2)])
 KINDS = (
-    ("the marker", r"tidemark\.json"),
+    ("the marker", r"tidestate\.json"),
     ("a manifest below the boundary, pinned", r"manifests/0*3\.json"),
     ("the oldest manifest that is kept", r"manifests/0*6\.json"),
     ("a manifest in the middle", r"manifests/0*(7|8|9)\.json"),
@@ -156,7 +156,7 @@ def ask(root: Path, whole: dict[str, Any]) -> dict[str, Answer]:
         forget()
         try:
             answered = reader(root)
-        except TidemarkError as error:
+        except TidestateError as error:
             found[name] = error.code
         else:
             found[name] = SAME if answered == whole[name] else SAYS_SO if answered == SAYS_SO else "silent"

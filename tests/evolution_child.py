@@ -7,13 +7,13 @@ import signal
 import sys
 from pathlib import Path
 
-from operators import every_element, max_, sum_
-from operators.description import Windowed
-from recovery.checkpoint import Checkpoint, Head
-from recovery.manifest import Manifest
-from statestore.store import StoreName
 from tests.standalone_child import store_config
 from tests.test_evolution import events, first, tables, without
+from tidestate.operators import every_element, max_, sum_
+from tidestate.operators.description import Windowed
+from tidestate.recovery.checkpoint import Checkpoint, Head
+from tidestate.recovery.manifest import Manifest
+from tidestate.statestore.store import StoreName
 
 ROWS = tables(events(5))
 

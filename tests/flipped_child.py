@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from recovery.checkpoint import Checkpoint
-from recovery.history import history
-from statestore.errors import TidemarkError
 from tests.conftest import forget
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.history import history
+from tidestate.statestore.errors import TidestateError
 
 WINDOWS = ("1970-01-01T00:00:00", "1970-01-01T00:00:10")
 
@@ -28,7 +28,7 @@ def verdict(root: Path, good: str) -> str:
     """What became of the answer."""
     try:
         return "same" if answer(root) == good else "differs"
-    except TidemarkError as error:
+    except TidestateError as error:
         return f"ours {error.code}"
     except Exception as error:
         return f"raw {type(error).__name__}"

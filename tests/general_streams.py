@@ -11,11 +11,6 @@ from typing import NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-import operators as api
-from operators.description import Windowed
-from operators.harness import Harness
-from statestore.errors import UsageError
-from statestore.store import StoreConfig
 from tests.general_twin import Twin
 from tests.naive_twin import Event, Values, values_of
 from tests.streams import KEYS, SCHEMA, arrow
@@ -33,6 +28,11 @@ from tests.twin_words import (
     sliding,
     tumbling,
 )
+from tidestate import operators as api
+from tidestate.operators.description import Windowed
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreConfig
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KINDS = [

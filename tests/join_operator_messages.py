@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import Joined, JoinOperator, SessionJoined, join, session_join, sliding, tumbling
-from operators.harness import Harness
-from statestore.store import StoreConfig
 from tests.operator_messages import SECOND, TIME
+from tidestate.operators import Joined, JoinOperator, SessionJoined, join, session_join, sliding, tumbling
+from tidestate.operators.harness import Harness
+from tidestate.statestore.store import StoreConfig
 
 LEFT = pa.schema([("part", pa.string()), ("at", pa.int64()), ("t", TIME), ("k", pa.string()), ("v", pa.int64())])
 RIGHT = pa.schema([("part", pa.string()), ("at", pa.int64()), ("t", TIME), ("k", pa.string()), ("w", pa.int64())])

@@ -82,7 +82,7 @@ def fetched(coordinates: Sequence[str], folder: Path) -> list[str]:
     module, found = folder / "ivy.xml", folder / "jars"
     parts = [one.split(":") for one in coordinates]
     wanted = [f'<dependency org="{a}" name="{b}" rev="{c}" transitive="false"/>' for a, b, c in parts]
-    info = '<info organisation="tidemark" module="kafka"/>'
+    info = '<info organisation="tidestate" module="kafka"/>'
     module.write_text(f'<ivy-module version="2.0">{info}<dependencies>{"".join(wanted)}</dependencies></ivy-module>')
     (ivy,) = SPARK_JARS.glob("ivy-*.jar")
     command = [f"{java_home()}/bin/java", "-XX:TieredStopAtLevel=1", "-jar", str(ivy)]

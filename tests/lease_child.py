@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from statestore.errors import TidemarkError
 from tests.test_standalone import STREAM, example
+from tidestate.statestore.errors import TidestateError
 
 
 def told() -> Iterator[pa.Table]:
@@ -23,7 +23,7 @@ def told() -> Iterator[pa.Table]:
 def main(root: str) -> None:
     try:
         example("retracting").standalone(checkpoint=root).run(told())
-    except TidemarkError as error:
+    except TidestateError as error:
         print(error.code, flush=True)
     else:
         print("done", flush=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from statestore.changes import TableChanges
-from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import PartitionState, SegmentName, levels_of
-from statestore.objects import Objects
-from statestore.store import Parquet, StoreConfig
-from statestore.tables import TableSpec
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.segments import PartitionState, SegmentName, levels_of
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.store import Parquet, StoreConfig
+from tidestate.statestore.tables import TableSpec
 
 
 def segment_name(first: int, last: int, segment: str, previous: str = "") -> SegmentName:

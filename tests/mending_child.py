@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 
-from recovery.checkpoint import Checkpoint
-from recovery.mending import Mending
-from recovery.policy import Policy
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.mending import Mending
+from tidestate.recovery.policy import Policy
 
 
 def main(root: str, moment: str) -> None:

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from statestore.changes import Applied, ChangeSet
-from statestore.memory import MemoryStore
-from statestore.messages.keys import LAYOUTS, parse_layout
-from statestore.messages.reads import get_messages
-from statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
-from statestore.messages.tables import MessageTables, Retention
-from statestore.parquet import ParquetStore
-from statestore.rocksdb import RocksStore
-from statestore.tables import Column, TableSpec
+from tidestate.statestore.changes import Applied, ChangeSet
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.messages.keys import LAYOUTS, parse_layout
+from tidestate.statestore.messages.reads import get_messages
+from tidestate.statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
+from tidestate.statestore.messages.tables import MessageTables, Retention
+from tidestate.statestore.parquet import ParquetStore
+from tidestate.statestore.rocksdb import RocksStore
+from tidestate.statestore.tables import Column, TableSpec
 
 PAYLOAD = (Column("v", "int64"), Column("tags", "list<item: struct<t: string>>"))
 EQUAL, SESSION = (Column("k", "int64"),), (Column("s", "string"),)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from operators import session
-from statestore.store import StoreName
 from tests.operator_messages import description, operator, plain, store_config, stream, table
+from tidestate.operators import session
+from tidestate.statestore.store import StoreName
 
 JOB = description(session("3 seconds"), "retracting", allowed=20)
 

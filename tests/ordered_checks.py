@@ -9,7 +9,6 @@ import pytest
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from statestore.store import StoreName
 from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
 from tests.ordered_strategies import History
@@ -19,8 +18,9 @@ from tests.test_general_twin import check_panes, net
 from tests.test_windows_twin import STORES, new_folder, store_config
 from tests.transcripts.told import Step, sorted_steps
 from tests.twin_words import EACH_BATCH, Row
+from tidestate.statestore.store import StoreName
 
-LONG = os.environ.get("TIDEMARK_LONG") == "1"
+LONG = os.environ.get("TIDESTATE_LONG") == "1"
 SHARE = run_settings.default.max_examples
 RUNS = run_settings(max_examples=SHARE * 3 if LONG else SHARE)
 SOME = run_settings(max_examples=SHARE if LONG else max(5, SHARE // 8))

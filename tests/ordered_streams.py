@@ -10,10 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-import operators as api
-from operators.description import Windowed
-from operators.harness import Harness
-from statestore.store import Memory, StoreConfig
 from tests.general_streams import plain, span, trigger, windows
 from tests.naive_twin import Values
 from tests.ordered_strategies import Step
@@ -21,6 +17,10 @@ from tests.ordered_twin import Message, OrderedSetting, OrderedTwin
 from tests.transcripts.told import Step as Line
 from tests.transcripts.told import Told, kept, said
 from tests.twin_words import FOREVER, Rejected, Row, Trigger
+from tidestate import operators as api
+from tidestate.operators.description import Windowed
+from tidestate.operators.harness import Harness
+from tidestate.statestore.store import Memory, StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
 TYPES = {

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from operators import (
+from tidestate.operators import (
     DISCARDING,
     RETRACTING,
     after_count,
@@ -29,7 +29,7 @@ from operators import (
     tumbling,
     windowed,
 )
-from statestore.tables import TIME
+from tidestate.statestore.tables import TIME
 
 SECOND = 1_000_000
 LATEST = 60

@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from operators import Windowed, count, list_, max_event_time, tumbling, windowed
 from tests.spark_inputs import SCHEMA
+from tidestate.operators import Windowed, count, list_, max_event_time, tumbling, windowed
 from tools.demo.job import say
 from tools.java import local_session
 

@@ -6,9 +6,9 @@ import json
 import sys
 import time
 
-from recovery.checkpoint import Checkpoint, Head
-from recovery.manifest import Manifest
-from recovery.rescale import rescale
+from tidestate.recovery.checkpoint import Checkpoint, Head
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.rescale import rescale
 
 
 def main(root: str, partitions: str, moment: str) -> None:

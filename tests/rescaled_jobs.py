@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from operators import (
+from tidestate.operators import (
     RETRACTING,
     after_count,
     after_processing_time,
@@ -31,8 +31,8 @@ from operators import (
     union,
     windowed,
 )
-from operators.sides import Sided
-from statestore.tables import TIME
+from tidestate.operators.sides import Sided
+from tidestate.statestore.tables import TIME
 
 SECOND = 1_000_000
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("t", TIME), ("v", pa.int64()), ("o", pa.int64())])

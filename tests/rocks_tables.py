@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.changes import Applied, TableChanges
-from statestore.memory import MemoryStore
-from statestore.rocksdb import RocksStore
-from statestore.tables import Column, TableSpec
+from tidestate.statestore.changes import Applied, TableChanges
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.rocksdb import RocksStore
+from tidestate.statestore.tables import Column, TableSpec
 
 LEADING = TableSpec(
     "leading",

@@ -20,8 +20,8 @@ import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from moto.s3.responses import S3Response
 
-from statestore.storage import faults as storage_faults
-from statestore.storage.remote import RemoteStorage
+from tidestate.statestore.storage import faults as storage_faults
+from tidestate.statestore.storage.remote import RemoteStorage
 
 VARIABLES = {
     "AWS_ACCESS_KEY_ID": "testing",

@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from operators import (
+from tests import naive_aggregates as naive
+from tests.naive_aggregates import Naive
+from tidestate.operators import (
     after_count,
     after_processing_time,
     any_of,
@@ -33,16 +35,14 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.aggregates import Aggregate
-from operators.binding import bind_plan
-from operators.chains.graph import alone
-from operators.description import Windowed
-from operators.harness import Harness
-from operators.job import Job
-from operators.triggers import after_watermark
-from recovery.checkpoint import Checkpoint
-from tests import naive_aggregates as naive
-from tests.naive_aggregates import Naive
+from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.chains.graph import alone
+from tidestate.operators.description import Windowed
+from tidestate.operators.harness import Harness
+from tidestate.operators.job import Job
+from tidestate.operators.triggers import after_watermark
+from tidestate.recovery.checkpoint import Checkpoint
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators import RETRACTING, Windowed, count, max_, mean, tumbling, windowed
+from tidestate.operators import RETRACTING, Windowed, count, max_, mean, tumbling, windowed
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "t timestamp, k string, v long, id long"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import (
+from tidestate.operators import (
     RETRACTING,
     Memory,
     Parquet,
@@ -28,7 +28,7 @@ from operators import (
     tumbling,
     windowed,
 )
-from recovery.checkpoint import Checkpoint
+from tidestate.recovery.checkpoint import Checkpoint
 from tools.demo.job import local_session
 
 STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}

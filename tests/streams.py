@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from operators import count, max_, mean, min_, sliding, sum_, windowed
-from operators.description import Windowed
-from operators.job import Hook, no_hook
-from operators.standalone import Standalone
-from statestore.store import StoreConfig
 from tests.naive_twin import Event, Setting
+from tidestate.operators import count, max_, mean, min_, sliding, sum_, windowed
+from tidestate.operators.description import Windowed
+from tidestate.operators.job import Hook, no_hook
+from tidestate.operators.standalone import Standalone
+from tidestate.statestore.store import StoreConfig
 
 SCHEMA = pa.schema(
     [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from statestore.testing.model import TableModel as TableModel
-from statestore.testing.rows import Row as Row
-from statestore.testing.rows import plain as plain
-from statestore.testing.rows import table as table
-from statestore.testing.tables import MAIN as MAIN
-from statestore.testing.tables import NAMED as NAMED
+from tidestate.statestore.testing.model import TableModel as TableModel
+from tidestate.statestore.testing.rows import Row as Row
+from tidestate.statestore.testing.rows import plain as plain
+from tidestate.statestore.testing.rows import table as table
+from tidestate.statestore.testing.tables import MAIN as MAIN
+from tidestate.statestore.testing.tables import NAMED as NAMED
 
 SPECS = (MAIN, NAMED)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore import admission, limits
-from statestore.admission import admit, specs_by_name
-from statestore.changes import TableChanges
-from statestore.errors import LimitError
-from statestore.tables import Column, TableSpec
+from tidestate.statestore import admission, limits
+from tidestate.statestore.admission import admit, specs_by_name
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.errors import LimitError
+from tidestate.statestore.tables import Column, TableSpec
 
 SPEC = TableSpec("t", (Column("k", "string"), Column("b", "binary")), (Column("v", "list<item: string>"),))
 

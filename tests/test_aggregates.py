@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import Memory, Parquet, RocksDB, count, max_, mean, min_, sum_, tumbling, windowed
-from operators.aggregates import Aggregate
-from statestore.errors import LimitError, UsageError
-from statestore.store import StoreConfig
+from tidestate.operators import Memory, Parquet, RocksDB, count, max_, mean, min_, sum_, tumbling, windowed
+from tidestate.operators.aggregates import Aggregate
+from tidestate.statestore.errors import LimitError, UsageError
+from tidestate.statestore.store import StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
 FUNCTIONS = {"count": count, "sum": sum_, "min": min_, "max": max_, "mean": mean}

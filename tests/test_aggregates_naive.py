@@ -17,7 +17,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from operators import (
+from tests import naive_aggregates as naive
+from tests.conftest import forget
+from tests.naive_aggregates import Event, Naive
+from tidestate.operators import (
     RETRACTING,
     Memory,
     Parquet,
@@ -48,14 +51,11 @@ from operators import (
     variance,
     windowed,
 )
-from operators.aggregates import Aggregate
-from operators.binding import bind_plan
-from operators.slices.plan import SlicePlan
-from statestore.fold import combine
-from statestore.store import StoreConfig
-from tests import naive_aggregates as naive
-from tests.conftest import forget
-from tests.naive_aggregates import Event, Naive
+from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.slices.plan import SlicePlan
+from tidestate.statestore.fold import combine
+from tidestate.statestore.store import StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
 START = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)

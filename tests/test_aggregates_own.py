@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from operators import (
+from tests.spark_inputs import batch, rows, sample, write
+from tidestate.operators import (
     Windowed,
     accumulate,
     apply_rows,
@@ -38,13 +39,12 @@ from operators import (
     variance,
     windowed,
 )
-from operators.aggregates import Aggregate
-from operators.binding import bind_plan
-from statestore import combiners
-from statestore.errors import IncompatibleError, UsageError
-from statestore.fold import combine
-from statestore.tables import Column, Group, TableSpec
-from tests.spark_inputs import batch, rows, sample, write
+from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.binding import bind_plan
+from tidestate.statestore import combiners
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.fold import combine
+from tidestate.statestore.tables import Column, Group, TableSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 TIME = pa.timestamp("us", tz="UTC")
@@ -217,7 +217,7 @@ def test_where_an_accumulation_is_unpickled_stores_find_its_merge() -> None:
 
 def test_without_the_library_a_sketch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasketches", None)
-    with pytest.raises(UsageError, match=r"pip install 'tidemark\[sketches\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'tidestate\[sketches\]'"):
         bind_plan(job(a=count_distinct_approx("v")), SCHEMA)
 
 
@@ -285,7 +285,7 @@ def test_aggregates_on_spark_are_those_of_the_standalone_runner(spark: Any, tmp_
 def shown(root: Path) -> list[tuple[object, ...]]:
     import pyarrow.parquet as pq
 
-    from recovery.checkpoint import Checkpoint
+    from tidestate.recovery.checkpoint import Checkpoint
 
     checkpoint = Checkpoint.open(root)
     refs = [ref for manifest in checkpoint.history() for ref in manifest.panes]

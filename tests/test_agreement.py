@@ -19,23 +19,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from operators import Policy
-from operators.bootstrapping import FILES_READ, spark_position
-from recovery.agreement import Agreement, compare
-from recovery.checkpoint import Checkpoint
-from recovery.forging import COMPACTED, files_read, finish
-from recovery.fork import fork
-from recovery.input_files import NOTHING, KnownFiles, followed, read_of, with_files
-from recovery.manifest import Manifest, SparkPosition
-from recovery.mending import Mending
-from recovery.repair import plan_resync, resync
-from recovery.reset import reset
-from recovery.spark_log import SparkLog, folded_every, load_files
-from recovery.verify import of_spark, spark_findings, verify
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 from tests.conftest import LONG
 from tests.test_checkpoint import files_below, following
 from tests.test_forging import KAFKA, files_of, head_of, made
+from tidestate.operators import Policy
+from tidestate.operators.bootstrapping import FILES_READ, spark_position
+from tidestate.recovery.agreement import Agreement, compare
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.forging import COMPACTED, files_read, finish
+from tidestate.recovery.fork import fork
+from tidestate.recovery.input_files import NOTHING, KnownFiles, followed, read_of, with_files
+from tidestate.recovery.manifest import Manifest, SparkPosition
+from tidestate.recovery.mending import Mending
+from tidestate.recovery.repair import plan_resync, resync
+from tidestate.recovery.reset import reset
+from tidestate.recovery.spark_log import SparkLog, folded_every, load_files
+from tidestate.recovery.verify import of_spark, spark_findings, verify
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 
 BATCHES = 6
 N = BATCHES - 1
@@ -150,7 +150,7 @@ def test_a_torn_file_is_known_and_mended(
     before = files_below(root / "spark")
     found = seen(root).differs
     assert bool(found) == ((name, damage) not in HARMLESS)
-    with caplog.at_level(logging.WARNING, "tidemark"):
+    with caplog.at_level(logging.WARNING, "tidestate"):
         head = start(root)
     is_mended(root)
     if found:

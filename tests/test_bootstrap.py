@@ -18,22 +18,22 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from operators import join
-from operators.archive import Archive, streams_of
-from operators.bootstrapping import offset_text
-from operators.file_names import file_url, local_file
-from operators.history_files import HistoryFiles, schema_of
-from recovery.checkpoint import Checkpoint
-from recovery.outputs import DeliveryId
-from statestore.errors import ConflictError, IncompatibleError, UsageError
 from tests import evidence, streams
 from tests.naive_twin import Twin
 from tests.s3_server import s3_endpoint as s3_endpoint
 from tests.s3_server import s3_root as s3_root
 from tests.spark_inputs import job, sample
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_spark_chains import two_streams
 from tests.test_spark_job import output
+from tidestate.operators import join
+from tidestate.operators.archive import Archive, streams_of
+from tidestate.operators.bootstrapping import offset_text
+from tidestate.operators.file_names import file_url, local_file
+from tidestate.operators.history_files import HistoryFiles, schema_of
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.statestore.errors import ConflictError, IncompatibleError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -251,7 +251,7 @@ def test_streams_of_descriptions() -> None:
 
 
 def verb(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return tidemark("bootstrap", "tests.spark_inputs:job", folder / "root", *arguments)
+    return tidestate("bootstrap", "tests.spark_inputs:job", folder / "root", *arguments)
 
 
 def test_the_verb_says_first_what_it_would_do(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_the_verb_refuses_in_a_line(tmp_path: Path, arguments: tuple[str, ...], 
 
 @pytest.mark.parametrize("name", ["nowhere:job", "tests.spark_inputs:nothing", "tests.spark_inputs:START", "tests"])
 def test_a_job_that_cannot_be_loaded(tmp_path: Path, name: str) -> None:
-    done = tidemark("bootstrap", name, tmp_path / "root", "--input", tmp_path)
+    done = tidestate("bootstrap", name, tmp_path / "root", "--input", tmp_path)
     assert done.returncode == 5
     assert "[bootstrap-job]" in done.stderr
 
@@ -310,33 +310,33 @@ def test_a_broken_verb_hinders_no_other(tmp_path: Path, monkeypatch: pytest.Monk
     package = tmp_path / "strange-1.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1\n")
-    (package / "entry_points.txt").write_text("[tidemark.commands]\nbroken = nowhere:verb\nhello = hello_verb:app\n")
+    (package / "entry_points.txt").write_text("[tidestate.commands]\nbroken = nowhere:verb\nhello = hello_verb:app\n")
     (tmp_path / "hello_verb.py").write_text(
         "import typer\napp = typer.Typer(add_completion=False)\n"
         "@app.command()\ndef greet() -> None:\n    'Say hello.'\n    print('hello')\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    listed = tidemark("--help")
+    listed = tidestate("--help")
     assert listed.returncode == 0
     assert "hello" in listed.stdout
     assert "bootstrap" in listed.stdout
     assert listed.stderr.count("[verb-broken]") == 1
-    assert tidemark("hello").stdout == "hello\n"
-    broken = tidemark("broken")
+    assert tidestate("hello").stdout == "hello\n"
+    broken = tidestate("broken")
     assert broken.returncode == 5
     assert "package=strange" in broken.stderr
-    assert tidemark("nothing").returncode == 2
-    assert "verb-broken" not in tidemark("list", tmp_path).stderr
+    assert tidestate("nothing").returncode == 2
+    assert "verb-broken" not in tidestate("list", tmp_path).stderr
 
 
 def test_verbs_are_loaded_when_they_are_asked_for() -> None:
-    program = "import sys, recovery.cli; print([name for name in sys.modules if name.split('.')[0] == 'operators'])"
+    program = "import sys, tidestate.recovery.cli; print([name for name in sys.modules if '.operators' in name])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     program = (
-        "import sys, recovery.cli\ntry:\n    recovery.cli.app(['bootstrap', '--help'])\n"
+        "import sys, tidestate.recovery.cli\ntry:\n    tidestate.recovery.cli.app(['bootstrap', '--help'])\n"
         "except SystemExit:\n    pass\n"
-        "print([name for name in ('pyspark', 'operators.description', 'pandas') if name in sys.modules])"
+        "print([name for name in ('pyspark', 'tidestate.operators.description', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")

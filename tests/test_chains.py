@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import (
+from tests import evidence
+from tidestate.operators import (
     DISCARDING,
     RETRACTING,
     chain,
@@ -29,12 +30,11 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.harness import Harness
-from recovery.outputs import DeliveryId
-from statestore.errors import IncompatibleError, UsageError
-from statestore.store import Memory, Parquet, RocksDB
-from statestore.tables import TIME
-from tests import evidence
+from tidestate.operators.harness import Harness
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.store import Memory, Parquet, RocksDB
+from tidestate.statestore.tables import TIME
 
 SECOND, MINUTE = 1_000_000, 60_000_000
 CLICKS = pa.schema([("at", TIME), ("user", pa.string()), ("country", pa.string()), ("amount", pa.int64())])
@@ -296,7 +296,7 @@ def naive(events: list[tuple[int, str, str, int]]) -> Counter[tuple[Any, ...]]:
     return Counter({(start, country, len(sums), sum(sums), max(sums)): 1 for (start, country), sums in above.items()})
 
 
-@settings(max_examples=2000 if os.environ.get("TIDEMARK_LONG") else 25, deadline=None)
+@settings(max_examples=2000 if os.environ.get("TIDESTATE_LONG") else 25, deadline=None)
 @given(
     batches=st.lists(EVENTS, max_size=6),
     early=st.booleans(),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from operators import (
+from tests.test_chains import CLICKS, clicks, per_country, per_user, shown
+from tidestate.operators import (
     RETRACTING,
     chain,
     count,
@@ -19,9 +20,8 @@ from operators import (
     union,
     windowed,
 )
-from operators.harness import Harness
-from statestore.errors import UsageError
-from tests.test_chains import CLICKS, clicks, per_country, per_user, shown
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
 
 WRONG = {
     "chain": lambda: chain(),

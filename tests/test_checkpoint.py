@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from recovery.checkpoint import MARKER, Checkpoint, Head, manifest_path
-from recovery.manifest import FORMAT, Manifest, encode
-from statestore.errors import (
+from tidestate.recovery.checkpoint import MARKER, Checkpoint, Head, manifest_path
+from tidestate.recovery.manifest import FORMAT, Manifest, encode
+from tidestate.statestore.errors import (
     ConflictError,
     CorruptionError,
     DataError,

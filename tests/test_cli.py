@@ -1,4 +1,4 @@
-"""The command ``tidemark`` as a person runs it: a process, its output, its exit code."""
+"""The command ``tidestate`` as a person runs it: a process, its output, its exit code."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators.harness import Harness
-from statestore.store import Parquet
 from tests import evidence
 from tests.test_progress_standalone import SCHEMA
 from tests.test_progress_standalone import job as sources
 from tests.test_progress_standalone import rows as events
 from tests.test_standalone import STREAM, example
+from tidestate.operators.harness import Harness
+from tidestate.statestore.store import Parquet
 
 ROOT = Path(__file__).parents[1]
 
 
-def tidemark(
+def tidestate(
     *arguments: object, columns: int = 80, stdout: int = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recovery.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "tidestate.recovery.cli", *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
     return subprocess.run(
         command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
@@ -52,7 +52,7 @@ def copy(root: Path, tmp_path: Path) -> Path:
 
 
 def test_list_as_json_holds_the_numbers_of_the_manifests(root: Path) -> None:
-    done = tidemark("list", root, "--json")
+    done = tidestate("list", root, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     manifests = evidence.manifests(root)
@@ -76,29 +76,29 @@ def test_list_as_json_holds_the_numbers_of_the_manifests(root: Path) -> None:
 
 
 def test_list_shows_only_the_last_ones(root: Path) -> None:
-    done = tidemark("list", root, "--last", 2)
+    done = tidestate("list", root, "--last", 2)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines[0].split()[:3] == ["id", "kind", "batch"]
     assert [line.split()[:2] for line in lines[1:3]] == [["7", "batch"], ["8", "drained"]]
     assert lines[3] == "6 older ones; --last 8 shows all"
-    assert [row["id"] for row in json.loads(tidemark("list", root, "--last", 2, "--json").stdout)] == [7, 8]
+    assert [row["id"] for row in json.loads(tidestate("list", root, "--last", 2, "--json").stdout)] == [7, 8]
 
 
 def test_show_as_json_is_the_manifest_with_readable_times(root: Path) -> None:
-    done = tidemark("show", root, 7, "--json")
+    done = tidestate("show", root, 7, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     manifest = evidence.manifests(root)[6]
     assert {name: found[name] for name in manifest} == manifest
     assert (found["watermark"], found["watermark_before"]) == ("1970-01-01 00:00:43",) * 2
     assert found["counters"]["very_late"] == 1
-    newest = json.loads(tidemark("show", root, "--json").stdout)
+    newest = json.loads(tidestate("show", root, "--json").stdout)
     assert (newest["id"], newest["drained"], newest["watermark"]) == (8, True, "+inf")
 
 
 def test_show_names_what_a_person_looks_for(root: Path) -> None:
-    done = tidemark("show", root, 7)
+    done = tidestate("show", root, 7)
     assert (done.returncode, done.stderr) == (0, "")
     (late,) = evidence.manifests(root)[6]["late"]
     unfolded = "".join(line.strip() for line in done.stdout.splitlines())
@@ -108,7 +108,7 @@ def test_show_names_what_a_person_looks_for(root: Path) -> None:
     assert ["very", "late", "1", "1"] in words
     assert ["events", "3", "11"] in words
     assert ["accumulation", "retracting"] in words
-    assert "drained (takes no new input)" in tidemark("show", root).stdout
+    assert "drained (takes no new input)" in tidestate("show", root).stdout
 
 
 def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> 
     tested.advance_processing_time(4_000_000)
     tested.feed(events("orders", 32))
     tested.advance_processing_time(6_000_000)
-    done = tidemark("show", tmp_path)
+    done = tidestate("show", tmp_path)
     lines = [line.split() for line in done.stdout.splitlines()]
     at = lines.index(["sources"])
     assert lines[at + 1] == ["source", "watermark", "(UTC)", "lag", "standing", "rows"]
     assert lines[at + 2] == ["orders", "1970-01-01", "00:00:32", "-26.000", "s", "counted", "2"]
     assert lines[at + 3] == ["prices", "1970-01-01", "00:00:03", "3.000", "s", "idle", "1"]
-    found = json.loads(tidemark("show", tmp_path, "--json").stdout)
+    found = json.loads(tidestate("show", tmp_path, "--json").stdout)
     assert [row["standing"] for row in found["sources"]] == ["counted", "idle"]
     assert found["sources"][1]["lag_seconds"] == 3.0
 
@@ -133,7 +133,7 @@ def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> 
 def test_output_fits_the_window(root: Path, verb: list[str], columns: int) -> None:
     if "--help" not in verb:
         verb = [verb[0], str(root), *verb[1:]]
-    done = tidemark(*verb, columns=columns)
+    done = tidestate(*verb, columns=columns)
     assert done.returncode == 0
     assert done.stdout
     assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= columns
@@ -141,61 +141,61 @@ def test_output_fits_the_window(root: Path, verb: list[str], columns: int) -> No
 
 @pytest.mark.parametrize("verb", ["list", "show"])
 def test_no_checkpoint_there(tmp_path: Path, verb: str) -> None:
-    done = tidemark(verb, tmp_path / "nowhere")
+    done = tidestate(verb, tmp_path / "nowhere")
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr == (
-        "tidemark: no checkpoint here: give the folder that was passed as checkpoint= [no-checkpoint] "
+        "tidestate: no checkpoint here: give the folder that was passed as checkpoint= [no-checkpoint] "
         f"root={tmp_path / 'nowhere'}\n"
     )
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_no_such_checkpoint(root: Path) -> None:
-    done = tidemark("show", root, 99)
+    done = tidestate("show", root, 99)
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == "tidemark: no such checkpoint [no-such-checkpoint] id=99\n"
+    assert done.stderr == "tidestate: no such checkpoint [no-such-checkpoint] id=99\n"
 
 
 @pytest.mark.parametrize("verb", ["list", "show"])
 def test_a_damaged_newest_manifest(copy: Path, verb: str) -> None:
     path = copy / "manifests/00000000000000000008.json"
     path.write_bytes(path.read_bytes().replace(b'"epoch":1', b'"epoch":2'))
-    done = tidemark(verb, copy)
+    done = tidestate(verb, copy)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("tidemark: the manifest is damaged (checksum does not match)")
+    assert done.stderr.startswith("tidestate: the manifest is damaged (checksum does not match)")
     assert done.stderr.endswith("[manifest-damaged] path=manifests/00000000000000000008.json\n")
     assert done.stderr.count("\n") == 1
 
 
 def test_an_older_checkpoint_can_be_shown_beside_a_damaged_one(copy: Path) -> None:
     (copy / "manifests/00000000000000000008.json").write_bytes(b"")
-    done = tidemark("show", copy, 6, "--json")
+    done = tidestate("show", copy, 6, "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["id"] == 6
 
 
 def test_storage_that_refuses_and_wrong_usage(tmp_path: Path, root: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    refused = tidemark("list", tmp_path / "file")
+    refused = tidestate("list", tmp_path / "file")
     assert (refused.returncode, refused.stdout) == (5, "")
     assert "[storage]" in refused.stderr
-    assert tidemark("list").returncode == 2
-    assert tidemark("list", root, "--last", 0).returncode == 2
-    assert tidemark("show", root, "seven").returncode == 2
-    assert tidemark("frobnicate", root).returncode == 2
+    assert tidestate("list").returncode == 2
+    assert tidestate("list", root, "--last", 0).returncode == 2
+    assert tidestate("show", root, "seven").returncode == 2
+    assert tidestate("frobnicate", root).returncode == 2
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["show"], ["list", "--json"]], ids=" ".join)
 def test_a_reader_that_goes_away_is_no_error(root: Path, arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = tidemark(arguments[0], root, *arguments[1:], stdout=writing)
+    done = tidestate(arguments[0], root, *arguments[1:], stdout=writing)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_head_takes_what_it_wants(root: Path) -> None:
-    line = f"set -o pipefail; {sys.executable} -m recovery.cli list {root} | head -1"
+    line = f"set -o pipefail; {sys.executable} -m tidestate.recovery.cli list {root} | head -1"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split()[0] == "id"
@@ -205,9 +205,9 @@ def test_a_table_goes_into_the_file_that_is_named(root: Path, tmp_path: Path) ->
     windows = ["--key", "k=a", "--window", "1970-01-01T00:00:00"]
     for number, verb in enumerate([["panes", root], ["diff", root, 3, 4], ["history", root, *windows]]):
         output = tmp_path / str(number)
-        done = tidemark(*verb, "--output", output)
+        done = tidestate(*verb, "--output", output)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-        assert output.read_text() == tidemark(*verb).stdout
+        assert output.read_text() == tidestate(*verb).stdout
 
 
 @pytest.mark.parametrize(
@@ -216,21 +216,21 @@ def test_a_table_goes_into_the_file_that_is_named(root: Path, tmp_path: Path) ->
 )
 def test_output_that_cannot_be_written(root: Path, verb: list[str]) -> None:
     with open("/dev/full", "wb") as full:
-        done = tidemark(verb[0], root, *verb[1:], stdout=full.fileno())
+        done = tidestate(verb[0], root, *verb[1:], stdout=full.fileno())
     assert done.returncode == 5
-    assert done.stderr.startswith("tidemark: the output cannot be written (no space left on device)")
+    assert done.stderr.startswith("tidestate: the output cannot be written (no space left on device)")
 
 
 def test_a_report_that_cannot_be_written(root: Path) -> None:
-    done = tidemark("report", root, "--output", f"/tmp/{'r' * 255}")
+    done = tidestate("report", root, "--output", f"/tmp/{'r' * 255}")
     assert (done.returncode, done.stdout) == (5, "")
-    assert done.stderr.startswith("tidemark: the output cannot be written (file name too long)")
+    assert done.stderr.startswith("tidestate: the output cannot be written (file name too long)")
 
 
 def test_looking_needs_no_spark_and_changes_nothing(root: Path) -> None:
     program = (
-        "import sys\nimport recovery.cli\n"
-        "heavy = {'pyspark', 'pandas', 'rocksdict', 'operators'} & {name.split('.')[0] for name in sys.modules}\n"
+        "import sys\nimport tidestate.recovery.cli\n"
+        "heavy = {'pyspark', 'pandas', 'rocksdict', 'tidestate.operators'} & {*sys.modules}\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -241,5 +241,5 @@ def test_looking_needs_no_spark_and_changes_nothing(root: Path) -> None:
 
     before = state()
     for verb in (["list"], ["show"], ["show", 3, "--json"]):
-        assert tidemark(verb[0], root, *verb[1:]).returncode == 0
+        assert tidestate(verb[0], root, *verb[1:]).returncode == 0
     assert state() == before

@@ -15,14 +15,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from operators import chain, count, sum_, tumbling, windowed
-from operators.harness import Harness
-from recovery.printing import Format, print_rows
-from recovery.reading import difference
-from statestore.store import Parquet
 from tests import evidence
-from tests.test_cli import ROOT, copy, tidemark
+from tests.test_cli import ROOT, copy, tidestate
 from tests.test_standalone import STREAM, example
+from tidestate.operators import chain, count, sum_, tumbling, windowed
+from tidestate.operators.harness import Harness
+from tidestate.recovery.printing import Format, print_rows
+from tidestate.recovery.reading import difference
+from tidestate.statestore.store import Parquet
 
 __all__ = ["copy"]
 
@@ -41,29 +41,29 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 
 def test_state_of_any_checkpoint_by_key_window_and_time(root: Path) -> None:
-    slices = lines(tidemark("state", root, "--at", 3, "--json"))
+    slices = lines(tidestate("state", root, "--at", 3, "--json"))
     assert sorted((row["slice_end"], row["k"], row["n"]) for row in slices) == [
         ("1970-01-01 00:00:10", "a", 2),
         ("1970-01-01 00:00:10", "b", 1),
         ("1970-01-01 00:00:20", "a", 1),
     ]
     fired = ["state", root, "--at", 3, "--table", "fired", "--json"]
-    assert [row["k"] for row in lines(tidemark(*fired, "--key", "k=a"))] == ["a"]
-    assert lines(tidemark(*fired, "--key", "k=a", "--key", "n=7")) == []
-    assert len(lines(tidemark(*fired, "--window", "1970-01-01T00:00:10"))) == 2
-    assert len(lines(tidemark(*fired, "--since", "1970-01-01T00:00:10", "--until", "1970-01-01T00:00:11"))) == 2
-    assert lines(tidemark(*fired, "--since", "1970-01-01T00:00:11")) == []
+    assert [row["k"] for row in lines(tidestate(*fired, "--key", "k=a"))] == ["a"]
+    assert lines(tidestate(*fired, "--key", "k=a", "--key", "n=7")) == []
+    assert len(lines(tidestate(*fired, "--window", "1970-01-01T00:00:10"))) == 2
+    assert len(lines(tidestate(*fired, "--since", "1970-01-01T00:00:10", "--until", "1970-01-01T00:00:11"))) == 2
+    assert lines(tidestate(*fired, "--since", "1970-01-01T00:00:11")) == []
 
 
 def test_panes_and_ledger_are_those_of_the_files(root: Path) -> None:
-    panes = lines(tidemark("panes", root, "--json"))
+    panes = lines(tidestate("panes", root, "--json"))
     named = [(m["id"], ref) for m in evidence.manifests(root) for ref in m.get("panes", [])]
     assert [row["checkpoint"] for row in panes] == [number for number, ref in named for _ in range(ref["rows"])]
-    assert [row["k"] for row in lines(tidemark("panes", root, "--from", 4, "--to", 4, "--json"))] == ["c", "a", "a"]
-    assert [row["kind"] for row in lines(tidemark("panes", root, "--key", "kind=retract", "--json"))] == [
+    assert [row["k"] for row in lines(tidestate("panes", root, "--from", 4, "--to", 4, "--json"))] == ["c", "a", "a"]
+    assert [row["kind"] for row in lines(tidestate("panes", root, "--key", "kind=retract", "--json"))] == [
         "retract"
     ] * 2
-    assert [row["reason"] for row in lines(tidemark("late", root, "--json"))] == [
+    assert [row["reason"] for row in lines(tidestate("late", root, "--json"))] == [
         "very_late",
         "null_key",
         "null_event_time",
@@ -71,13 +71,13 @@ def test_panes_and_ledger_are_those_of_the_files(root: Path) -> None:
 
 
 def test_difference_of_two_checkpoints_by_key(root: Path) -> None:
-    found = lines(tidemark("diff", root, 3, 5, "--key", "slice_end=1970-01-01T00:00:10", "--json"))
+    found = lines(tidestate("diff", root, 3, 5, "--key", "slice_end=1970-01-01T00:00:10", "--json"))
     assert [(row["change"], row["k"], row["n"], row["total"]) for row in found] == [
         ("was", "a", 2, 4),
         ("is", "a", 4, 15),
         ("added", "c", 1, 7),
     ]
-    back = lines(tidemark("diff", root, 5, 3, "--json"))
+    back = lines(tidestate("diff", root, 5, 3, "--json"))
     assert [row["change"] for row in back if row["k"] == "c"] == ["removed"]
 
 
@@ -85,19 +85,19 @@ def test_rows_in_the_formats_of_other_tools(root: Path, tmp_path: Path) -> None:
     tables = []
     for form in ("parquet", "arrow", "csv"):
         path = tmp_path / form
-        assert tidemark("panes", root, "--format", form, "--output", path).returncode == 0
+        assert tidestate("panes", root, "--format", form, "--output", path).returncode == 0
         tables.append(path.read_bytes())
     parquet = pq.read_table(io.BytesIO(tables[0]))
     assert pa.ipc.open_stream(tables[1]).read_all().equals(parquet)
     assert pa.csv.read_csv(io.BytesIO(tables[2]))["k"].to_pylist() == parquet["k"].to_pylist()
-    assert parquet.num_rows == len(lines(tidemark("panes", root, "--json")))
+    assert parquet.num_rows == len(lines(tidestate("panes", root, "--json")))
 
 
 def test_a_table_fits_the_terminal_and_says_when_there_is_more(root: Path) -> None:
-    done = tidemark("panes", root, "--limit", 2)
+    done = tidestate("panes", root, "--limit", 2)
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "more than 2 rows" in done.stdout
-    assert "more than" not in tidemark("panes", root).stdout
+    assert "more than" not in tidestate("panes", root).stdout
 
 
 @pytest.mark.parametrize("form", [Format.json, Format.csv, Format.arrow, Format.parquet])
@@ -116,7 +116,7 @@ def test_a_limit_is_the_number_of_rows_in_every_format(tmp_path: Path, form: For
 
 
 def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
-    line = f"set -o pipefail; {sys.executable} -m recovery.cli state {root} --format csv | head -1"
+    line = f"set -o pipefail; {sys.executable} -m tidestate.recovery.cli state {root} --format csv | head -1"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -134,7 +134,7 @@ def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_said(root: Path, options: list[str], code: str) -> None:
-    done = tidemark("state", root, *options)
+    done = tidestate("state", root, *options)
     assert done.returncode in (4, 5)
     assert f"[{code}]" in done.stderr
     assert done.stdout == ""
@@ -147,19 +147,19 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
     tested = Harness(chain(first.late("0 seconds"), second), schema, folder=tmp_path)
     tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
     tested.feed([{"t": 1, "k": "late"}])
-    assert [row["n"] for row in lines(tidemark("state", tmp_path, "--json"))] == [1]
-    assert [row["k"] for row in lines(tidemark("state", tmp_path, "--operator", "first", "--json"))] == ["b"]
-    assert [row["k"] for row in lines(tidemark("late", tmp_path, "--operator", "first", "--json"))] == ["late"]
-    assert lines(tidemark("late", tmp_path, "--json")) == []
-    assert "operator" in tidemark("show", tmp_path).stdout
-    assert [row["events"] for row in json.loads(tidemark("list", tmp_path, "--json").stdout)] == [0, 2, 1]
+    assert [row["n"] for row in lines(tidestate("state", tmp_path, "--json"))] == [1]
+    assert [row["k"] for row in lines(tidestate("state", tmp_path, "--operator", "first", "--json"))] == ["b"]
+    assert [row["k"] for row in lines(tidestate("late", tmp_path, "--operator", "first", "--json"))] == ["late"]
+    assert lines(tidestate("late", tmp_path, "--json")) == []
+    assert "operator" in tidestate("show", tmp_path).stdout
+    assert [row["events"] for row in json.loads(tidestate("list", tmp_path, "--json").stdout)] == [0, 2, 1]
 
 
 def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:
-    done = tidemark("verify", root, "--read-data")
+    done = tidestate("verify", root, "--read-data")
     assert done.returncode == 0
     assert done.stdout.startswith("whole: 7 checkpoints")
-    assert json.loads(tidemark("verify", root, "--json").stdout)["good"] == 7
+    assert json.loads(tidestate("verify", root, "--json").stdout)["good"] == 7
 
 
 def damaged(root: Path, name: str) -> tuple[int, str, str]:
@@ -191,7 +191,7 @@ def damaged(root: Path, name: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("name", ["manifest", "chain", "gone", "cut", "bytes"])
 def test_damage_is_found_and_named(copy: Path, name: str) -> None:
     code, kind, path = damaged(copy, name)
-    done = tidemark("verify", copy, "--read-data", 100, "--json")
+    done = tidestate("verify", copy, "--read-data", 100, "--json")
     assert done.returncode == code
     found = json.loads(done.stdout)
     assert found["findings"][0]["kind"] == kind
@@ -199,7 +199,7 @@ def test_damage_is_found_and_named(copy: Path, name: str) -> None:
     if name in ("gone", "cut", "bytes"):
         assert found["good"] is None or found["good"] < evidence.manifests(copy)[-1]["id"]
     if name == "bytes":
-        assert tidemark("verify", copy).returncode == 0  # only who reads the data can know
+        assert tidestate("verify", copy).returncode == 0  # only who reads the data can know
 
 
 def test_a_difference_of_values_of_any_type() -> None:

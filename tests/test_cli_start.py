@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from operators import Parquet
-from recovery import commands
-from recovery.commands.app import verbs
-from recovery.commands.group import VERBS, own
 from tests.test_standalone import STREAM, example
+from tidestate.operators import Parquet
+from tidestate.recovery import commands
+from tidestate.recovery.commands.app import verbs
+from tidestate.recovery.commands.group import VERBS, own
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {
@@ -22,16 +22,16 @@ HEAVY = {
     *("pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
 }
 """What takes long to import, and looking at checkpoints does not need."""
-STATE = {"pyarrow", "numpy", "recovery.checkpoint"}
+STATE = {"pyarrow", "numpy", "tidestate.recovery.checkpoint"}
 """What the list of all verbs does not need either."""
-PLUG_IN = {"operators", "operators.commands"}
+PLUG_IN = {"tidestate.operators", "tidestate.operators.commands"}
 """What is loaded for the line that the list has about the verb of another package."""
 
 
 def loaded(arguments: list[str], **environment: str) -> set[str]:
     """The modules there are when the command has done its work."""
     program = (
-        "import sys\nfrom recovery.cli import main\nsys.argv[0] = 'tidemark'\n"
+        "import sys\nfrom recovery.cli import main\nsys.argv[0] = 'tidestate'\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "print(*sys.modules, file=sys.stderr)\n"
     )
@@ -51,26 +51,26 @@ def test_looking_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> No
     example("retracting").standalone(checkpoint=tmp_path / "root", store=Parquet()).run(STREAM[:2])
     verb, *options = arguments
     modules = loaded([verb, str(tmp_path / "root"), *options])
-    assert modules & (HEAVY | {"operators"}) == set()
+    assert modules & (HEAVY | {"tidestate.operators"}) == set()
 
 
 def test_the_list_of_all_verbs_loads_none_of_ours() -> None:
     modules = loaded(["--help"])
     assert modules & (HEAVY | STATE) == set()
-    assert {one for one in modules if one.partition(".")[0] == "operators"} == PLUG_IN
+    assert {one for one in modules if one.startswith("tidestate.operators")} == PLUG_IN
 
 
 def test_completing_a_verb_loads_none_of_ours() -> None:
-    modules = loaded([], _TIDEMARK_COMPLETE="complete_bash", COMP_WORDS="tidemark re", COMP_CWORD="1")
+    modules = loaded([], _TIDESTATE_COMPLETE="complete_bash", COMP_WORDS="tidestate re", COMP_CWORD="1")
     assert modules & (HEAVY | STATE) == set()
-    assert {one for one in modules if one.partition(".")[0] == "operators"} == PLUG_IN
+    assert {one for one in modules if one.startswith("tidestate.operators")} == PLUG_IN
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
     """An environment with the command on the path and an empty home."""
     (tmp_path / "bin").mkdir()
-    command = tmp_path / "bin" / "tidemark"
+    command = tmp_path / "bin" / "tidestate"
     command.write_text(f"#!{sys.executable}\nfrom recovery.cli import main\nmain()\n")
     command.chmod(0o755)
     home = tmp_path / "home"
@@ -87,24 +87,25 @@ def bash(script: str, environment: dict[str, str]) -> str:
 
 def test_bash_completes_verbs_and_options(shell: dict[str, str]) -> None:
     ask = (
-        "source <(tidemark --show-completion); COMP_WORDS=({words}); COMP_CWORD={place}; "
-        '_tidemark_completion tidemark; echo "${{COMPREPLY[@]}}"'
+        "source <(tidestate --show-completion); COMP_WORDS=({words}); COMP_CWORD={place}; "
+        '_tidestate_completion tidestate; echo "${{COMPREPLY[@]}}"'
     )
-    assert "restore" in bash(ask.format(words="tidemark re", place=1), shell).split()
-    assert bash(ask.format(words="tidemark restore --par", place=2), shell).split() == ["--parallel"]
+    assert "restore" in bash(ask.format(words="tidestate re", place=1), shell).split()
+    assert bash(ask.format(words="tidestate restore --par", place=2), shell).split() == ["--parallel"]
 
 
 def test_completion_installs_itself_for_bash(shell: dict[str, str]) -> None:
-    assert "bash completion installed" in bash("tidemark --install-completion; true", shell)
+    assert "bash completion installed" in bash("tidestate --install-completion; true", shell)
     installed = (
-        "source ~/.bashrc; COMP_WORDS=(tidemark lis); COMP_CWORD=1; _tidemark_completion tidemark; echo ${COMPREPLY}"
+        "source ~/.bashrc; COMP_WORDS=(tidestate lis); COMP_CWORD=1; _tidestate_completion tidestate; "
+        "echo ${COMPREPLY}"
     )
     assert bash(installed, shell).split() == ["list"]
 
 
 def test_each_verb_stands_with_its_module() -> None:
     for name, (module, _) in VERBS.items():
-        assert own(name).callback.__module__ == f"recovery.commands.{module}"
+        assert own(name).callback.__module__ == f"tidestate.recovery.commands.{module}"
     modules = {one.name for one in pkgutil.iter_modules(commands.__path__)} - {"app", "group"}
     assert modules == {module for module, _ in VERBS.values()}
     assert {one.name or one.callback.__name__ for one in verbs.registered_commands if one.callback} == set(VERBS)

@@ -11,25 +11,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators import Parquet
-from operators.delivery import read_rows
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.collection import collect, plan_collection, survey
-from recovery.fork import fork
-from recovery.manifest import Manifest
-from recovery.pins import pin, unpin
-from recovery.reading import Wanted, state_rows
-from recovery.records import read_pins
-from recovery.reset import reset
-from recovery.retention import Retention, limit
-from recovery.verify import verify
-from statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError
-from statestore.objects import Objects
 from tests.s3_server import s3_endpoint as s3_endpoint
 from tests.s3_server import s3_root as s3_root
 from tests.spark_inputs import sample
 from tests.test_checkpoint import chain, following
 from tests.test_fork import JOB
+from tidestate.operators import Parquet
+from tidestate.operators.delivery import read_rows
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.collection import collect, plan_collection, survey
+from tidestate.recovery.fork import fork
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.pins import pin, unpin
+from tidestate.recovery.reading import Wanted, state_rows
+from tidestate.recovery.records import read_pins
+from tidestate.recovery.reset import reset
+from tidestate.recovery.retention import Retention, limit
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError
+from tidestate.statestore.objects import Objects
 
 STORE = Parquet(max_levels=3, snapshot_bytes=1)
 TABLES = sample(14, 60)

@@ -13,20 +13,20 @@ import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 
-from operators import accumulate, count_by_value, count_distinct_approx, tumbling, windowed
-from operators.chains.binding import bind_graph
-from recovery.checkpoint import Checkpoint
-from statestore import combiners
-from statestore.combiners import ENTRY_POINTS, Starts, register_combiner, registered, registrations
-from statestore.errors import IncompatibleError
-from statestore.tables import Column, Group, TableSpec
 from tests.test_cli import ROOT
+from tidestate.operators import accumulate, count_by_value, count_distinct_approx, tumbling, windowed
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.statestore import combiners
+from tidestate.statestore.combiners import ENTRY_POINTS, Starts, register_combiner, registered, registrations
+from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.tables import Column, Group, TableSpec
 
 LIBRARY = """
 import pathlib
 import pyarrow as pa
 import pyarrow.compute as pc
-from operators import accumulate
+from tidestate.operators import accumulate
 
 pathlib.Path(__file__).with_suffix(".ran").touch()
 widest = accumulate(
@@ -54,8 +54,8 @@ def written(root: Path, name: str) -> None:
 
 
 def state(root: Path, *options: str, path: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """`tidemark state` in a process that has registered nothing."""
-    command = [sys.executable, "-m", "recovery.cli", "state", str(root), "--json", *options]
+    """`tidestate state` in a process that has registered nothing."""
+    command = [sys.executable, "-m", "tidestate.recovery.cli", "state", str(root), "--json", *options]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([path, str(ROOT)])}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
@@ -109,13 +109,14 @@ def test_nothing_durable_names_a_module() -> None:
         for t in plan.tables
         for group in t.groups
     ]
-    assert "tidemark-hll" in names
+    assert "tidestate-hll" in names
     assert not [name for name in names if ":" in name]
 
 
-@pytest.mark.parametrize("name", ["tidemark-cancel", "tidemark-hll"])
+@pytest.mark.parametrize("name", ["tidestate-cancel", "tidestate-hll"])
 def test_ours_are_entry_points_of_our_own_package(name: str) -> None:
-    program = "import sys; from statestore.combiners import registered; assert 'operators' not in sys.modules; "
+    program = "import sys; from tidestate.statestore.combiners import registered; "
+    program += "assert 'tidestate.operators' not in sys.modules; "
     program += f"registered('{name}', 1)"
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.changes import DELETE, MERGE, PUT, Layer, TableChanges
-from statestore.files import sortedfile
-from statestore.files.compaction import WORK_BYTES, Fold, live_levels, plan, under_way
-from statestore.files.filetable import FileTable, open_sources
-from statestore.files.folding import fold_into
-from statestore.files.segments import FileKind, FileRef, Level, write_segment
-from statestore.fold import fold, fold_run, parts
-from statestore.keyrange import EVERYTHING
-from statestore.objects import Objects
-from statestore.store import Parquet, StoreConfig
-from statestore.tables import Column, TableSpec
 from tests.lineage import segment_name
 from tests.table_model import Row, TableModel, plain, table
+from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer, TableChanges
+from tidestate.statestore.files import sortedfile
+from tidestate.statestore.files.compaction import WORK_BYTES, Fold, live_levels, plan, under_way
+from tidestate.statestore.files.filetable import FileTable, open_sources
+from tidestate.statestore.files.folding import fold_into
+from tidestate.statestore.files.segments import FileKind, FileRef, Level, write_segment
+from tidestate.statestore.fold import fold, fold_run, parts
+from tidestate.statestore.keyrange import EVERYTHING
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.store import Parquet, StoreConfig
+from tidestate.statestore.tables import Column, TableSpec
 
 SPEC = TableSpec(
     "counts",

@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import operators
 from tests.conformance.bench import Bench
 from tests.conformance.case import read
 from tests.conformance.driver import windows_at
 from tests.conformance.harness import STORES, folder
 from tests.conformance.run import Result, run
 from tests.conformance.units import Units
+from tidestate import operators
 
 CASES = Path(__file__).parent / "conformance" / "cases"
-LONG = bool(os.environ.get("TIDEMARK_LONG"))
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
 Raw = dict[str, Any]
 Change = Callable[[Raw], None]
 

@@ -17,24 +17,24 @@ import pytest
 from hypothesis import Phase
 from hypothesis.stateful import run_state_machine_as_test
 
-from statestore import parquet
-from statestore.changes import Applied, ChangeSet, Lookup, Ranges, TableChanges
-from statestore.errors import CommitUnknownError, LimitError, UnavailableError
-from statestore.files import filetable, partition_log, sortedfile
-from statestore.memory import MemoryStore
-from statestore.objects import Objects
-from statestore.parquet import ParquetStore
-from statestore.rocksdb import RocksStore
-from statestore.store import Parquet, StateStore
-from statestore.tables import Column, TableSpec
-from statestore.testing import BrokenPromise, Crash, FaultyObjects, StoreContract
-from statestore.testing.faults import When
-from statestore.testing.machine import machine, machine_settings
-from statestore.testing.refusals import REFUSED
 from tests.durable_store import DurableStore
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
+from tidestate.statestore import parquet
+from tidestate.statestore.changes import Applied, ChangeSet, Lookup, Ranges, TableChanges
+from tidestate.statestore.errors import CommitUnknownError, LimitError, UnavailableError
+from tidestate.statestore.files import filetable, partition_log, sortedfile
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.parquet import ParquetStore
+from tidestate.statestore.rocksdb import RocksStore
+from tidestate.statestore.store import Parquet, StateStore
+from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.testing import BrokenPromise, Crash, FaultyObjects, StoreContract
+from tidestate.statestore.testing.faults import When
+from tidestate.statestore.testing.machine import machine, machine_settings
+from tidestate.statestore.testing.refusals import REFUSED
 
-LONG = bool(os.environ.get("TIDEMARK_LONG"))
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
 
 
 class TestMemory(StoreContract):
@@ -75,8 +75,8 @@ class TestParquetOnS3(StoreContract):
 
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         folder_name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-        root = f"{os.environ['TIDEMARK_TEST_S3']}/{folder_name}"
-        return DurableStore(specs, Objects(root, copies=os.environ["TIDEMARK_TEST_COPIES"]), FOLDING)
+        root = f"{os.environ['TIDESTATE_TEST_S3']}/{folder_name}"
+        return DurableStore(specs, Objects(root, copies=os.environ["TIDESTATE_TEST_COPIES"]), FOLDING)
 
     def test_any_history(self, tmp_path: Path) -> None:
         """In CI half of the histories: over files the same store has them all, here each file is a request."""
@@ -105,8 +105,8 @@ def _on_s3(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_TEST_S3", s3_root)
-    monkeypatch.setenv("TIDEMARK_TEST_COPIES", str(tmp_path_factory.mktemp("copies")))
+    monkeypatch.setenv("TIDESTATE_TEST_S3", s3_root)
+    monkeypatch.setenv("TIDESTATE_TEST_COPIES", str(tmp_path_factory.mktemp("copies")))
 
 
 class ShowsExpired(MemoryStore):
@@ -291,7 +291,7 @@ def test_a_bug_is_found_by_chance(tmp_path: Path, broken: Callable[..., StateSto
 
 
 def test_the_package_itself_needs_no_test_tools() -> None:
-    check = "import sys, statestore; sys.exit(bool({'pytest', 'hypothesis'} & set(sys.modules)))"
+    check = "import sys, tidestate.statestore; sys.exit(bool({'pytest', 'hypothesis'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

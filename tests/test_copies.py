@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statestore.changes import TableChanges
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, UnavailableError
-from statestore.files.segments import PartitionState
-from statestore.objects import Objects
-from statestore.parquet import ParquetStore
-from statestore.store import Parquet
 from tests.lineage import advance
 from tests.races import child, let_go
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tests.table_model import NAMED
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, UnavailableError
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.parquet import ParquetStore
+from tidestate.statestore.store import Parquet
 
 MIB = 1 << 20
 
@@ -131,8 +131,8 @@ def test_no_room_for_copies_is_said(s3_root: str, tmp_path: Path, monkeypatch: p
 PLENTY = str(10 * MIB)
 FETCHER = """
 import sys
-from statestore.checksums import checksum
-from statestore.objects import Objects
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.objects import Objects
 objects = Objects(sys.argv[1], copies=sys.argv[2], copies_bytes=int(sys.argv[3]))
 print("ready", flush=True)
 sys.stdin.readline()

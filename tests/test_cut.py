@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import (
+from tests.cuts import EVENTS, SECOND, by_cut, cuts, events, net, plain, played, table
+from tidestate.operators import (
     ACCUMULATING,
     RETRACTING,
     Memory,
@@ -36,11 +37,10 @@ from operators import (
     union,
     windowed,
 )
-from operators.chains import chain
-from operators.harness import Harness
-from operators.progress import advance_time, generation
-from statestore.errors import IncompatibleError, UsageError
-from tests.cuts import EVENTS, SECOND, by_cut, cuts, events, net, plain, played, table
+from tidestate.operators.chains import chain
+from tidestate.operators.harness import Harness
+from tidestate.operators.progress import advance_time, generation
+from tidestate.statestore.errors import IncompatibleError, UsageError
 
 ORDER = {"offset": "at", "origin": "part"}
 DELAY = "6 s"

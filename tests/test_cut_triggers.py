@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from operators import (
+from tests.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
+from tidestate.operators import (
     DISCARDING,
     RETRACTING,
     Parquet,
@@ -27,9 +28,8 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.triggers import Trigger
-from statestore.errors import UsageError
-from tests.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
+from tidestate.operators.triggers import Trigger
+from tidestate.statestore.errors import UsageError
 
 ORDER = {"offset": "at", "origin": "part"}
 DELAY = "6 s"

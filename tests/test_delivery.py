@@ -10,16 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import Refused, delivery
-from operators.delivery import ArrowSink
-from operators.standalone import Standalone
-from recovery.checkpoint import Checkpoint
-from recovery.outputs import DeliveryId
-from recovery.rewind import rewind
-from statestore.errors import CorruptionError, FencedError
-from statestore.store import Parquet
 from tests import evidence
 from tests.test_standalone import STREAM, example
+from tidestate.operators import Refused, delivery
+from tidestate.operators.delivery import ArrowSink
+from tidestate.operators.standalone import Standalone
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.recovery.rewind import rewind
+from tidestate.statestore.errors import CorruptionError, FencedError
+from tidestate.statestore.store import Parquet
 
 Rows = Counter[evidence.Row]
 

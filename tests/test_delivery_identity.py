@@ -13,24 +13,24 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators.chains.binding import bind_graph
-from operators.harness import Harness
-from operators.job import Job
-from operators.standalone import Standalone
-from recovery.acknowledged import FOLDER, delivered
-from recovery.checkpoint import Checkpoint
-from recovery.collection import collect
-from recovery.fork import fork
-from recovery.outputs import DeliveryId
-from recovery.repair import plan_repair
-from recovery.rescale import rescale
-from recovery.retention import Retention
-from recovery.rewind import plan_rewind, rewind
-from statestore.errors import FencedError
-from statestore.store import Parquet
-from statestore.testing.faults import FaultyObjects
 from tests import evidence
 from tests.test_standalone import STREAM, batch, example
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.harness import Harness
+from tidestate.operators.job import Job
+from tidestate.operators.standalone import Standalone
+from tidestate.recovery.acknowledged import FOLDER, delivered
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.collection import collect
+from tidestate.recovery.fork import fork
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.recovery.repair import plan_repair
+from tidestate.recovery.rescale import rescale
+from tidestate.recovery.retention import Retention
+from tidestate.recovery.rewind import plan_rewind, rewind
+from tidestate.statestore.errors import FencedError
+from tidestate.statestore.store import Parquet
+from tidestate.statestore.testing.faults import FaultyObjects
 
 OTHER = [batch([(60 + 10 * n, key, n) for key in "abc"]) for n in range(4)]
 """What comes in place of the rest of the stream, or after it."""
@@ -206,7 +206,7 @@ def test_where_it_cannot_be_recorded_the_stop_is_as_clean(tmp_path: Path, caplog
     assert runner._job is not None
     checkpoint = runner._job.checkpoint
     runner._job.checkpoint = replace(checkpoint, objects=FaultyObjects(checkpoint.objects, 1))
-    with caplog.at_level(logging.WARNING, "tidemark"):
+    with caplog.at_level(logging.WARNING, "tidestate"):
         panes.close()
     assert "could not be recorded" in caplog.text
     run(tmp_path, sink, STREAM)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import (
+from tidestate.operators import (
     ACCUMULATING,
     Memory,
     Windowed,
@@ -32,10 +32,10 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.binding import bind_plan
-from operators.plan import RESERVED
-from statestore.durations import span_us, text_of
-from statestore.errors import UsageError
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.plan import RESERVED
+from tidestate.statestore.durations import span_us, text_of
+from tidestate.statestore.errors import UsageError
 
 SCHEMA = pa.schema(
     [

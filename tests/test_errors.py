@@ -6,28 +6,28 @@ import pickle
 
 import pytest
 
-from statestore.errors import (
+from tidestate.statestore.errors import (
     CorruptionError,
     DataError,
     IncompatibleError,
     InvariantError,
     NotFoundError,
-    TidemarkError,
+    TidestateError,
     UsageError,
     invariant,
 )
 
 
-def tree(root: type[TidemarkError]) -> list[type[TidemarkError]]:
+def tree(root: type[TidestateError]) -> list[type[TidestateError]]:
     return [root, *(kind for child in root.__subclasses__() for kind in tree(child))]
 
 
-ALL = tree(TidemarkError)
+ALL = tree(TidestateError)
 
 
 def test_the_tree_is_the_documented_one() -> None:
     assert {kind.__name__ for kind in ALL} == {
-        "TidemarkError",
+        "TidestateError",
         "ConflictError",
         "FencedError",
         "CommitUnknownError",
@@ -44,7 +44,7 @@ def test_the_tree_is_the_documented_one() -> None:
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_an_error_survives_pickling(kind: type[TidemarkError], protocol: int) -> None:
+def test_an_error_survives_pickling(kind: type[TidestateError], protocol: int) -> None:
     error = kind("manifest moved", code="manifest-moved", expected=7, found=[8, "é"])
     copy = pickle.loads(pickle.dumps(error, protocol))
     assert type(copy) is kind
@@ -54,7 +54,7 @@ def test_an_error_survives_pickling(kind: type[TidemarkError], protocol: int) ->
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_text_is_message_code_and_facts(kind: type[TidemarkError]) -> None:
+def test_text_is_message_code_and_facts(kind: type[TidestateError]) -> None:
     assert str(kind("manifest moved", code="manifest-moved", expected=7, found=8)) == (
         "manifest moved [manifest-moved] expected=7 found=8"
     )
@@ -80,9 +80,9 @@ def test_the_cause_stays_out_of_the_pickle() -> None:
         try:
             raise OSError("disk")
         except OSError as reason:
-            raise TidemarkError("storage refused", code="storage") from reason
+            raise TidestateError("storage refused", code="storage") from reason
 
-    with pytest.raises(TidemarkError) as caught:
+    with pytest.raises(TidestateError) as caught:
         fail()
     assert isinstance(caught.value.__cause__, OSError)
     copy = pickle.loads(pickle.dumps(caught.value))

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import (
+from tests.conftest import forget
+from tidestate.operators import (
     after_count,
     count,
     every_element,
@@ -27,14 +28,13 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.description import Windowed
-from operators.querying import query
-from recovery.checkpoint import Checkpoint
-from recovery.printing import Format, print_rows
-from recovery.reading import Wanted, output_rows, state_difference
-from statestore.errors import IncompatibleError
-from statestore.store import Memory, Parquet, RocksDB, StoreConfig
-from tests.conftest import forget
+from tidestate.operators.description import Windowed
+from tidestate.operators.querying import query
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.printing import Format, print_rows
+from tidestate.recovery.reading import Wanted, output_rows, state_difference
+from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.store import Memory, Parquet, RocksDB, StoreConfig
 
 BATCHES, CHANGED = 8, 4
 WINDOW = [("window_end", "ascending"), ("window_start", "ascending"), ("k", "ascending")]
@@ -233,7 +233,7 @@ def check(tmp_path: Path, kind: str, mode: str, case: Case, store: StoreConfig, 
                 assert stands[key][name] == values[name], (key, name)
 
 
-LONG = os.environ.get("TIDEMARK_LONG")
+LONG = os.environ.get("TIDESTATE_LONG")
 MODES = ["accumulating", "retracting"]
 PAIRS = [(kind, mode) for kind in KINDS for mode in MODES]
 COMBINED = PAIRS if LONG else [PAIRS[0], PAIRS[3], PAIRS[5]]

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from operators import Windowed, count, max_, min_, sum_, tumbling, windowed
-from recovery.checkpoint import Checkpoint
-from recovery.cli import app
-from recovery.reading import Wanted, output_rows
 from tests.spark_inputs import sample
+from tidestate.operators import Windowed, count, max_, min_, sum_, tumbling, windowed
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.cli import app
+from tidestate.recovery.reading import Wanted, output_rows
 
 TABLES = sample(6, 40)
 

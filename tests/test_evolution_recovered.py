@@ -17,20 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators import RETRACTING, Memory, Parquet, RocksDB, count, max_, query, sum_, tumbling, windowed
-from operators.chains import chain
-from operators.chains.description import Chain
-from operators.description import Windowed
-from recovery.checkpoint import Checkpoint
-from recovery.fork import fork
-from recovery.rescale import rescale
-from recovery.reset import reset
-from recovery.traces import REACHED
-from recovery.verify import verify
-from statestore.errors import IncompatibleError
-from statestore.files.segments import FileRef
-from statestore.store import StoreConfig, StoreName
-from statestore.tables import TIME
 from tests.conftest import forget
 from tests.evolution_child import ROWS, changed
 from tests.other_cuts import CHAINED, KINDS, Event, standing, table
@@ -38,6 +24,20 @@ from tests.spark_inputs import rows as plain
 from tests.standalone_child import store_config
 from tests.test_evolution import CASES, CHANGED, events, first, tables
 from tests.test_other_cuts import in_seconds, stream
+from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, max_, query, sum_, tumbling, windowed
+from tidestate.operators.chains import chain
+from tidestate.operators.chains.description import Chain
+from tidestate.operators.description import Windowed
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.fork import fork
+from tidestate.recovery.rescale import rescale
+from tidestate.recovery.reset import reset
+from tidestate.recovery.traces import REACHED
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.store import StoreConfig, StoreName
+from tidestate.statestore.tables import TIME
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2), Memory(max_levels=2), RocksDB(max_levels=2)]
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import (
+from tidestate.operators import (
     accumulate,
     after_count,
     count,
@@ -23,13 +23,13 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.binding import bind_plan
-from operators.chains.graph import alone
-from operators.evolution.renames import given_renames
-from operators.evolution.settings import Change
-from operators.evolution.taking_over import begun, evolve
-from operators.runnable import Runnable
-from statestore.errors import IncompatibleError, UsageError
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.chains.graph import alone
+from tidestate.operators.evolution.renames import given_renames
+from tidestate.operators.evolution.settings import Change
+from tidestate.operators.evolution.taking_over import begun, evolve
+from tidestate.operators.runnable import Runnable
+from tidestate.statestore.errors import IncompatibleError, UsageError
 
 SCHEMA = pa.schema(
     [

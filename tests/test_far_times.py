@@ -12,16 +12,16 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from operators import count, each_batch, list_, max_, session, tumbling, windowed
-from operators.bootstrapping import offset_text
-from operators.harness import Harness
-from recovery.cli import app
-from recovery.history.bounds import Measure
-from recovery.printing import values_of
-from recovery.reading import Wanted
-from recovery.summary import time_text
-from statestore.durations import span_us
-from statestore.errors import TidemarkError, UsageError
+from tidestate.operators import count, each_batch, list_, max_, session, tumbling, windowed
+from tidestate.operators.bootstrapping import offset_text
+from tidestate.operators.harness import Harness
+from tidestate.recovery.cli import app
+from tidestate.recovery.history.bounds import Measure
+from tidestate.recovery.printing import values_of
+from tidestate.recovery.reading import Wanted
+from tidestate.recovery.summary import time_text
+from tidestate.statestore.durations import span_us
+from tidestate.statestore.errors import TidestateError, UsageError
 
 US = pa.timestamp("us", tz="UTC")
 DAY = 86_400_000_000
@@ -141,7 +141,7 @@ def test_a_time_that_is_printed_is_read_again() -> None:
 def test_numbers_without_end(root: Path, verb: list[str]) -> None:
     for number in NUMBERS:
         done = run(root, *(part.replace("N", number) for part in verb))
-        assert isinstance(done.exception, TidemarkError | SystemExit | None), (
+        assert isinstance(done.exception, TidestateError | SystemExit | None), (
             number[:30],
             repr(done.exception)[:200],
         )

@@ -12,11 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import after_count, count, sliding, sum_, tumbling, windowed
-from operators.description import Windowed
-from operators.harness import Harness
-from statestore.errors import UsageError
-from statestore.store import StoreName
 from tests import evidence
 from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
@@ -44,6 +39,11 @@ from tests.ordered_twin import OrderedSetting
 from tests.test_windows_twin import new_folder, store_config
 from tests.transcripts import CLOSED, FEEDING
 from tests.twin_words import EACH_BATCH
+from tidestate.operators import after_count, count, sliding, sum_, tumbling, windowed
+from tidestate.operators.description import Windowed
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreName
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

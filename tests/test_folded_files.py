@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 from cachetools import LRUCache
 
-from statestore.changes import TableChanges
-from statestore.errors import CorruptionError
-from statestore.files import footers, sortedfile
-from statestore.files.segments import FileRef, PartitionState
-from statestore.keyrange import EVERYTHING, key_range
-from statestore.objects import Objects
-from statestore.parquet import ParquetStore
-from statestore.store import Parquet
-from statestore.tables import Column, TableSpec
-from statestore.testing import FaultyObjects
 from tests.lineage import advance
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.files import footers, sortedfile
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.keyrange import EVERYTHING, key_range
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.parquet import ParquetStore
+from tidestate.statestore.store import Parquet
+from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.testing import FaultyObjects
 
 SPEC = TableSpec("rows", (Column("k", "int64"),), (Column("v", "int64"),))
 ROWS, ONE_KEY = 20_000, 7

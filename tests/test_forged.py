@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.checkpoint import Checkpoint, manifest_path
-from statestore.checksums import checksum
-from statestore.errors import DataError
-from statestore.files.tails import tail_of
-from statestore.store import Parquet
 from tests.test_hostile import answers, put, run
 from tests.test_standalone import STREAM, batch, example
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import DataError
+from tidestate.statestore.files.tails import tail_of
+from tidestate.statestore.store import Parquet
 
 Ref = dict[str, Any]
 READERS = (

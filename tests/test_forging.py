@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from recovery.agreement import compare
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.forging import files_read, finish
-from recovery.input_files import Entries, followed
-from recovery.manifest import Manifest, SparkPosition
-from recovery.reset import reset
-from recovery.spark_log import SparkLog, store_files
-from statestore.errors import IncompatibleError
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.test_checkpoint import following
+from tidestate.recovery.agreement import compare
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.forging import files_read, finish
+from tidestate.recovery.input_files import Entries, followed
+from tidestate.recovery.manifest import Manifest, SparkPosition
+from tidestate.recovery.reset import reset
+from tidestate.recovery.spark_log import SparkLog, store_files
+from tidestate.statestore.errors import IncompatibleError
 
 BATCHES = 14
 KAFKA = '{{"flights":{{"0":{0},"1":{0}}}}}'

@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import RETRACTING, Memory, Parquet, RocksDB, Windowed, count, sum_, tumbling, windowed
-from operators.delivery import read_rows
-from recovery.checkpoint import Checkpoint
-from recovery.fork import fork
-from recovery.manifest import Manifest
-from statestore.errors import NotFoundError, UsageError
-from statestore.store import StoreConfig
 from tests.spark_inputs import batch, sample, write
 from tests.test_spark_job import output, stream
+from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, Windowed, count, sum_, tumbling, windowed
+from tidestate.operators.delivery import read_rows
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.fork import fork
+from tidestate.recovery.manifest import Manifest
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.store import StoreConfig
 
 JOB = (
     windowed(event_time="t", key="k", watermark_delay="5 seconds")
@@ -94,12 +94,12 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
     job: Windowed = JOB.late("0 seconds")
     first = job.standalone(checkpoint=tmp_path / "first")
     first.run([near(1, 1), near(30, 1), near(2, 5)])
-    with caplog.at_level(logging.WARNING, "tidemark"):
+    with caplog.at_level(logging.WARNING, "tidestate"):
         first.feed_back()
     said = caplog.messages[-1]
-    command = said[said.index("tidemark fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
+    command = said[said.index("tidestate fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
     done = subprocess.run(
-        [sys.executable, "-m", "recovery.cli", *command[1:], "--json"], capture_output=True, text=True
+        [sys.executable, "-m", "tidestate.recovery.cli", *command[1:], "--json"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["files"] > 0

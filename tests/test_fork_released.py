@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from recovery.checkpoint import Checkpoint
-from recovery.cli import app
-from recovery.collection import collect, plan_collection
-from recovery.fork import fork
-from recovery.manifest import state_files
-from recovery.pins import pin
-from recovery.records import held_pins, read_pins
-from recovery.retention import Retention
-from statestore.objects import Objects
-from statestore.testing.faults import Crash, FaultyObjects, When
 from tests.test_collection import root, run, whole
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.cli import app
+from tidestate.recovery.collection import collect, plan_collection
+from tidestate.recovery.fork import fork
+from tidestate.recovery.manifest import state_files
+from tidestate.recovery.pins import pin
+from tidestate.recovery.records import held_pins, read_pins
+from tidestate.recovery.retention import Retention
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
 
 __all__ = ["root"]
 

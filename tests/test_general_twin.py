@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from statestore.store import StoreName
 from tests import general_streams as streams
 from tests.general_scenarios import SCENARIOS, played
 from tests.general_streams import HarnessPlayer, History, TwinPlayer, ledger_rows
@@ -20,8 +19,9 @@ from tests.naive_twin import Setting as OldSetting
 from tests.naive_twin import Twin as OldTwin
 from tests.test_windows_twin import STORES, added, new_folder, store_config
 from tests.twin_words import EACH_BATCH, Row, Setting
+from tidestate.statestore.store import StoreName
 
-LONG = os.environ.get("TIDEMARK_LONG") == "1"
+LONG = os.environ.get("TIDESTATE_LONG") == "1"
 SHARE = run_settings.default.max_examples
 RUNS = run_settings(max_examples=SHARE * 3 if LONG else SHARE)
 HALF = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 2))

@@ -10,9 +10,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import after_count, after_processing_time, count, count_window, deduplicated, tumbling, windowed
-from operators.harness import Harness
-from statestore.errors import UsageError
+from tidestate.operators import (
+    after_count,
+    after_processing_time,
+    count,
+    count_window,
+    deduplicated,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])

@@ -12,7 +12,14 @@ import pyarrow.csv
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import (
+from tests import evidence
+from tests.s3_server import s3_endpoint, s3_root
+from tests.spark_inputs import job, sample, write
+from tests.test_cli import tidestate
+from tests.test_joins import ORDERS, SHIPMENTS, Row, tables
+from tests.test_spark_job import finish
+from tests.test_standalone import STREAM, batch, example
+from tidestate.operators import (
     DISCARDING,
     RETRACTING,
     chain,
@@ -24,23 +31,16 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.harness import Harness
-from operators.joins import join
-from recovery.checkpoint import Checkpoint
-from recovery.collection import collect
-from recovery.history import History, history
-from recovery.history.happenings import Event
-from recovery.reset import reset
-from recovery.retention import Retention
-from statestore.errors import NotFoundError, UsageError
-from statestore.store import Parquet
-from tests import evidence
-from tests.s3_server import s3_endpoint, s3_root
-from tests.spark_inputs import job, sample, write
-from tests.test_cli import tidemark
-from tests.test_joins import ORDERS, SHIPMENTS, Row, tables
-from tests.test_spark_job import finish
-from tests.test_standalone import STREAM, batch, example
+from tidestate.operators.harness import Harness
+from tidestate.operators.joins import join
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.collection import collect
+from tidestate.recovery.history import History, history
+from tidestate.recovery.history.happenings import Event
+from tidestate.recovery.reset import reset
+from tidestate.recovery.retention import Retention
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.store import Parquet
 
 __all__ = ["s3_endpoint", "s3_root"]
 SCHEMA = STREAM[0].schema
@@ -318,22 +318,22 @@ def test_a_join_without_windows_has_no_history(tmp_path: Path) -> None:
 
 def test_the_command(root: Path, tmp_path: Path) -> None:
     asked = ["history", root, "--key", "k=a", "--window", "1970-01-01"]
-    done = tidemark(*asked)
+    done = tidestate(*asked)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert max(map(len, lines)) <= 80
     assert lines[0] == "window 1970-01-01 00:00:00 to 00:00:10 of k=a, operator windows"
     assert lines[-1] == "shown now: n=4 total=15"
     assert " ".join(lines[3].split()[3:]) == "added n=2 total=4 batch 1 → 00:00:07"
-    found: dict[str, Any] = json.loads(tidemark(*asked, "--json").stdout)
+    found: dict[str, Any] = json.loads(tidestate(*asked, "--json").stdout)
     assert [one["kind"] for one in found["events"]] == [line.split(" | ")[1] for line in A_FIRST]
     assert found["events"][0]["input"] == {"batch": 1}
     rows = tmp_path / "rows.csv"
-    assert tidemark(*asked, "--format", "csv", "--output", rows, "--limit", 3).returncode == 0
+    assert tidestate(*asked, "--format", "csv", "--output", rows, "--limit", 3).returncode == 0
     table = pa.csv.read_csv(rows)
     assert table["checkpoint"].to_pylist()[:3] == [2, 3, 4]
     assert json.loads(table["values"][0].as_py()) == {"n": 2, "total": 4}
-    assert "8 more: --limit" in tidemark(*asked, "--limit", 2).stdout
-    done = tidemark("history", root, "--key", "k=a", "--window", "1980-01-01")
+    assert "8 more: --limit" in tidestate(*asked, "--limit", 2).stdout
+    done = tidestate("history", root, "--key", "k=a", "--window", "1980-01-01")
     assert (done.returncode, done.stdout) == (4, "")
     assert "[no-such-window]" in done.stderr

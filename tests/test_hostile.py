@@ -20,17 +20,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from operators import chain, count, query, session, sliding, sum_, tumbling, windowed
-from operators.harness import Harness
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.cli import app
-from recovery.input_files import NOTHING, with_files
-from recovery.manifest import decode
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, DataError, IncompatibleError, NotFoundError, TidemarkError, UsageError
-from statestore.store import Parquet
 from tests.conftest import SCRATCH, forget
 from tests.test_standalone import STREAM, example
+from tidestate.operators import chain, count, query, session, sliding, sum_, tumbling, windowed
+from tidestate.operators.harness import Harness
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.cli import app
+from tidestate.recovery.input_files import NOTHING, with_files
+from tidestate.recovery.manifest import decode
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import (
+    CorruptionError,
+    DataError,
+    IncompatibleError,
+    NotFoundError,
+    TidestateError,
+    UsageError,
+)
+from tidestate.statestore.store import Parquet
 
 BIG = 2**63
 POOL: list[Any] = [
@@ -149,9 +156,9 @@ def answers(root: Path, verbs: Sequence[list[str]] = VERBS) -> set[str]:
     for verb in verbs:
         done = run(root, verb)
         error = done.exception
-        known = error is None or isinstance(error, TidemarkError | SystemExit)
+        known = error is None or isinstance(error, TidestateError | SystemExit)
         assert known, (verb, repr(error))
-        if isinstance(error, TidemarkError):
+        if isinstance(error, TidestateError):
             assert error.code != "invariant"
             codes.add(error.code)
         else:
@@ -322,7 +329,7 @@ def test_manifests_without_end_are_not_read(root: Path) -> None:
 
 
 def test_markers(root: Path, tmp_path: Path) -> None:
-    marker = root / "tidemark.json"
+    marker = root / "tidestate.json"
     good = json.loads(marker.read_bytes())
     for said, code in (
         ({"format": 2}, "checkpoint-format"),

@@ -18,17 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.checkpoint import Checkpoint, manifest_path, now_us
-from recovery.collection import collect
-from recovery.lease import Lease, this_process
-from recovery.names import is_pin
-from recovery.pins import pin
-from recovery.records import boundary_path, pin_path
-from recovery.retention import Retention
-from statestore.checksums import checksum
 from tests.conftest import SCRATCH
 from tests.test_hostile import POOL, answers, changed, manifest_of, places, put, run, untouched
 from tests.test_standalone import STREAM, example
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path, now_us
+from tidestate.recovery.collection import collect
+from tidestate.recovery.lease import Lease, this_process
+from tidestate.recovery.names import is_pin
+from tidestate.recovery.pins import pin
+from tidestate.recovery.records import boundary_path, pin_path
+from tidestate.recovery.retention import Retention
+from tidestate.statestore.checksums import checksum
 
 VERBS = [
     ["list"],

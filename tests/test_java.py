@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 from tools.java import java_home, java_version
 
 

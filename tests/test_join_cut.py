@@ -11,17 +11,17 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from operators import Memory, count_window, join, sliding, tumbling
-from operators.harness import Harness
-from operators.job import progress_of
-from operators.joins import Joined
-from recovery.checkpoint import Checkpoint
-from recovery.rescale import rescale
-from recovery.rewind import rewind
-from statestore.errors import CorruptionError
 from tests.cuts import cuts, net
 from tests.join_twin import SIDES, Asked, Row, Twin, Window
 from tests.test_join_twin import SCHEMA, STORES, described, shown, table
+from tidestate.operators import Memory, count_window, join, sliding, tumbling
+from tidestate.operators.harness import Harness
+from tidestate.operators.job import progress_of
+from tidestate.operators.joins import Joined
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.rescale import rescale
+from tidestate.recovery.rewind import rewind
+from tidestate.statestore.errors import CorruptionError
 
 DELAY = 6
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import Memory, Parquet, RocksDB, count_window, tumbling
-from operators.harness import Harness
-from operators.joins import Joined, every, join
-from statestore.store import StoreConfig
+from tidestate.operators import Memory, Parquet, RocksDB, count_window, tumbling
+from tidestate.operators.harness import Harness
+from tidestate.operators.joins import Joined, every, join
+from tidestate.statestore.store import StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
 ORDERS = pa.schema([("id", pa.int64()), ("time", TIME), ("offset", pa.int64()), ("value", pa.int64())])

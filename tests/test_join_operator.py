@@ -15,10 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators import Joined, JoinOperator, Parquet, count_window, join, query, run_operator, sliding, tumbling
-from operators.joins import every
-from statestore.errors import IncompatibleError, UsageError
-from statestore.store import StoreName
 from tests.join_operator_messages import (
     LEFT,
     RIGHT,
@@ -33,6 +29,20 @@ from tests.join_operator_messages import (
     two_streams,
 )
 from tests.operator_messages import SECOND, STORES, TIME, Receiver, store_config
+from tidestate.operators import (
+    Joined,
+    JoinOperator,
+    Parquet,
+    count_window,
+    join,
+    query,
+    run_operator,
+    sliding,
+    tumbling,
+)
+from tidestate.operators.joins import every
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.store import StoreName
 
 ORDERS = pa.schema([("offset", pa.int64()), ("value", pa.int64()), ("id", pa.int64()), ("time", TIME)])
 SHIPMENTS = pa.schema([("offset", pa.int64()), ("cost", pa.int64()), ("id", pa.int64()), ("time", TIME)])

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from statestore.store import StoreName
 from tests.join_operator_child import BATCHES, JOBS
 from tests.join_operator_messages import expected
 from tests.operator_messages import STORES
+from tidestate.statestore.store import StoreName
 
 ROOT = Path(__file__).parents[1]
-LONG = bool(os.environ.get("TIDEMARK_LONG"))
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
 MOMENTS = ("before-manifest", "after-manifest", "received")
 CASES = [("join", name, moment) for name in STORES for moment in MOMENTS]
 CASES += [("held", name, moment) for name in STORES for moment in MOMENTS]

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
-from operators.binding import bind_plan
-from operators.harness import Harness
-from operators.joins import Joined, join, keep
-from operators.transition import BEGINNING_US
-from statestore.store import StoreConfig
 from tests.join_twin import SIDES, Asked, Pane, Row, Twin, Window
+from tidestate.operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.harness import Harness
+from tidestate.operators.joins import Joined, join, keep
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.statestore.store import StoreConfig
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import count_window, session, tumbling
-from operators.binding import bind_plan
-from operators.harness import Harness
-from operators.joins import join, keep
-from operators.joins.plan import JoinPlan
-from statestore.errors import UsageError
-from statestore.messages.keys import parse_layout
+from tidestate.operators import count_window, session, tumbling
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.harness import Harness
+from tidestate.operators.joins import join, keep
+from tidestate.operators.joins.plan import JoinPlan
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import parse_layout
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -10,12 +10,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from operators import Policy
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.lease import DURATION_US, FOLDER, Lease, Process, check_idle, clear, leases, running, this_process
-from statestore.errors import UsageError
 from tests import evidence
 from tests.test_standalone import STREAM, example
+from tidestate.operators import Policy
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.lease import (
+    DURATION_US,
+    FOLDER,
+    Lease,
+    Process,
+    check_idle,
+    clear,
+    leases,
+    running,
+    this_process,
+)
+from tidestate.statestore.errors import UsageError
 
 ELSEWHERE = Process("elsewhere", 7)
 

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.changes import TableChanges
-from statestore.files import compaction, folding, partition_log, sortedfile
-from statestore.files.compaction import under_way
-from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import FileRef, PartitionState, levels_of
-from statestore.files.sortedfile import SortedFile
-from statestore.keyrange import EVERYTHING
-from statestore.objects import Objects
-from statestore.opening import open_store
-from statestore.parquet import ParquetStore
-from statestore.store import Memory, Parquet, RocksDB
-from statestore.tables import Column, TableSpec
 from tests.table_model import Row, TableModel, plain, table
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.files import compaction, folding, partition_log, sortedfile
+from tidestate.statestore.files.compaction import under_way
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.segments import FileRef, PartitionState, levels_of
+from tidestate.statestore.files.sortedfile import SortedFile
+from tidestate.statestore.keyrange import EVERYTHING
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.parquet import ParquetStore
+from tidestate.statestore.store import Memory, Parquet, RocksDB
+from tidestate.statestore.tables import Column, TableSpec
 
 BY_KEY = TableSpec(
     "t",

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from operators import (
+from tidestate.operators import (
     RETRACTING,
     accumulate,
     apply_rows,
@@ -21,13 +21,13 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.window_operator import WindowOperator
-from statestore import limits
-from statestore.admission import admit
-from statestore.changes import TableChanges
-from statestore.errors import LimitError
-from statestore.store import Memory, Parquet, RocksDB, StoreConfig
-from statestore.tables import TIME, Column, Group, TableSpec
+from tidestate.operators.window_operator import WindowOperator
+from tidestate.statestore import limits
+from tidestate.statestore.admission import admit
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.errors import LimitError
+from tidestate.statestore.store import Memory, Parquet, RocksDB, StoreConfig
+from tidestate.statestore.tables import TIME, Column, Group, TableSpec
 
 MIB = 1 << 20
 SECOND = 1_000_000

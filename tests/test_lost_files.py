@@ -11,26 +11,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import Policy
-from recovery.checkpoint import MARKER, Checkpoint, manifest_path
-from recovery.collection import collect, plan_collection
-from recovery.fork import fork
-from recovery.history import history
-from recovery.pins import pin, unpin
-from recovery.reading import Wanted, output_rows, state_difference, state_rows
-from recovery.records import Boundary, boundary_path, held_pins, read_pins, seal
-from recovery.repair import plan_repair, repair
-from recovery.report import points
-from recovery.rescale import plan_rescale
-from recovery.reset import reset
-from recovery.retention import Retention
-from recovery.traces import REACHED
-from recovery.verify import verify
-from statestore.errors import CorruptionError, DataError, NotFoundError
 from tests.conftest import LONG
 from tests.test_checkpoint import chain, following
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_collection import NOW, files, run, shown, whole
+from tidestate.operators import Policy
+from tidestate.recovery.checkpoint import MARKER, Checkpoint, manifest_path
+from tidestate.recovery.collection import collect, plan_collection
+from tidestate.recovery.fork import fork
+from tidestate.recovery.history import history
+from tidestate.recovery.pins import pin, unpin
+from tidestate.recovery.reading import Wanted, output_rows, state_difference, state_rows
+from tidestate.recovery.records import Boundary, boundary_path, held_pins, read_pins, seal
+from tidestate.recovery.repair import plan_repair, repair
+from tidestate.recovery.report import points
+from tidestate.recovery.rescale import plan_rescale
+from tidestate.recovery.reset import reset
+from tidestate.recovery.retention import Retention
+from tidestate.recovery.traces import REACHED
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import CorruptionError, DataError, NotFoundError
 
 SOME = (3, 6, 7, 10, 14)
 """A pinned one that was collected, the first, one that was abandoned, one between, the newest."""
@@ -160,7 +160,7 @@ def test_a_sink_that_comes_later_is_not_moved_past_a_gap(copy: Path) -> None:
     assert list(Checkpoint.open(copy).outputs(11))  # what lies beyond is whole
     with pytest.raises(CorruptionError, match="manifest-gone"):
         Checkpoint.open(copy).read(10)
-    done = tidemark("panes", copy, "--json")
+    done = tidestate("panes", copy, "--json")
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert "manifest-gone" in done.stderr
 

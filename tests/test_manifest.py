@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.manifest import (
+from tests.table_model import MAIN, NAMED
+from tidestate.recovery.manifest import (
     END_OF_TIME_US,
     FORMAT,
     InputPosition,
@@ -21,11 +22,10 @@ from recovery.manifest import (
     decode,
     encode,
 )
-from recovery.summary import brief, full, partitions, size_text, time_text
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, IncompatibleError
-from statestore.files.segments import FileRef, PartitionState
-from tests.table_model import MAIN, NAMED
+from tidestate.recovery.summary import brief, full, partitions, size_text, time_text
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, IncompatibleError
+from tidestate.statestore.files.segments import FileRef, PartitionState
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.dictionaries(st.text(max_size=8), st.integers(0, 2**63 - 1), max_size=4)

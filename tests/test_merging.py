@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import (
+from tests.conformance.harness import SCRATCH
+from tests.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
+from tidestate.operators import (
     Merged,
     count,
     count_window,
@@ -28,11 +30,9 @@ from operators import (
     sum_,
     tumbling,
 )
-from operators.harness import Harness
-from statestore.errors import UsageError
-from statestore.store import StoreConfig
-from tests.conformance.harness import SCRATCH
-from tests.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = ("ordered", "paid")

@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import RETRACTING, Windowed, count, merge, session_join, sum_, tumbling, union, windowed
-from operators.chains import chain
 from tests.conformance.harness import SCRATCH
 from tests.test_merging_sessions import ENDED, Brute
 from tests.two_streams import LEFT, RIGHT, Row, numbered, rows, table
+from tidestate.operators import RETRACTING, Windowed, count, merge, session_join, sum_, tumbling, union, windowed
+from tidestate.operators.chains import chain
 
 Batches = list[list[Row]]
 

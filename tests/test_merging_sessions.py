@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import SessionJoined, session_join
-from operators.binding import bind_plan
-from operators.harness import Harness
-from operators.transition import BEGINNING_US, END_US
-from statestore.errors import UsageError
-from statestore.store import StoreConfig
 from tests.conformance.harness import SCRATCH
 from tests.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, numbered, one_stream, rows, seconds
+from tidestate.operators import SessionJoined, session_join
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.harness import Harness
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreConfig
 
 Pair = tuple[Any, ...]
 ENDED = float("inf")

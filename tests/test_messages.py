@@ -13,15 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.changes import Applied
-from statestore.errors import UsageError
-from statestore.memory import MemoryStore
-from statestore.messages.keys import choose_layout, parse_layout
-from statestore.messages.reads import get_messages, messages_for
-from statestore.messages.sizes import row_bytes
-from statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, add, expire, replay_from, retire, together
-from statestore.messages.tables import MessageTables, Retention
-from statestore.tables import Column
 from tests.message_twin import (
     EVERY_LAYOUT,
     LIMITS,
@@ -39,6 +30,23 @@ from tests.message_twin import (
     simple,
     tables_of,
 )
+from tidestate.statestore.changes import Applied
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.messages.keys import choose_layout, parse_layout
+from tidestate.statestore.messages.reads import get_messages, messages_for
+from tidestate.statestore.messages.sizes import row_bytes
+from tidestate.statestore.messages.store import (
+    DUPLICATE,
+    OUT_OF_RETENTION,
+    add,
+    expire,
+    replay_from,
+    retire,
+    together,
+)
+from tidestate.statestore.messages.tables import MessageTables, Retention
+from tidestate.statestore.tables import Column
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARE = settings.default.max_examples

@@ -8,11 +8,11 @@ import pkgutil
 import types
 from pathlib import Path
 
-import operators
+from tidestate import operators
 
 
 def test_every_name_is_there_and_none_is_a_module() -> None:
-    for module in pkgutil.walk_packages(operators.__path__, "operators."):
+    for module in pkgutil.walk_packages(operators.__path__, "tidestate.operators."):
         importlib.import_module(module.name)
     found = {name: getattr(operators, name) for name in dir(operators)}
     assert not [name for name, value in found.items() if isinstance(value, types.ModuleType)]

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statestore.checksums import checksum
-from statestore.errors import ConflictError, CorruptionError, NotFoundError, UnavailableError, UsageError
-from statestore.objects import Objects
-from statestore.storage.sink import Sink
 from tests.races import processes_race, threads_race
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, UnavailableError, UsageError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.sink import Sink
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_file_where_a_folder_should_be(objects: Objects, tmp_path: Path, path:
 def test_a_root_that_is_a_file_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "root").write_bytes(b"")
     with pytest.raises(UnavailableError, match="not a directory"):
-        Objects(tmp_path / "root").create("tidemark.json", b"{}")
+        Objects(tmp_path / "root").create("tidestate.json", b"{}")
 
 
 def test_what_is_no_file_is_no_object(objects: Objects, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_writer_that_cannot_confirm_its_name_takes_it_back(
         raise OSError(5, "Input/output error")
 
     (tmp_path / "a").mkdir()
-    monkeypatch.setattr("statestore.storage.local._sync_folder", fail)
+    monkeypatch.setattr("tidestate.statestore.storage.local._sync_folder", fail)
     with pytest.raises(UnavailableError), objects.writer("a/b") as sink:
         sink.write(b"data")
     assert files_below(tmp_path) == []

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from statestore.errors import CommitUnknownError, ConflictError, UnavailableError
-from statestore.objects import Objects
+from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
+from tidestate.statestore.objects import Objects
 
 CALLS = [(os, name) for name in ("link", "unlink", "fsync", "open", "mkdir", "rename", "listdir", "stat")]
 PLACES: list[tuple[Any, str]] = [*CALLS, (builtins, "open")]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.checksums import checksum
-from statestore.errors import ConflictError, NotFoundError, TidemarkError, UnavailableError, UsageError
-from statestore.objects import Objects
-from statestore.storage.connection import connection
 from tests.races import processes_race, threads_race
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import ConflictError, NotFoundError, TidestateError, UnavailableError, UsageError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.connection import connection
 
 MIB = 1 << 20
 
@@ -165,7 +165,7 @@ def test_a_forked_worker_has_a_connection_of_its_own(objects: Objects) -> None:
         try:
             objects.create("b", b"from the child")
             os.write(write, objects.read("a") + b" " + objects.read("b"))
-        except TidemarkError as error:
+        except TidestateError as error:
             os.write(write, str(error).encode())
         finally:
             os._exit(0)

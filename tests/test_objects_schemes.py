@@ -11,10 +11,10 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from statestore.checksums import checksum
-from statestore.errors import ConflictError, IncompatibleError, NotFoundError, UnavailableError, UsageError
-from statestore.objects import Objects
-from statestore.storage import faults as storage_faults
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import ConflictError, IncompatibleError, NotFoundError, UnavailableError, UsageError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage import faults as storage_faults
 
 
 class Shelf(MemoryFileSystem):  # type: ignore[misc]
@@ -234,7 +234,7 @@ def test_a_scheme_whose_package_is_missing_says_what_to_install(monkeypatch: pyt
     with pytest.raises(UsageError) as caught:
         Objects("s3://bucket/root")
     assert caught.value.code == "storage-package"
-    assert "pip install 'tidemark[s3]'" in caught.value.message
+    assert "pip install 'tidestate[s3]'" in caught.value.message
 
 
 @pytest.mark.parametrize("root", ["s3://", "s3:///", "memory://", "nonsense://x"])

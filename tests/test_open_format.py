@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators import Memory, Parquet, RocksDB
-from statestore.files.segments import PartitionState
-from statestore.objects import Objects
-from statestore.opening import open_store
-from statestore.store import StateStore, StoreConfig
 from tests import evidence
 from tests.golden_state import EXPECTED_KINDS, EXPECTED_SUMS, GOLDEN, KINDS, SPECS, SUMS, T, write
 from tests.test_standalone import STREAM, example
+from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.store import StateStore, StoreConfig
 
 STORES = ("memory", "rocksdb", "parquet")
 
@@ -165,5 +165,5 @@ def test_the_folded_file_holds_its_own_index() -> None:
     (ref,) = (ref for ref in golden().files if ref.kind == "snapshot")
     file = pq.ParquetFile(GOLDEN / ref.path)
     assert file.metadata.num_rows == ref.rows
-    assert b"tidemark.index" in file.metadata.metadata
+    assert b"tidestate.index" in file.metadata.metadata
     assert duckdb.sql(f"select k, n from '{GOLDEN / ref.path}' order by k").fetchall() == [("a", 11), ("é", 4)]

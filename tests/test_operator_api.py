@@ -17,25 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators import (
-    Parquet,
-    Retention,
-    after_processing_time,
-    count,
-    count_window,
-    global_window,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
-from operators.delivery import read_rows
-from operators.windows import Windows
-from recovery.checkpoint import Checkpoint
-from recovery.outputs import DeliveryId
-from statestore.errors import TidemarkError, UsageError
-from statestore.opening import _memory
-from statestore.store import StoreName
 from tests.operator_messages import (
     SECOND,
     STORES,
@@ -50,6 +31,25 @@ from tests.operator_messages import (
     table,
     take,
 )
+from tidestate.operators import (
+    Parquet,
+    Retention,
+    after_processing_time,
+    count,
+    count_window,
+    global_window,
+    session,
+    sliding,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.delivery import read_rows
+from tidestate.operators.windows import Windows
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.opening import _memory
+from tidestate.statestore.store import StoreName
 
 ROOT = Path(__file__).parents[1]
 WINDOWS: dict[str, Windows] = {
@@ -296,7 +296,7 @@ def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: Store
             (root / ref.path).unlink()
     store = store_config(name, tmp_path / "another-host")
     _memory.clear()
-    with operator(job, root, store) as running, pytest.raises(TidemarkError, match="file-missing"):
+    with operator(job, root, store) as running, pytest.raises(TidestateError, match="file-missing"):
         running.get_messages()
     replay = [m for batch in made[:9] for m in batch if m.at >= origins.get(m.part, 0)]
     with operator(job, root, store) as running:

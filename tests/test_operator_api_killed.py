@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from statestore.store import StoreName
 from tests.operator_child import JOB
 from tests.operator_messages import STORES, expected, stream
+from tidestate.statestore.store import StoreName
 
 ROOT = Path(__file__).parents[1]
-LONG = bool(os.environ.get("TIDEMARK_LONG"))
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
 MOMENTS = ("before-manifest", "after-manifest", "received")
 BOUNDED: list[tuple[StoreName, str]] = list(zip(("rocksdb", "parquet", "memory"), MOMENTS, strict=True))
 """In CI each moment and each store has its turn; every store is killed anywhere below, and around the manifest in

@@ -8,8 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import DeliveryId, Refused, run_operator, session, tumbling
-from statestore.store import StoreName
 from tests.operator_messages import (
     STORES,
     Message,
@@ -21,6 +19,8 @@ from tests.operator_messages import (
     stream,
     table,
 )
+from tidestate.operators import DeliveryId, Refused, run_operator, session, tumbling
+from tidestate.statestore.store import StoreName
 
 
 class Slow(Receiver):

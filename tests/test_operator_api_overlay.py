@@ -8,12 +8,12 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from statestore.memory import MemoryStore
-from statestore.overlay import Overlay
-from statestore.store import StateView
-from statestore.testing import generated
-from statestore.testing.rows import table
-from statestore.testing.tables import SPECS
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.overlay import Overlay
+from tidestate.statestore.store import StateView
+from tidestate.statestore.testing import generated
+from tidestate.statestore.testing.rows import table
+from tidestate.statestore.testing.tables import SPECS
 
 
 def said(answers: list[object]) -> str:

@@ -10,12 +10,6 @@ from typing import Any
 
 import pytest
 
-from operators import JoinOperator, WindowOperator, run_operator, session, tumbling
-from recovery.checkpoint import Checkpoint
-from recovery.rewind import rewind
-from statestore.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError
-from statestore.store import Parquet, StoreName
-from statestore.testing.faults import FaultyObjects
 from tests.conftest import LONG
 from tests.join_operator_messages import Row, near, sessions, sided
 from tests.join_operator_messages import operator as joins
@@ -29,6 +23,12 @@ from tests.operator_messages import (
     store_config,
     table,
 )
+from tidestate.operators import JoinOperator, WindowOperator, run_operator, session, tumbling
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.rewind import rewind
+from tidestate.statestore.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError
+from tidestate.statestore.store import Parquet, StoreName
+from tidestate.statestore.testing.faults import FaultyObjects
 
 ByHand = WindowOperator | JoinOperator
 Call = tuple[str, Callable[[Any], Any]]

@@ -6,11 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from operators import count, count_window, session, sliding, sum_, tumbling, windowed
-from operators.harness import Harness
-from operators.windows import Windows
-from statestore.opening import _memory
-from statestore.store import StoreName
 from tests.operator_messages import (
     SCHEMA,
     STORES,
@@ -24,6 +19,11 @@ from tests.operator_messages import (
     table,
     take,
 )
+from tidestate.operators import count, count_window, session, sliding, sum_, tumbling, windowed
+from tidestate.operators.harness import Harness
+from tidestate.operators.windows import Windows
+from tidestate.statestore.opening import _memory
+from tidestate.statestore.store import StoreName
 
 WINDOWS: dict[str, Windows] = {
     "tumbling": tumbling("6 seconds"),

@@ -8,11 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import Windowed, apply_rows, count, count_window, session, sum_, windowed
-from operators.harness import Harness
-from statestore.errors import UsageError
-from statestore.opening import _memory
-from statestore.store import StoreName
 from tests.operator_messages import (
     SCHEMA,
     Message,
@@ -24,6 +19,11 @@ from tests.operator_messages import (
     table,
     take,
 )
+from tidestate.operators import Windowed, apply_rows, count, count_window, session, sum_, windowed
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.opening import _memory
+from tidestate.statestore.store import StoreName
 
 TOTAL = 120
 WINDOWS = {"tumbling": count_window(8, by="offset"), "hopping": count_window(9, 3, by="offset", late=20)}

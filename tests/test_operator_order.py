@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import (
+from tests.cuts import EVENTS, MEMORY, cuts, events, net, played, table
+from tidestate.operators import (
     RETRACTING,
     after_count,
     apply_rows,
@@ -26,9 +27,8 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.window_operator import WindowOperator
-from statestore.errors import UsageError
-from tests.cuts import EVENTS, MEMORY, cuts, events, net, played, table
+from tidestate.operators.window_operator import WindowOperator
+from tidestate.statestore.errors import UsageError
 
 WINDOWS = {"tumbling": tumbling("8 s"), "sliding": sliding("9 s", "3 s"), "sessions": session("2 s")}
 FINISHING = or_finally(repeatedly(after_count(2)), after_count(5))

@@ -8,12 +8,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from operators import Policy, tumbling
-from operators.delivery import read_rows
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.rewind import rewind
-from statestore.errors import CorruptionError, FencedError, UsageError
-from statestore.store import StoreName
 from tests.operator_messages import (
     STORES,
     Message,
@@ -27,6 +21,12 @@ from tests.operator_messages import (
     table,
     take,
 )
+from tidestate.operators import Policy, tumbling
+from tidestate.operators.delivery import read_rows
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.rewind import rewind
+from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
+from tidestate.statestore.store import StoreName
 
 JOB = description(tumbling("6 seconds"))
 

@@ -11,11 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import after_count, count, count_window, max_, min_, session, sum_, tumbling, windowed
-from operators.description import Windowed
-from operators.harness import Harness
-from statestore.errors import UsageError
-from statestore.store import StoreName
 from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
 from tests.general_streams import plain
@@ -40,6 +35,11 @@ from tests.test_windows_twin import new_folder, store_config
 from tests.transcripts import CLOCK, OFFSETS, ORDER, PER_ELEMENT, SCENARIOS
 from tests.transcripts.told import played, sorted_steps
 from tests.twin_words import Kind
+from tidestate.operators import after_count, count, count_window, max_, min_, session, sum_, tumbling, windowed
+from tidestate.operators.description import Windowed
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreName
 
 # Sessions that do not retract are warned about; here they are wanted.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

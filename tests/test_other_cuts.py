@@ -18,16 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from operators import Memory, Parquet, Policy, RocksDB, query
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.fork import fork
-from recovery.repair import plan_repair, repair
-from recovery.rescale import rescale
-from recovery.reset import plan_reset, reset
-from recovery.verify import verify
-from statestore.errors import CorruptionError
-from statestore.files.segments import FileRef
-from statestore.store import StoreConfig
 from tests.conftest import forget
 from tests.other_cuts import (
     CHAINED,
@@ -48,6 +38,16 @@ from tests.other_cuts import (
     window_of,
 )
 from tests.test_recovery_mixed import folder
+from tidestate.operators import Memory, Parquet, Policy, RocksDB, query
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.fork import fork
+from tidestate.recovery.repair import plan_repair, repair
+from tidestate.recovery.rescale import rescale
+from tidestate.recovery.reset import plan_reset, reset
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.store import StoreConfig
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=3), RocksDB(max_levels=3)]
 STEPS = ("rewound", "forked", "rescaled", "repaired", "fallen back", "fed", "changed")
@@ -319,7 +319,7 @@ def check_joined(root: Root) -> None:
         assert stands.keys() - alone == possible
 
 
-SEEDS = range(100 if os.environ.get("TIDEMARK_LONG") else 2)
+SEEDS = range(100 if os.environ.get("TIDESTATE_LONG") else 2)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from recovery.checkpoint import Checkpoint
-from recovery.report import write_report
-from statestore.errors import DataError
-from statestore.store import Parquet
 from tests.conftest import LONG
 from tests.test_hostile import run
 from tests.test_standalone import STREAM, example
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.report import write_report
+from tidestate.statestore.errors import DataError
+from tidestate.statestore.store import Parquet
 
 READERS = (
     ["panes"],

@@ -13,21 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from statestore.changes import Applied, TableChanges
-from statestore.errors import TidemarkError, UnavailableError
-from statestore.files import sortedfile
-from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import PartitionState
-from statestore.objects import Objects
-from statestore.parquet import ParquetStore
-from statestore.store import Parquet
-from statestore.tables import Column, TableSpec
-from statestore.testing import Crash, FaultyObjects
-from statestore.testing.generated import applied, seeded_changes
-from statestore.testing.history import History, check_store
-from statestore.testing.tables import SPECS
 from tests.durable_store import DurableStore
 from tests.lineage import advance
+from tidestate.statestore.changes import Applied, TableChanges
+from tidestate.statestore.errors import TidestateError, UnavailableError
+from tidestate.statestore.files import sortedfile
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.parquet import ParquetStore
+from tidestate.statestore.store import Parquet
+from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.testing import Crash, FaultyObjects
+from tidestate.statestore.testing.generated import applied, seeded_changes
+from tidestate.statestore.testing.history import History, check_store
+from tidestate.statestore.testing.tables import SPECS
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = TableSpec("numbers", (Column("k", "string"), Column("i", "int64")), (Column("v", "int64", combiner="sum"),))
@@ -132,7 +132,7 @@ def test_a_crash_at_any_io_call_loses_nothing_and_repeats_nothing(tmp_path: Path
     run(watched, History(SPECS), range(1, STEPS))
     calls = watched.calls
     assert calls > 60
-    for at in range(1, calls + 1, 1 if os.environ.get("TIDEMARK_LONG") else 11):
+    for at in range(1, calls + 1, 1 if os.environ.get("TIDESTATE_LONG") else 11):
         root = tmp_path / f"{when}-{at}"
         history = History(SPECS)
         with pytest.raises(Crash):
@@ -176,8 +176,8 @@ def test_a_spill_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     def refuse(*_: Any, **__: Any) -> None:
         raise UnavailableError("storage refused", code="storage", path="x", reason="ENOSPC")
 
-    monkeypatch.setattr("statestore.parquet.fold_into", refuse)
-    with pytest.raises(TidemarkError, match="ENOSPC"):
+    monkeypatch.setattr("tidestate.statestore.parquet.fold_into", refuse)
+    with pytest.raises(TidestateError, match="ENOSPC"):
         store.apply({"numbers": TableChanges(merge=numbers(0, 500))}, Applied(2, "two"))
     assert store.applied == Applied(1, "one")
     assert pa.concat_tables(list(store.scan("numbers"))).equals(before)

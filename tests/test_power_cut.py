@@ -11,22 +11,22 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from operators import count, tumbling, windowed
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.collection import collect
-from recovery.manifest import files_of
-from recovery.outputs import DeliveryId
-from recovery.pins import pin
-from recovery.policy import Policy
-from recovery.repair import opened
-from recovery.retention import Retention
-from statestore.errors import ConflictError
-from statestore.files.segments import read_verified
-from statestore.objects import Objects
-from statestore.storage import local
-from statestore.store import Parquet
-from statestore.testing.faults import Crash
-from statestore.testing.power import Disk
+from tidestate.operators import count, tumbling, windowed
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.collection import collect
+from tidestate.recovery.manifest import files_of
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.recovery.pins import pin
+from tidestate.recovery.policy import Policy
+from tidestate.recovery.repair import opened
+from tidestate.recovery.retention import Retention
+from tidestate.statestore.errors import ConflictError
+from tidestate.statestore.files.segments import read_verified
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage import local
+from tidestate.statestore.store import Parquet
+from tidestate.statestore.testing.faults import Crash
+from tidestate.statestore.testing.power import Disk
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the disk reads files back by /proc")
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import Policy
-from recovery.checkpoint import Checkpoint
-from recovery.lease import FOLDER, check_idle, leases, running
-from recovery.presence import Presence
-from statestore.errors import UsageError
 from tests import evidence
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401
 from tests.spark_inputs import job, sample, write
 from tests.test_spark_job import stream
 from tests.test_standalone import STREAM, example
+from tidestate.operators import Policy
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.lease import FOLDER, check_idle, leases, running
+from tidestate.recovery.presence import Presence
+from tidestate.statestore.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from statestore.errors import TidemarkError, UnavailableError, UsageError
-from statestore.files.segments import PartitionState
-from statestore.objects import Objects
-from statestore.opening import open_store
-from statestore.private import make_private, of_this_user
-from statestore.store import RocksDB
 from tests.table_model import NAMED
+from tidestate.statestore.errors import TidestateError, UnavailableError, UsageError
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.private import make_private, of_this_user
+from tidestate.statestore.store import RocksDB
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def use_copies(_root: Path) -> None:
     objects.delete("a")
 
 
-USES: dict[str, Callable[[Path], None]] = {"tidemark-rocksdb": use_rocks, "tidemark-copies": use_copies}
+USES: dict[str, Callable[[Path], None]] = {"tidestate-rocksdb": use_rocks, "tidestate-copies": use_copies}
 
 
 def _linked(folder: Path) -> None:
@@ -108,5 +108,5 @@ def test_no_place_for_a_cache_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UnavailableError, match="cache_dir") as refused:
         make_private(tmp_path / "file" / "cache")
-    assert isinstance(refused.value, TidemarkError)
+    assert isinstance(refused.value, TidestateError)
     assert refused.value.code == "cache-folder"

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators.progress import through
-from operators.progress.advance_time import (
+from tidestate.operators.progress import through
+from tidestate.operators.progress.advance_time import (
     REASONS,
     Advance,
     Advanced,
@@ -25,10 +25,10 @@ from operators.progress.advance_time import (
     in_force,
     lifetimes,
 )
-from operators.progress.instants import LAST_US
-from operators.transition import BEGINNING_US, END_US
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 
 class Row(NamedTuple):

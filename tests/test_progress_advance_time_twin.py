@@ -8,15 +8,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.progress.advance_time import (
+from tests.test_progress_advance_time import Row, ctis, run
+from tidestate.operators.progress.advance_time import (
     SHAPES,
     Advance,
     AdvanceTime,
     Generation,
 )
-from operators.progress.instants import LAST_US
-from operators.transition import BEGINNING_US, END_US
-from tests.test_progress_advance_time import Row, ctis, run
+from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.transition import BEGINNING_US, END_US
 
 instants = st.integers(0, 20)
 rows = st.builds(

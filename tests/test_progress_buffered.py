@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
-from operators.harness import Harness
-from operators.progress.buffered import once, pack, unpack
-from operators.progress.buffers import buffers
-from statestore.errors import UsageError
 from tests import evidence
 from tests.conftest import SCRATCH
+from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
+from tidestate.operators.harness import Harness
+from tidestate.operators.progress.buffered import once, pack, unpack
+from tidestate.operators.progress.buffers import buffers
+from tidestate.statestore.errors import UsageError
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from operators.progress.buffers import buffers
-from operators.progress.origins import origins, take
 from tests.conformance.bench import Bench
 from tests.conformance.case import read
 from tests.conformance.run import Result, run
+from tidestate.operators.progress.buffers import buffers
+from tidestate.operators.progress.origins import origins, take
 
 CASES = Path(__file__).parent / "conformance" / "cases"
 Raw = dict[str, Any]

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
-from operators.harness import Harness
-from operators.progress import advance_time, generation
-from operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
-from operators.spark import tasks
-from operators.transition import END_US
-from operators.window_operator import WindowOperator
-from statestore.errors import UsageError
 from tests import evidence
 from tests.conftest import SCRATCH
+from tidestate.operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
+from tidestate.operators.harness import Harness
+from tidestate.operators.progress import advance_time, generation
+from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
+from tidestate.operators.spark import tasks
+from tidestate.operators.transition import END_US
+from tidestate.operators.window_operator import WindowOperator
+from tidestate.statestore.errors import UsageError
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

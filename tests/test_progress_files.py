@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
-from operators.chains.binding import bind_graph
-from operators.harness import Harness
-from operators.watermarks import restarted
 from tests.conftest import SCRATCH
+from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.harness import Harness
+from tidestate.operators.watermarks import restarted
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

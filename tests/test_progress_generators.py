@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.progress.generators import (
+from tidestate.operators.progress.generators import (
     Fixed,
     Generator,
     IngestionTime,
@@ -20,11 +20,11 @@ from operators.progress.generators import (
     fixed,
     max_event_time,
 )
-from operators.progress.instants import FIRST_US, LAST_US, instants, moved
-from operators.progress.tracker import Report, merged
-from operators.transition import BEGINNING_US, END_US
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.progress.instants import FIRST_US, LAST_US, instants, moved
+from tidestate.operators.progress.tracker import Report, merged
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 
 def table(times: list[int | None], **more: list[Any]) -> pa.Table:

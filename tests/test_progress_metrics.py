@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from operators.progress.advance_time import Advance
-from operators.progress.metrics import Metrics, metrics, prometheus_text
-from operators.progress.origins import Gap, OriginCounters
-from operators.progress.tracker import Report, Tracker, begin, observe, sources
+from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.metrics import Metrics, metrics, prometheus_text
+from tidestate.operators.progress.origins import Gap, OriginCounters
+from tidestate.operators.progress.tracker import Report, Tracker, begin, observe, sources
 
 SECOND = 1_000_000
 SAMPLE = re.compile(
@@ -61,26 +61,26 @@ def test_the_text_has_a_type_for_each_family_and_a_sample_a_line() -> None:
     assert {re.split(r"[{ ]", line)[0] for line in samples} == set(families)
     assert all((kind == "counter") == name.endswith("_total") for name, kind in families.items())
     assert len(samples) == len(set(samples))
-    assert 'tidemark_source_lag_seconds{job="flights",source="A"} 3.000000' in samples
-    assert 'tidemark_source_watermark_seconds{job="flights",source="b \\"2\\"\\n\\\\"} 90.000001' in samples
-    assert 'tidemark_cti_violations_total{job="flights",policy="adjust",source="A"} 5' in samples
-    assert 'tidemark_buffers_total{fate="counted",job="flights",source="A"} 7' in samples
-    assert 'tidemark_gap_missing{job="flights",source="7"} 3' in samples
-    assert 'tidemark_gap_buffers{job="flights",source="7"} 2' in samples
-    assert 'tidemark_counted_total{class="accepted",job="flights"} 12' in samples
+    assert 'tidestate_source_lag_seconds{job="flights",source="A"} 3.000000' in samples
+    assert 'tidestate_source_watermark_seconds{job="flights",source="b \\"2\\"\\n\\\\"} 90.000001' in samples
+    assert 'tidestate_cti_violations_total{job="flights",policy="adjust",source="A"} 5' in samples
+    assert 'tidestate_buffers_total{fate="counted",job="flights",source="A"} 7' in samples
+    assert 'tidestate_gap_missing{job="flights",source="7"} 3' in samples
+    assert 'tidestate_gap_buffers{job="flights",source="7"} 2' in samples
+    assert 'tidestate_counted_total{class="accepted",job="flights"} 12' in samples
 
 
 def test_without_labels_and_watermark() -> None:
     found: Metrics = metrics(begin(sources("A")))
     said = prometheus_text(found)
-    assert "tidemark_idle_sources 0\n" in said
-    assert "tidemark_watermark_seconds" not in said
+    assert "tidestate_idle_sources 0\n" in said
+    assert "tidestate_watermark_seconds" not in said
 
 
 def test_prometheus_own_parser_reads_it() -> None:
     parser = pytest.importorskip("prometheus_client.parser")
     families = {family.name: family for family in parser.text_string_to_metric_families(text())}
-    (sample,) = families["tidemark_cti_violations"].samples[:1]
+    (sample,) = families["tidestate_cti_violations"].samples[:1]
     assert (sample.labels, sample.value) == ({"job": "flights", "policy": "drop", "source": "A"}, 2.0)
-    names = {sample.labels["source"] for sample in families["tidemark_source_rows"].samples}
+    names = {sample.labels["source"] for sample in families["tidestate_source_rows"].samples}
     assert names == set(metrics(tracker()).sources)

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators.progress.buffers import buffers, from_table
-from operators.progress.instants import LAST_US
-from operators.progress.origins import (
+from tidestate.operators.progress.buffers import buffers, from_table
+from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.origins import (
     REASONS,
     Origins,
     OriginsState,
@@ -27,8 +27,8 @@ from operators.progress.origins import (
     take,
     wait,
 )
-from operators.transition import BEGINNING_US
-from statestore.errors import UsageError
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.statestore.errors import UsageError
 
 
 class Buffer(NamedTuple):

@@ -9,17 +9,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.progress.buffers import buffers
-from operators.progress.instants import LAST_US
-from operators.progress.origins import (
+from tests.test_progress_origins import Buffer, after, arrive, round_trip
+from tidestate.operators.progress.buffers import buffers
+from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.origins import (
     REASONS,
     origins,
     save,
     take,
     wait,
 )
-from operators.transition import BEGINNING_US
-from tests.test_progress_origins import Buffer, after, arrive, round_trip
+from tidestate.operators.transition import BEGINNING_US
 
 
 class Twin:

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import (
+from tests import evidence
+from tidestate.operators import (
     IngestionTime,
     Memory,
     Punctuation,
@@ -24,13 +25,12 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators import standalone as runner
-from operators.harness import Harness
-from operators.progress.generators import Generator
-from operators.watermarks import not_asked_until
-from recovery.checkpoint import Checkpoint
-from statestore.errors import IncompatibleError, UsageError
-from tests import evidence
+from tidestate.operators import standalone as runner
+from tidestate.operators.harness import Harness
+from tidestate.operators.progress.generators import Generator
+from tidestate.operators.watermarks import not_asked_until
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.statestore.errors import IncompatibleError, UsageError
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

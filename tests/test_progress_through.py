@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.progress import through
-from operators.progress.buffers import buffers
-from operators.progress.origins import origins, take
-from operators.progress.through import Numbering
-from operators.transition import BEGINNING_US, END_US
-from statestore.errors import UsageError
+from tidestate.operators.progress import through
+from tidestate.operators.progress.buffers import buffers
+from tidestate.operators.progress.origins import origins, take
+from tidestate.operators.progress.through import Numbering
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
 
 
 def hopped(cti: int, size: int, slide: int, offset: int = 0) -> int:

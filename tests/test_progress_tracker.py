@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.progress.instants import LAST_US
-from operators.progress.metrics import metrics
-from operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset, sources
-from operators.transition import BEGINNING_US, END_US
-from statestore.errors import UsageError
+from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.metrics import metrics
+from tidestate.operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset, sources
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
 
 
 def told(tracker: Tracker, settings: Sources, marks: dict[str, int], now_us: int = 0) -> Tracker:

@@ -9,11 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import after_count, count, max_, session, sliding, sum_, tumbling, windowed
-from operators.description import Windowed
-from operators.harness import Harness
-from statestore.errors import UsageError
-from statestore.store import StoreName
 from tests import ordered_strategies as strategies
 from tests import ordered_streams as streams
 from tests.general_streams import plain
@@ -32,6 +27,11 @@ from tests.ordered_checks import (
 from tests.ordered_strategies import History
 from tests.ordered_twin import OrderedSetting
 from tests.transcripts import PROPAGATED
+from tidestate.operators import after_count, count, max_, session, sliding, sum_, tumbling, windowed
+from tidestate.operators.description import Windowed
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreName
 
 TIME = streams.TIME
 EVENTS = pa.schema([("time", TIME), ("k", pa.string()), ("shop", pa.int64()), ("v", pa.int64())])

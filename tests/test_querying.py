@@ -9,7 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import (
+from tests.join_operator_messages import LEFT, RIGHT, near, sided, two_streams
+from tests.operator_messages import (
+    SCHEMA,
+    SECOND,
+    Message,
+    description,
+    operator,
+    plain,
+    store_config,
+    stream,
+    table,
+)
+from tests.test_operator_api import WINDOWS
+from tidestate.operators import (
     Retention,
     arg_max,
     chain,
@@ -33,22 +46,9 @@ from operators import (
     variance,
     windowed,
 )
-from operators.harness import Harness
-from statestore.errors import NotFoundError, UsageError
-from statestore.store import Parquet, StoreName
-from tests.join_operator_messages import LEFT, RIGHT, near, sided, two_streams
-from tests.operator_messages import (
-    SCHEMA,
-    SECOND,
-    Message,
-    description,
-    operator,
-    plain,
-    store_config,
-    stream,
-    table,
-)
-from tests.test_operator_api import WINDOWS
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.store import Parquet, StoreName
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,16 +10,16 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from operators import Memory, Parquet, RocksDB, Windowed, count, max_, mean, sum_, tumbling, windowed
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import SparkPosition
-from recovery.outputs import DeliveryId
-from statestore import opening
-from statestore.errors import IncompatibleError, UsageError
-from statestore.files.segments import PartitionState
-from statestore.opening import open_store
-from statestore.store import StoreConfig
-from statestore.tables import TIME, Column, TableSpec
+from tidestate.operators import Memory, Parquet, RocksDB, Windowed, count, max_, mean, sum_, tumbling, windowed
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import SparkPosition
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.statestore import opening
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.tables import TIME, Column, TableSpec
 
 
 def job(**aggregates: object) -> Windowed:
@@ -43,9 +43,9 @@ def test_a_cache_that_followed_a_copy_further_is_rebuilt(tmp_path: Path, name: s
     spec = TableSpec(
         "s", (Column("end", str(TIME)), Column("k", "string")), (Column("n", "int64", "", "sum"),), "end"
     )
-    from statestore.changes import TableChanges
-    from statestore.objects import Objects
     from tests.lineage import advance
+    from tidestate.statestore.changes import TableChanges
+    from tidestate.statestore.objects import Objects
 
     objects = Objects(tmp_path / "root")
     rows = pa.table({"end": pa.array([10, 20]).cast(TIME), "k": ["a", "b"], "n": [1, 2]})

@@ -15,20 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
-from operators.description import Windowed
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.collection import collect
-from recovery.fork import fork
-from recovery.pins import pin
-from recovery.repair import repair
-from recovery.rescale import rescale
-from recovery.reset import reset
-from recovery.retention import Retention
-from recovery.verify import verify
-from statestore.store import StoreConfig
 from tests.conftest import SCRATCH, forget
 from tests.spark_inputs import rows, sample
+from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
+from tidestate.operators.description import Windowed
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.collection import collect
+from tidestate.recovery.fork import fork
+from tidestate.recovery.pins import pin
+from tidestate.recovery.repair import repair
+from tidestate.recovery.rescale import rescale
+from tidestate.recovery.reset import reset
+from tidestate.recovery.retention import Retention
+from tidestate.recovery.verify import verify
+from tidestate.statestore.store import StoreConfig
 
 BATCHES = 6
 TABLES = sample(BATCHES, 60)

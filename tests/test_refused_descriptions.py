@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import (
+from tidestate.operators import (
     after_count,
     after_processing_time,
     count,
@@ -24,9 +24,9 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.description import Windowed
-from operators.harness import Harness
-from statestore.errors import UsageError
+from tidestate.operators.description import Windowed
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("time", TIME), ("k", pa.string()), ("offset", pa.int64()), ("origin", pa.int64())])

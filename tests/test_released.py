@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators import (
+from tidestate.operators import (
     RETRACTING,
     count,
     every_element,
@@ -22,13 +22,13 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.binding import bind_plan
-from operators.dedup.description import deduplicated
-from operators.description import Windowed
-from operators.harness import Harness
-from operators.transition import BEGINNING_US, END_US
-from operators.windows import Windows, count_window
-from statestore.errors import UsageError
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.dedup.description import deduplicated
+from tidestate.operators.description import Windowed
+from tidestate.operators.harness import Harness
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.windows import Windows, count_window
+from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("t", TIME), ("k", pa.int64()), ("o", pa.int64())])

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from operators import count, sliding, sum_, tumbling, windowed
-from statestore.errors import CorruptionError, IncompatibleError, UsageError
 from tests import evidence
 from tests.conftest import forget
 from tests.test_standalone import EXPECTED, STREAM, batch, example, lines, panes
+from tidestate.operators import count, sliding, sum_, tumbling, windowed
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
 
 
 def snapshot(root: Path) -> dict[str, bytes]:

@@ -13,26 +13,26 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import chain, count, session, sliding, sum_, tumbling, windowed
-from operators.harness import Harness
-from recovery.checkpoint import Checkpoint
-from recovery.fork import fork
-from recovery.report import page, write_report
-from recovery.report.points import history
-from recovery.report.series import BUCKETS, buckets
-from recovery.report.windows import WINDOWS, windows_of
-from recovery.report.words import skew_text, span_text
-from recovery.rescale import rescale
-from recovery.traces import REACHED
-from statestore.errors import NotFoundError, UsageError
-from statestore.store import Parquet
 from tests import evidence
 from tests.s3_server import s3_endpoint, s3_root
 from tests.spark_inputs import job, sample, write
-from tests.test_cli import copy, tidemark
+from tests.test_cli import copy, tidestate
 from tests.test_cli_rows import damaged, root
 from tests.test_spark_job import finish
 from tests.test_standalone import STREAM, example
+from tidestate.operators import chain, count, session, sliding, sum_, tumbling, windowed
+from tidestate.operators.harness import Harness
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.fork import fork
+from tidestate.recovery.report import page, write_report
+from tidestate.recovery.report.points import history
+from tidestate.recovery.report.series import BUCKETS, buckets
+from tidestate.recovery.report.windows import WINDOWS, windows_of
+from tidestate.recovery.report.words import skew_text, span_text
+from tidestate.recovery.rescale import rescale
+from tidestate.recovery.traces import REACHED
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.store import Parquet
 
 __all__ = ["copy", "root", "s3_endpoint", "s3_root"]
 
@@ -60,7 +60,7 @@ def drawn(file: Path, name: str) -> dict[str, float]:
 
 def test_numbers_are_those_of_the_manifests(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    done = tidemark("report", root, "--output", file)
+    done = tidestate("report", root, "--output", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert "7 checkpoints, no findings" in done.stdout
     made = evidence.manifests(root)
@@ -84,7 +84,7 @@ def test_a_checkpoint_of_a_real_spark_job(spark: SparkSession, tmp_path: Path) -
         write(tmp_path / "input", number, table)
     finish(job(), spark, tmp_path, Parquet(), tmp_path / "root")
     file = tmp_path / "report.html"
-    done = tidemark("report", tmp_path / "root", "--output", file, "--read-data", "--json")
+    done = tidestate("report", tmp_path / "root", "--output", file, "--read-data", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     made = evidence.manifests(tmp_path / "root")
     assert json.loads(done.stdout) == {
@@ -172,7 +172,7 @@ def test_only_a_report_is_replaced(root: Path, tmp_path: Path) -> None:
 
 def test_without_the_extra_the_error_names_it(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(UsageError, match=r"pip install 'tidemark\[report\]'") as caught:
+    with pytest.raises(UsageError, match=r"pip install 'tidestate\[report\]'") as caught:
         write_report(root, tmp_path / "report.html")
     assert caught.value.code == "report-package"
     assert list(tmp_path.iterdir()) == []
@@ -259,7 +259,7 @@ def test_every_operator_of_a_chain_has_its_part(tmp_path: Path) -> None:
 
 
 def test_windows_of_offsets_have_an_axis_of_their_own(tmp_path: Path) -> None:
-    from operators import count_window
+    from tidestate.operators import count_window
 
     base = windowed(key="k", offset="o", name="one").window(count_window(10, by="offset")).aggregate(n=count())
     schema = pa.schema([("o", pa.int64()), ("k", pa.string())])

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest, OperatorState
-from recovery.report import write_report
-from statestore.checksums import checksum
-from statestore.files.segments import FileRef
-from statestore.objects import Objects
 from tests import evidence
 from tests.test_cli import copy
 from tests.test_cli_rows import root
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest, OperatorState
+from tidestate.recovery.report import write_report
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.objects import Objects
 
 __all__ = ["copy", "root"]
 

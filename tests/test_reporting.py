@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from operators import (
+from tidestate.operators import (
     Memory,
     Windowed,
     count,
@@ -21,11 +21,11 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.harness import Harness
-from operators.progress.peaks import Peak, Steps, highest, leapt, peak_of, stepped
-from operators.transition import BEGINNING_US
-from operators.window_operator import WindowOperator
-from statestore.tables import TIME
+from tidestate.operators.harness import Harness
+from tidestate.operators.progress.peaks import Peak, Steps, highest, leapt, peak_of, stepped
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.operators.window_operator import WindowOperator
+from tidestate.statestore.tables import TIME
 
 SECOND, DAY = 1_000_000, 86_400_000_000
 SCHEMA = pa.schema([("at", TIME), ("user", pa.string()), ("source", pa.int64()), ("offset", pa.int64())])
@@ -53,7 +53,7 @@ def leap() -> pa.Table:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [r.getMessage() for r in caplog.records if r.name == "tidemark" and r.levelno == logging.WARNING]
+    found = [r.getMessage() for r in caplog.records if r.name == "tidestate" and r.levelno == logging.WARNING]
     caplog.clear()
     return found
 
@@ -66,7 +66,7 @@ def check_leap(found: list[str], root: Path, checkpoint: int) -> None:
     assert "events before 1970-01-01 00:17:10 are late from now on" in said
     for setting in ("max_event_time('at', hold_future=…)", "watermark delay (now 0 seconds)", ".late(allowed=…)"):
         assert setting in said
-    assert f"tidemark rewind {root} {checkpoint - 1} " in said
+    assert f"tidestate rewind {root} {checkpoint - 1} " in said
 
 
 def check_rejections(found: list[str], root: Path, checkpoint: int) -> None:
@@ -74,7 +74,7 @@ def check_rejections(found: list[str], root: Path, checkpoint: int) -> None:
     assert said.startswith(f"checkpoint {checkpoint}: 20 rows rejected by clicks (very_late 20), as one with at=")
     assert "user='ann'" in said
     assert "the watermark is 1970-01-01 00:17:10, taken there by an event with at=1970-01-01 00:17:10" in said
-    assert f"tidemark late {root}" in said
+    assert f"tidestate late {root}" in said
     assert "feed_back()" in said
 
 

@@ -16,21 +16,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators import Memory, Parquet, RocksDB
-from operators.harness import Harness
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest
-from recovery.rescale import rescale
-from statestore.files.segments import PartitionState
-from statestore.keyhash import partition_of
-from statestore.opening import open_store
-from statestore.store import StoreConfig
-from statestore.tables import TableSpec
 from tests.conformance.harness import SCRATCH
 from tests.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.spark_inputs import rows
+from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate.operators.harness import Harness
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.rescale import rescale
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.keyhash import partition_of
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.tables import TableSpec
 
-LONG = bool(os.environ.get("TIDEMARK_LONG"))
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
 STORES: dict[str, StoreConfig] = {
     "memory": Memory(max_levels=2, snapshot_bytes=1),
     "memory, much later": Memory(),

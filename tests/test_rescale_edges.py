@@ -13,28 +13,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators import Memory, Parquet, RocksDB, WindowOperator, count, join, min_, tumbling, windowed
-from operators.window_operator import JoinOperator
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.fork import fork
-from recovery.lease import FOLDER, Lease, this_process
-from recovery.manifest import Manifest
-from recovery.reading import Wanted, state_rows
-from recovery.rescale import divided, plan_rescale, rescale
-from recovery.verify import verify
-from statestore.changes import TableChanges
-from statestore.errors import FencedError, IncompatibleError, NotFoundError, UsageError
-from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import PartitionState
-from statestore.keyhash import hash_range, key_hash, partition_of
-from statestore.objects import Objects
-from statestore.opening import open_store
-from statestore.store import StoreConfig
-from statestore.tables import Column, TableSpec
 from tests.rescaled_jobs import SCHEMA
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.spark_inputs import job, rows, sample
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
+from tidestate.operators import Memory, Parquet, RocksDB, WindowOperator, count, join, min_, tumbling, windowed
+from tidestate.operators.window_operator import JoinOperator
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.fork import fork
+from tidestate.recovery.lease import FOLDER, Lease, this_process
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.reading import Wanted, state_rows
+from tidestate.recovery.rescale import divided, plan_rescale, rescale
+from tidestate.recovery.verify import verify
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.errors import FencedError, IncompatibleError, NotFoundError, UsageError
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.keyhash import hash_range, key_hash, partition_of
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.tables import Column, TableSpec
 from tools.demo.child import Child
 
 TABLES = sample(6, 60)
@@ -139,7 +139,7 @@ def test_another_number_at_a_start_is_said_to_need_the_command(root: Path, caplo
     assert "partitions" not in caplog.text
     job().standalone(checkpoint=root, partitions=7).run(TABLES)
     assert newest(root).partitions == 4
-    assert f"tidemark rescale {root} --partitions 7 --confirm" in caplog.text
+    assert f"tidestate rescale {root} --partitions 7 --confirm" in caplog.text
 
 
 @pytest.mark.parametrize("store", [Parquet(), Memory(), RocksDB()], ids=lambda store: str(store.name))
@@ -165,15 +165,15 @@ def test_readers_cope_with_files_that_are_shared(root: Path, tmp_path: Path) -> 
     found = verify(Checkpoint.open(root), read_percent=100)
     assert not found.findings
     assert found.files == len({ref.path for one in Checkpoint.open(root).history() for ref in _all(one)})
-    listed = json.loads(tidemark("list", root, "--json").stdout)
+    listed = json.loads(tidestate("list", root, "--json").stdout)
     assert listed[-1]["kind"] == "rescale"
     assert (listed[-1]["state_files"], listed[-1]["state_bytes"]) == (
         listed[-2]["state_files"],
         listed[-2]["state_bytes"],
     )
-    assert f"{len(files)} files shared after a rescale" in tidemark("show", root).stdout
+    assert f"{len(files)} files shared after a rescale" in tidestate("show", root).stdout
     ids = Checkpoint.open(root).ids()
-    assert tidemark("diff", root, ids[-2], ids[-1], "--format", "csv").stdout.count("\n") <= 1
+    assert tidestate("diff", root, ids[-2], ids[-1], "--format", "csv").stdout.count("\n") <= 1
     fork(root, tmp_path / "fork")
     assert everything(tmp_path / "fork") == before
     both = [job().standalone(checkpoint=where).run(TABLES, drain=True) for where in (root, tmp_path / "fork")]
@@ -195,7 +195,7 @@ def test_old_files_are_let_go_when_the_oldest_are_folded(root: Path) -> None:
     assert all(
         f"data/job/{number}/" in ref.path for number, part in enumerate(state.partitions) for ref in part.files
     )
-    assert "shared after" not in tidemark("show", root).stdout
+    assert "shared after" not in tidestate("show", root).stdout
 
 
 def test_files_stay_shared_while_nothing_is_due(root: Path) -> None:
@@ -351,17 +351,17 @@ def test_on_s3(s3_root: str, tmp_path: Path) -> None:  # noqa: F811  (fixture)
 
 def test_the_verb_is_dry_until_it_is_told(root: Path) -> None:
     before = Checkpoint.open(root).ids()
-    done = tidemark("rescale", root, "--partitions", 8)
+    done = tidestate("rescale", root, "--partitions", 8)
     assert done.returncode == 0
     assert "4 to 8 partitions" in done.stdout
     assert "--confirm does it" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert Checkpoint.open(root).ids() == before
-    said = json.loads(tidemark("rescale", root, "--partitions", 8, "--confirm", "--json").stdout)
+    said = json.loads(tidestate("rescale", root, "--partitions", 8, "--confirm", "--json").stdout)
     assert (said["before"], said["partitions"], said["done"]) == (4, 8, True)
     assert newest(root).kind == "rescale"
     assert newest(root).partitions == 8
-    refused = tidemark("rescale", root, "--partitions", 8, "--confirm")
+    refused = tidestate("rescale", root, "--partitions", 8, "--confirm")
     assert refused.returncode == 5
     assert "so many partitions already" in refused.stderr
 

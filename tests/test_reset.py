@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.collection import collect
-from recovery.manifest import Ids, SparkPosition
-from recovery.ranges import joined
-from recovery.reset import plan_reset, reset
-from recovery.retention import Retention
-from recovery.verify import verify
-from statestore.errors import FencedError, NotFoundError
-from statestore.files.segments import FileRef
 from tests.test_checkpoint import following
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.collection import collect
+from tidestate.recovery.manifest import Ids, SparkPosition
+from tidestate.recovery.ranges import joined
+from tidestate.recovery.reset import plan_reset, reset
+from tidestate.recovery.retention import Retention
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import FencedError, NotFoundError
+from tidestate.statestore.files.segments import FileRef
 
 
 @pytest.fixture

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.standalone import Standalone
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.manifest import Manifest
-from recovery.outputs import DeliveryId
-from recovery.repair import plan_repair, repair
-from recovery.reset import plan_reset, reset
-from recovery.verify import verify
-from statestore.errors import CorruptionError
-from statestore.store import StoreConfig, StoreName
 from tests import evidence, streams
 from tests.naive_twin import Setting, Twin
 from tests.test_windows_twin import STORES, new_folder, store_config
+from tidestate.operators.standalone import Standalone
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.recovery.repair import plan_repair, repair
+from tidestate.recovery.reset import plan_reset, reset
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.store import StoreConfig, StoreName
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["run", "run", "rewind", "head", "state", "panes"]), st.integers(0, 99)), max_size=6

@@ -1,4 +1,4 @@
-"""What a restore reads is counted, told, kept in the manifest, predicted; and rehearsed by ``tidemark restore``."""
+"""What a restore reads is counted, told, kept in the manifest, predicted; and rehearsed by ``tidestate restore``."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import Memory, Parquet, RocksDB
-from recovery import budget
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest, OperatorState, Restore, files_of
-from recovery.rehearsal import rehearse
-from statestore import opening
-from statestore.errors import CorruptionError, UsageError
-from statestore.files.compaction import plan
-from statestore.files.segments import FileRef, PartitionState
-from statestore.restoring import Restored, Restoring, progress_text
-from statestore.store import RESTORE_BYTES_PER_S, StoreConfig
 from tests.conftest import forget
 from tests.spark_inputs import job, sample, write
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_spark_job import stream
 from tests.test_standalone import STREAM, example
+from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate.recovery import budget
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest, OperatorState, Restore, files_of
+from tidestate.recovery.rehearsal import rehearse
+from tidestate.statestore import opening
+from tidestate.statestore.errors import CorruptionError, UsageError
+from tidestate.statestore.files.compaction import plan
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.restoring import Restored, Restoring, progress_text
+from tidestate.statestore.store import RESTORE_BYTES_PER_S, StoreConfig
 
 MB = 1_000_000
 
@@ -217,9 +217,9 @@ def test_a_drill_finds_a_damaged_file(tmp_path: Path) -> None:
 
 def test_the_rocksdb_store_says_which_package_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example("retracting").standalone(checkpoint=tmp_path).run(STREAM[:2])
-    monkeypatch.setitem(__import__("sys").modules, "statestore.rocksdb", None)
+    monkeypatch.setitem(__import__("sys").modules, "tidestate.statestore.rocksdb", None)
     checkpoint = Checkpoint.open(tmp_path)
-    with pytest.raises(UsageError, match=r"tidemark\[rocksdb\].*\[store-package\]"):
+    with pytest.raises(UsageError, match=r"tidestate\[rocksdb\].*\[store-package\]"):
         rehearse(checkpoint, checkpoint.read(3).manifest, "rocksdb")
 
 
@@ -243,20 +243,20 @@ def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Pat
     assert (found.store, found.files, found.rows) == ("rocksdb", len(needed), sum(one.rows for one in needed))
     assert found.parallel == spark.sparkContext.defaultParallelism
 
-    shown = tidemark("show", root)
+    shown = tidestate("show", root)
     assert "s predicted into rocksdb, budget 30 s" in shown.stdout
     assert f"restored {len(needed)} files" in shown.stdout
     assert " ago)" in shown.stdout
-    listed = json.loads(tidemark("list", root, "--json").stdout)
+    listed = json.loads(tidestate("list", root, "--json").stdout)
     assert listed[0]["recovery"] is None
     assert listed[-1]["recovery"]["store"] == "rocksdb"
 
-    drill = tidemark("restore", root, "--parallel", 2)
+    drill = tidestate("restore", root, "--parallel", 2)
     assert (drill.returncode, drill.stderr) == (0, "")
     assert max(map(len, drill.stdout.splitlines())) <= 80
     assert f"checkpoint {head.manifest.id} into rocksdb, 2 at once\npredicted" in drill.stdout
     there = state_of(head.manifest)
-    older = json.loads(tidemark("restore", root, "--at", 3, "--store", "memory", "--json").stdout)
+    older = json.loads(tidestate("restore", root, "--at", 3, "--store", "memory", "--json").stdout)
     assert older["whole"]["files"] == len(state_of(checkpoint.read(3).manifest))
     assert drill.stdout.splitlines()[2].split()[2] == f"{len(there)}"
     assert set(files_of(head.manifest)) >= set(there)

@@ -11,20 +11,20 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from operators import Policy, count, tumbling, windowed
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.lease import FOLDER, Lease, this_process
-from recovery.manifest import SparkPosition
-from recovery.mending import Mending
-from recovery.outputs import DeliveryId
-from recovery.repair import plan_repair, repair
-from recovery.rewind import checkpoint_at, plan_rewind, rewind
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 from tests import evidence
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.test_checkpoint import files_below, following
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_standalone import STREAM, example
+from tidestate.operators import Policy, count, tumbling, windowed
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.lease import FOLDER, Lease, this_process
+from tidestate.recovery.manifest import SparkPosition
+from tidestate.recovery.mending import Mending
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.recovery.repair import plan_repair, repair
+from tidestate.recovery.rewind import checkpoint_at, plan_rewind, rewind
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def shown(root: Path) -> list[list[evidence.Row]]:
 
 def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
     before = files_below(root)
-    done = tidemark("rewind", root, "--to", 4)
+    done = tidestate("rewind", root, "--to", 4)
     assert (done.returncode, done.stderr) == (0, "")
     said = [line.rstrip() for line in done.stdout.splitlines()]
     assert said[0].startswith("back to        checkpoint 4, made 20")
@@ -58,7 +58,7 @@ def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
         "               1 of checkpoint 8, which the sink has had",
         "nothing was changed: --confirm does it",
     ]
-    found = json.loads(tidemark("rewind", root, "--to", 4, "--json").stdout)
+    found = json.loads(tidestate("rewind", root, "--to", 4, "--json").stdout)
     assert (found["done"], found["reset"], found["abandoned"], found["events"]) == (False, 9, [[5, 8]], 5)
     assert found["panes"][-1] == {"checkpoint": 8, "rows": 1, "delivered": True}
     assert files_below(root) == before
@@ -66,17 +66,17 @@ def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
 
 def test_rewound_over_a_drain_the_job_goes_on_to_the_same(root: Path) -> None:
     wanted = shown(root)
-    done = tidemark("rewind", root, "--to", 4, "--confirm")
+    done = tidestate("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done")
-    kinds = {row["id"]: row["abandoned"] for row in json.loads(tidemark("list", root, "--json").stdout)}
+    kinds = {row["id"]: row["abandoned"] for row in json.loads(tidestate("list", root, "--json").stdout)}
     assert kinds == {number: 5 <= number <= 8 for number in range(1, 10)}
-    assert "abandoned" in tidemark("list", root).stdout
+    assert "abandoned" in tidestate("list", root).stdout
     came: list[int] = []
     job = example("retracting").standalone(checkpoint=root, sink=lambda _panes, one: came.append(one.checkpoint))
     job.run(STREAM, drain=True)
     assert shown(root) == wanted
     assert came == [11, 12, 14]  # 9 is the reset, 10 the fence; batch 13 had nothing to show
-    again = tidemark("rewind", root, "--to", 14)
+    again = tidestate("rewind", root, "--to", 14)
     assert (again.returncode, again.stdout) == (0, "checkpoint 14 is the newest: there is nothing to undo\n")
 
 
@@ -116,12 +116,12 @@ def test_beside_a_running_driver(root: Path) -> None:
     lease = Lease(this_process(), 1, "w", now, now)
     Checkpoint.open(root).objects.put(f"{FOLDER}/1-1.json", msgspec.json.encode(lease))
     before = files_below(root)
-    done = tidemark("rewind", root, "--to", 4, "--confirm")
+    done = tidestate("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, "[running]" in done.stderr) == (5, True)
     with pytest.raises(UsageError, match="running"):
         repair(Checkpoint.open(root))
     assert files_below(root) == before
-    assert tidemark("rewind", root, "--to", 4, "--confirm", "--force").returncode == 0
+    assert tidestate("rewind", root, "--to", 4, "--confirm", "--force").returncode == 0
     # A driver that has yet to take over leaves alone what another one may be about to make.
     rewind(Checkpoint.open(root), 1, force=True)
     (root / "spark").mkdir()
@@ -149,7 +149,7 @@ def test_kafka_begins_there(tmp_path: Path) -> None:
         ("5", None),
         ('{"stream":{"shard":"a"}}', None),
     ]
-    said = tidemark("rewind", tmp_path, "--to", 2).stdout
+    said = tidestate("rewind", tmp_path, "--to", 2).stdout
     assert f"startingOffsets {kafka}" in said
 
 
@@ -165,14 +165,14 @@ def test_a_start_falls_back_and_says_which_panes_come_again(root: Path, caplog: 
     (root / manifest_path(7)).write_bytes(b"")
     state_of(root, 6).unlink()
     job = example("retracting")
-    with pytest.raises(CorruptionError, match="tidemark repair"):
+    with pytest.raises(CorruptionError, match="tidestate repair"):
         job.standalone(checkpoint=root).run(STREAM)
     came: list[int] = []
 
     def sink(_panes: pa.Table, one: DeliveryId) -> None:
         came.append(one.checkpoint)
 
-    with caplog.at_level(logging.WARNING, "tidemark"):
+    with caplog.at_level(logging.WARNING, "tidestate"):
         job.standalone(checkpoint=root, sink=sink, policy=Policy(damaged="reset")).run(STREAM, drain=True)
     assert shown(root) == wanted
     assert "back to checkpoint 5, the newest that is whole; abandoned: 6-8" in caplog.text
@@ -200,9 +200,9 @@ def test_what_cannot_be_gone_back_to(root: Path) -> None:
         (("rewind", root, "--to", "soon"), 5, "[rewind-to]"),
         (("repair", root, "--to", "newest-good", "--resync-spark"), 5, "[repair-what]"),
     ):
-        done = tidemark(*arguments, "--confirm")
+        done = tidestate(*arguments, "--confirm")
         assert (done.returncode, word in done.stderr) == (code, True), done.stderr
-    found = json.loads(tidemark("repair", root, "--to", "newest-good", "--confirm", "--json").stdout)
+    found = json.loads(tidestate("repair", root, "--to", "newest-good", "--confirm", "--json").stdout)
     assert found == {"done": False, "findings": [], "reset": None}
     assert files_below(root) == before
 

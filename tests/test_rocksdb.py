@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore.changes import Applied, TableChanges
-from statestore.errors import UsageError
-from statestore.memory import MemoryStore
-from statestore.rocks import table as rocks_table
-from statestore.rocksdb import RocksStore
-from statestore.tables import TableSpec
 from tests.conftest import SCRATCH
 from tests.rocks_tables import LEADING, PLAIN, SECOND, SPECS, VALUE, fill, numbers, opened, rows_of
+from tidestate.statestore.changes import Applied, TableChanges
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.rocks import table as rocks_table
+from tidestate.statestore.rocksdb import RocksStore
+from tidestate.statestore.tables import TableSpec
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.changes import Applied
-from statestore.errors import CorruptionError, TidemarkError, UnavailableError, UsageError
-from statestore.rocksdb import RocksStore
 from tests.conftest import SCRATCH
 from tests.rocks_tables import PLAIN, SPECS, VALUE, fill, numbers, opened, rows_of, sst_files
+from tidestate.statestore.changes import Applied
+from tidestate.statestore.errors import CorruptionError, TidestateError, UnavailableError, UsageError
+from tidestate.statestore.rocksdb import RocksStore
 
 
 @pytest.fixture
@@ -156,9 +156,9 @@ CHILD = """
 import os, resource, sys
 from pathlib import Path
 import pyarrow as pa
-from statestore.changes import Applied, TableChanges
-from statestore.errors import UnavailableError
-from statestore.rocksdb import RocksStore
+from tidestate.statestore.changes import Applied, TableChanges
+from tidestate.statestore.errors import UnavailableError
+from tidestate.statestore.rocksdb import RocksStore
 from tests.rocks_tables import PLAIN, SPECS, numbers
 folder = Path(sys.argv[1])
 """
@@ -231,6 +231,6 @@ def test_a_killed_process_leaves_a_prefix(folder: Path, at: int) -> None:
 
 
 def test_every_error_names_the_folder(folder: Path) -> None:
-    with opened(folder), pytest.raises(TidemarkError) as refused:
+    with opened(folder), pytest.raises(TidestateError) as refused:
         RocksStore(SPECS, folder)
     assert refused.value.context["folder"] == str(folder)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from statestore.errors import CommitUnknownError, ConflictError, UnavailableError
-from statestore.objects import Objects
-from statestore.storage import connection as storage_connection
-from statestore.storage import faults as storage_faults
-from statestore.storage import remote as storage_remote
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage import connection as storage_connection
+from tidestate.statestore.storage import faults as storage_faults
+from tidestate.statestore.storage import remote as storage_remote
 
 MIB = 1 << 20
 

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statestore.changes import DELETE, MERGE, PUT, Layer
-from statestore.errors import CorruptionError, IncompatibleError
-from statestore.files.filetable import open_sources
-from statestore.files.segments import FileKind, FileRef, read_segment, read_verified, with_op, write_segment
-from statestore.files.sortedfile import write_sorted
-from statestore.files.tails import tail_of
-from statestore.keyrange import EVERYTHING
-from statestore.layers import clustered, ordered
-from statestore.objects import Objects
-from statestore.tables import Column, TableSpec
 from tests.lineage import segment_name
 from tests.table_model import MAIN, NAMED, Row, moment, plain, table
+from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer
+from tidestate.statestore.errors import CorruptionError, IncompatibleError
+from tidestate.statestore.files.filetable import open_sources
+from tidestate.statestore.files.segments import FileKind, FileRef, read_segment, read_verified, with_op, write_segment
+from tidestate.statestore.files.sortedfile import write_sorted
+from tidestate.statestore.files.tails import tail_of
+from tidestate.statestore.keyrange import EVERYTHING
+from tidestate.statestore.layers import clustered, ordered
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.tables import Column, TableSpec
 
 DELETED: list[Row] = [(5, "gone", 1), (-7, "gone", 1)]
 PUTS: list[Row] = [(9, "b", 2, 1, 0.5, date(2024, 2, 29), None), (-3, "é", -1, None, None, None, "note")]
@@ -158,7 +158,7 @@ def test_a_missing_file_is_named(objects: Objects) -> None:
 
 
 def test_bytes_that_match_their_checksum_but_are_no_segment(objects: Objects) -> None:
-    from statestore.checksums import checksum
+    from tidestate.statestore.checksums import checksum
 
     for kind in KINDS:
         objects.put(f"junk-{kind}", b"junk")
@@ -181,11 +181,11 @@ def test_a_file_describes_itself(objects: Objects, kind: FileKind) -> None:
     facts = described(
         pa.ipc.open_file(path).schema.metadata if kind == "changelog" else pq.read_metadata(path).metadata
     )
-    facts.pop("tidemark.index", None)
+    facts.pop("tidestate.index", None)
     spec = json.loads(facts.pop("table"))
     assert facts.pop("attempt") in ref.path
     assert facts == {
-        "tidemark.format": "1",
+        "tidestate.format": "1",
         "part": "0",
         "kind": kind,
         "operator": "windows",
@@ -239,7 +239,7 @@ def test_duckdb_reads_a_key_column_named_like_the_folder(objects: Objects) -> No
 
 def rewritten(objects: Objects, ref: FileRef, kind: FileKind, **says: str) -> FileRef:
     """The same file, whole and rightly referred to, but with other words about itself."""
-    from statestore.checksums import checksum
+    from tidestate.statestore.checksums import checksum
 
     path = objects.locate(ref.path)
     changed = {name.encode(): value.encode() for name, value in says.items()}
@@ -261,7 +261,7 @@ def rewritten(objects: Objects, ref: FileRef, kind: FileKind, **says: str) -> Fi
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_newer_format_is_said_in_words(objects: Objects, kind: FileKind) -> None:
-    ref = rewritten(objects, write(objects, kind), kind, **{"tidemark.format": "2"})
+    ref = rewritten(objects, write(objects, kind), kind, **{"tidestate.format": "2"})
     with pytest.raises(IncompatibleError, match=r"another format.*\[file-format\].*expected=1 found=2"):
         read(objects, ref)
 

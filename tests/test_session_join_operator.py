@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operators import JoinOperator, SessionJoined, join, query, session_join
-from operators.harness import Harness
-from statestore.errors import UsageError
-from statestore.store import StoreConfig, StoreName
 from tests.operator_messages import SECOND, STORES, TIME, store_config
+from tidestate.operators import JoinOperator, SessionJoined, join, query, session_join
+from tidestate.operators.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreConfig, StoreName
 
 GAP, LATE = 3, 6
 COLUMNS = [("part", pa.string()), ("at", pa.int64()), ("t", TIME), ("user", pa.string()), ("item", pa.int64())]

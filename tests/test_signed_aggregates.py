@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import count, max_, mean, min_, sum_, tumbling, windowed
-from operators.aggregates import Aggregate
-from operators.binding import bind_plan
-from operators.general.plan import GeneralPlan
-from statestore.alike import alike
-from statestore.fold import combine
-from statestore.tables import TableSpec
 from tests import naive_aggregates as naive
 from tests.naive_aggregates import Event, Naive
 from tests.test_aggregates_naive import KINDS, events_of, same, table, wanted
+from tidestate.operators import count, max_, mean, min_, sum_, tumbling, windowed
+from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.statestore.alike import alike
+from tidestate.statestore.fold import combine
+from tidestate.statestore.tables import TableSpec
 
 ORDERED = (
     "listed",

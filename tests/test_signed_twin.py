@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import (
+from tests.conftest import SCRATCH, forget
+from tests.signed_twin import READ, SCHEMA, Batch, Case, Signed, Twin, cases, close, rows_of, streams, table
+from tests.test_windows_twin import STORES, store_config
+from tidestate.operators import (
     count,
     count_by_value,
     every_element,
@@ -24,16 +27,13 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.binding import bind_plan
-from operators.description import Windowed
-from operators.general.plan import GeneralPlan
-from operators.harness import Harness
-from operators.windows import count_window
-from statestore.errors import UsageError
-from statestore.store import StoreName
-from tests.conftest import SCRATCH, forget
-from tests.signed_twin import READ, SCHEMA, Batch, Case, Signed, Twin, cases, close, rows_of, streams, table
-from tests.test_windows_twin import STORES, store_config
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.description import Windowed
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.harness import Harness
+from tidestate.operators.windows import count_window
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreName
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -166,8 +166,9 @@ def test_without_a_kind_nothing_is_taken_back() -> None:
 
 def test_any_process_finds_how_rows_cancel_out() -> None:
     program = (
-        "from statestore.combiners import registered; import sys; assert 'operators' not in sys.modules; "
-        "registered('tidemark-cancel', 1)"
+        "from tidestate.statestore.combiners import registered; import sys; "
+        "assert 'tidestate.operators' not in sys.modules; "
+        "registered('tidestate-cancel', 1)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import Policy, Windowed, count, mean, tumbling, windowed
-from recovery.checkpoint import MARKER, Checkpoint, manifest_path
-from statestore.errors import (
+from tests.spark_inputs import SCHEMA, batch, job, sample, write
+from tidestate.operators import Policy, Windowed, count, mean, tumbling, windowed
+from tidestate.recovery.checkpoint import MARKER, Checkpoint, manifest_path
+from tidestate.statestore.errors import (
     CorruptionError,
     IncompatibleError,
-    TidemarkError,
+    TidestateError,
     UnavailableError,
     UsageError,
 )
-from tests.spark_inputs import SCHEMA, batch, job, sample, write
 
 pytestmark = pytest.mark.spark
 
@@ -99,10 +99,10 @@ def refused(
     source: Path,
     description: Windowed | None = None,
     policy: Policy | None = None,
-) -> TidemarkError:
+) -> TidestateError:
     """Start the job; it must be refused before anything is written."""
     before = files(folder / "cp")
-    with pytest.raises(TidemarkError) as caught:
+    with pytest.raises(TidestateError) as caught:
         (description or job()).on_spark(stream(spark, source), checkpoint=folder / "cp", policy=policy).start()
     assert files(folder / "cp") == before
     return caught.value
@@ -114,7 +114,7 @@ def wipe_spark(cp: Path) -> None:
 
 def wipe_ours(cp: Path) -> None:
     shutil.rmtree(cp / "manifests")
-    (cp / "tidemark.json").unlink()
+    (cp / "tidestate.json").unlink()
 
 
 def wipe_all_but_spark(cp: Path) -> None:
@@ -162,7 +162,7 @@ def damage_newest_manifest(cp: Path) -> None:
     path.write_bytes(data)
 
 
-BREAKS: dict[str, tuple[Callable[[Path], None], type[TidemarkError], str]] = {
+BREAKS: dict[str, tuple[Callable[[Path], None], type[TidestateError], str]] = {
     "spark's checkpoint wiped": (wipe_spark, IncompatibleError, "spark-log-differs"),
     "ours wiped": (wipe_ours, IncompatibleError, "spark-ahead"),
     "all wiped but spark and the marker": (wipe_all_but_spark, IncompatibleError, "spark-ahead"),

@@ -14,17 +14,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from operators import join
-from operators.spark.job import SparkJob
-from recovery.checkpoint import Checkpoint
-from recovery.spark_log import INLINE_FILES
-from recovery.verify import verify
-from statestore.errors import ConflictError, UsageError
 from tests import evidence
 from tests.spark_inputs import SCHEMA, batch, job, rows, sample, write
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_spark_chains import two_streams
 from tests.test_spark_job import output, stream
+from tidestate.operators import join
+from tidestate.operators.spark.job import SparkJob
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.spark_log import INLINE_FILES
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import ConflictError, UsageError
 from tools.demo.child import Child, ChildFailedError
 
 pytestmark = pytest.mark.spark
@@ -117,7 +117,7 @@ def test_more_files_than_a_manifest_holds_and_names_of_every_kind(spark: SparkSe
     assert evidence.manifests(tmp_path / "root")[-1]["totals"]["events"] == len(tables) + 1
 
 
-LONG = bool(os.environ.get("TIDEMARK_LONG"))
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
 
 
 # The standalone runner dies before the manifest as well.
@@ -320,7 +320,7 @@ def test_panes_that_no_sink_gets(spark: SparkSession, tmp_path: Path) -> None:
 def test_the_verb_makes_a_root_that_spark_goes_on_from(spark: SparkSession, tmp_path: Path) -> None:
     tables = sample(5, 60)
     files = write_all(tmp_path / "input", tables)
-    done = tidemark(
+    done = tidestate(
         "bootstrap", "tests.spark_inputs:job", tmp_path / "root", "--confirm", "--partitions", 2,
         *(part for path in files[:3] for part in ("--input", path)),
     )  # fmt: skip
@@ -333,7 +333,7 @@ def test_the_verb_makes_a_root_that_spark_goes_on_from(spark: SparkSession, tmp_
     job().standalone(checkpoint=tmp_path / "alone").run([pa.concat_tables(tables[:3]), *tables[3:]], drain=True)
     assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
-    checked = tidemark("verify", tmp_path / "root", "--read-data", "--spark-checkpoint")
+    checked = tidestate("verify", tmp_path / "root", "--read-data", "--spark-checkpoint")
     assert checked.returncode == 0, checked.stdout
-    kinds = [row["kind"] for row in json.loads(tidemark("list", tmp_path / "root", "--json").stdout)]
+    kinds = [row["kind"] for row in json.loads(tidestate("list", tmp_path / "root", "--json").stdout)]
     assert kinds == ["fence", "bootstrap", "fence", "batch", "batch", "drained"]

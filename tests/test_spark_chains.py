@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import (
+from tests.spark_inputs import START, batch, sample, write
+from tests.test_spark_job import output, stream
+from tidestate.operators import (
     RETRACTING,
     Memory,
     Parquet,
@@ -26,9 +28,7 @@ from operators import (
     tumbling,
     windowed,
 )
-from statestore.errors import UsageError
-from tests.spark_inputs import START, batch, sample, write
-from tests.test_spark_job import output, stream
+from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark
 
@@ -150,7 +150,7 @@ def test_an_error_of_a_later_operator_reaches_the_driver_whole(spark: SparkSessi
     grown = windowed(name="second").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
     described = chain(first.late("0 seconds"), grown)
     query = described.on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", partitions=2).start()
-    data = next((tmp_path / "root").rglob("tidemark.json"))
+    data = next((tmp_path / "root").rglob("tidestate.json"))
     assert data.exists()
     query.process_all_available()
     for path in (tmp_path / "root" / "data" / "second").rglob("*"):

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from operators.spark.query import DurableQuery
-from recovery.checkpoint import Checkpoint
 from tests.spark_inputs import job, rows, sample, write
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_spark_job import output, stream
+from tidestate.operators.spark.query import DurableQuery
+from tidestate.recovery.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 
@@ -35,13 +35,13 @@ def running(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def said(*arguments: object) -> Any:
-    done = tidemark(*arguments, "--json")
+    done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 
 def lines(*arguments: object) -> list[dict[str, Any]]:
-    done = tidemark(*arguments, "--json")
+    done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -55,7 +55,7 @@ def test_checkpoints_say_which_spark_batch_they_hold(running: tuple[Path, Durabl
     assert shown["id"] == query.checkpoint_id
     assert shown["spark"]["end"] == [f'{{"logOffset":{BATCHES - 1}}}']
     assert shown["watermark_us"] == query.manifest.watermark_us
-    assert "spark batch" in tidemark("show", root).stdout
+    assert "spark batch" in tidestate("show", root).stdout
 
 
 def test_panes_and_ledger_are_those_that_were_committed(running: tuple[Path, DurableQuery]) -> None:
@@ -98,7 +98,7 @@ def test_all_is_whole_and_spark_agrees(running: tuple[Path, DurableQuery]) -> No
 
 def test_a_table_of_panes_can_be_read_by_others(running: tuple[Path, DurableQuery], tmp_path: Path) -> None:
     root, _ = running
-    done = tidemark("panes", root, "--format", "arrow", "--output", tmp_path / "panes.arrow")
+    done = tidestate("panes", root, "--format", "arrow", "--output", tmp_path / "panes.arrow")
     assert (done.returncode, done.stderr) == (0, "")
     table = pa.ipc.open_stream((tmp_path / "panes.arrow").read_bytes()).read_all()
     committed = [row for found in output(root, "panes").values() for row in found]

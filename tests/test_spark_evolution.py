@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from operators import every_element, max_, mean, min_, sum_, tumbling, windowed
-from operators.description import Windowed
-from recovery.checkpoint import Checkpoint
-from recovery.cli import app
 from tests.spark_inputs import sample, write
 from tests.test_spark_job import output, stream
+from tidestate.operators import every_element, max_, mean, min_, sum_, tumbling, windowed
+from tidestate.operators.description import Windowed
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.cli import app
 
 pytestmark = pytest.mark.spark
 

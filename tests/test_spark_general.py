@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import (
+from tests.spark_inputs import sample, write
+from tests.test_spark_job import finish, output, stream
+from tidestate.operators import (
     DISCARDING,
     RETRACTING,
     Memory,
@@ -33,10 +35,8 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.runnable import Runnable
-from statestore.store import StoreConfig
-from tests.spark_inputs import sample, write
-from tests.test_spark_job import finish, output, stream
+from tidestate.operators.runnable import Runnable
+from tidestate.statestore.store import StoreConfig
 
 pytestmark = pytest.mark.spark
 

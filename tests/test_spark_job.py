@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
-from operators.runnable import Runnable
-from recovery.checkpoint import Checkpoint
-from recovery.outputs import DeliveryId
-from statestore.errors import FencedError, UsageError
-from statestore.store import StoreConfig
 from tests.spark_inputs import SCHEMA, batch, job, rows, sample, write
+from tidestate.operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
+from tidestate.operators.runnable import Runnable
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.statestore.errors import FencedError, UsageError
+from tidestate.statestore.store import StoreConfig
 
 pytestmark = pytest.mark.spark
 
@@ -174,7 +174,7 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[object]:
 def test_a_query_that_is_overtaken_stops_with_nothing_published(running: object, tmp_path: Path) -> None:
     import msgspec
 
-    from operators.spark.query import DurableQuery
+    from tidestate.operators.spark.query import DurableQuery
 
     assert isinstance(running, DurableQuery)
     checkpoint = Checkpoint.open(tmp_path / "cp")

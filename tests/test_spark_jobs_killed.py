@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.checkpoint import Checkpoint
 from tests.spark_inputs import write
 from tests.spark_job_child import JOBS, batches
 from tests.test_spark_job import output
+from tidestate.recovery.checkpoint import Checkpoint
 from tools.demo.child import Child
 from tools.demo.flights import departed_flights, weather
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES, FLIGHTS = 6, 4_800
-LONG = bool(os.environ.get("TIDEMARK_LONG"))
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
 MOMENTS = ("before-manifest:4", "after-manifest:4", "random")
 CASES = [(job, moment, store) for job in JOBS for moment in MOMENTS for store in ("parquet", "memory", "rocksdb")]
 BOUNDED = [

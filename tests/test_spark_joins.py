@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import Memory, Parquet, sliding, tumbling
-from operators.joins import Joined, join
-from statestore.errors import UsageError
-from statestore.store import StoreConfig
 from tests.spark_inputs import SCHEMA, Event, batch, sample, write
 from tests.test_spark_job import output, stream
+from tidestate.operators import Memory, Parquet, sliding, tumbling
+from tidestate.operators.joins import Joined, join
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StoreConfig
 
 pytestmark = pytest.mark.spark
 

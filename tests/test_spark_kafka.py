@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.checkpoint import Checkpoint
-from recovery.verify import verify
 from tests.conftest import LONG
 from tests.driver import Driver
 from tests.kafka_broker import BROKER, CONNECTOR, RELEASE, Broker, UnavailableError, fetched
 from tests.kafka_job_child import TOPIC
 from tests.spark_inputs import job, sample
-from tests.test_cli import ROOT, tidemark
+from tests.test_cli import ROOT, tidestate
 from tests.test_spark_job import output
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.verify import verify
 
 pytestmark = pytest.mark.spark
 TABLES = sample(4, 80)
@@ -152,7 +152,7 @@ def ends(root: Path) -> list[Offsets]:
 
 
 def said(*arguments: object) -> Any:
-    done = tidemark(*arguments, "--json")
+    done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
@@ -163,7 +163,7 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, topic: Topic, root: Pat
     newest = positions(root)[-1]
     shown = said("show", root)
     assert (shown["id"], offsets(*shown["spark"]["end"])) == newest
-    assert json.dumps(newest[1], separators=(",", ":")) in tidemark("show", root, columns=200).stdout
+    assert json.dumps(newest[1], separators=(",", ":")) in tidestate("show", root, columns=200).stdout
     came = said("history", root, "--key", "k=a", "--window", "2024-01-01")["events"][0]["input"]["sources"]
     assert [offsets(one["end"]) for one in came] == ends(root)[:1]
     assert said("verify", root, "--read-data", "--spark-checkpoint")["findings"] == []
@@ -181,7 +181,9 @@ def test_rewound(driver: Driver, topic: Topic, root: Path, tmp_path: Path, batch
     to, begin = positions(root)[batch]
     (source,) = said("rewind", root, "--to", to)["sources"]
     assert offsets(source["starting_offsets"]) == begin
-    assert f"startingOffsets {source['starting_offsets']}" in tidemark("rewind", root, "--to", to, columns=200).stdout
+    assert (
+        f"startingOffsets {source['starting_offsets']}" in tidestate("rewind", root, "--to", to, columns=200).stdout
+    )
     assert topic.read(source["starting_offsets"]) == topic.rest(begin)
     abandoned = ends(root)[batch + 1 :]
     assert said("rewind", root, "--to", to, "--confirm")["done"]
@@ -233,7 +235,7 @@ def test_bootstrapped(driver: Driver, topic: Topic, before: Path, tmp_path: Path
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
 
-@pytest.mark.skipif(not LONG, reason="starts Spark once more, 18 s: TIDEMARK_LONG=1")
+@pytest.mark.skipif(not LONG, reason="starts Spark once more, 18 s: TIDESTATE_LONG=1")
 def test_killed_before_spark_knows(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
     """Between the manifest of a batch and Spark's commit of it."""
     last = Checkpoint.open(root).ids()[-1]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from recovery.checkpoint import Checkpoint
-from recovery.collection import collect
-from recovery.retention import Retention
 from tests.spark_inputs import job, sample, write
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_fork import after
 from tests.test_spark_job import output, stream
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.collection import collect
+from tidestate.recovery.retention import Retention
 
 pytestmark = pytest.mark.spark
 
@@ -25,7 +25,7 @@ GC = ("--keep", 2, "--grace", "0 seconds")
 
 
 def said(*arguments: object) -> Any:
-    done = tidemark(*arguments, "--json")
+    done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
@@ -47,11 +47,11 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
     assert done["checkpoints"] == [1, 2]
     listed = said("list", root)
     assert (listed[0]["id"], listed[0]["pins"]) == (3, ["mine"])
-    assert "3 as mine (a test)" in tidemark("list", root).stdout
-    assert "pinned" in tidemark("show", root, 3).stdout
-    gone = tidemark("show", root, 1)
+    assert "3 as mine (a test)" in tidestate("list", root).stdout
+    assert "pinned" in tidestate("show", root, 3).stdout
+    gone = tidestate("show", root, 1)
     assert (gone.returncode, "collected" in gone.stderr) == (4, True)
-    refused = tidemark("unpin", root, made["pin"])
+    refused = tidestate("unpin", root, made["pin"])
     assert (refused.returncode, "pin-fork" in refused.stderr) == (5, True)
     said("unpin", root, "mine")
     for number, table in enumerate(TABLES[4:], 4):
@@ -69,7 +69,7 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
     assert forked.manifest.totals == query.manifest.totals
     assert after(tmp_path / "fork", at) == after(root, at)
     for path in (root, tmp_path / "fork"):
-        assert tidemark("verify", path, "--read-data", "--spark-checkpoint").returncode == 0
+        assert tidestate("verify", path, "--read-data", "--spark-checkpoint").returncode == 0
 
 
 def test_spark_own_checkpoint_is_written_anew_though_manifests_were_collected(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from recovery.checkpoint import Checkpoint
+from tidestate.recovery.checkpoint import Checkpoint
 from tools.demo.check import check
 from tools.demo.child import Child
 from tools.demo.flights import departed_flights, disorder, write_files
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parent.parent
 FILES = 10
 STORES = ["parquet", "memory", "rocksdb"]
-LONG = bool(os.environ.get("TIDEMARK_LONG"))
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
 KILLS = 12 if LONG else 1
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import Policy
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest
-from recovery.verify import verify
-from statestore.errors import IncompatibleError
 from tests.conftest import LONG
 from tests.spark_inputs import SCHEMA, job, sample, write
 from tests.test_agreement import DAMAGES, cut, empty, missing, zeros
 from tests.test_spark_job import output
+from tidestate.operators import Policy
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import IncompatibleError
 
 pytestmark = pytest.mark.spark
 TABLES = sample(9, 25)
@@ -134,7 +134,7 @@ def test_all_at_once_and_again_after_a_start(
     hidden, replaced = last.with_name(f".{last.name}"), root / "spark-replaced"
     last.rename(hidden)
     try:
-        with caplog.at_level(logging.WARNING, "tidemark"):
+        with caplog.at_level(logging.WARNING, "tidestate"):
             run(folding, made / "input", root, drain=False)
     finally:
         hidden.rename(last)

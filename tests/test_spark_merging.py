@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import Memory, Parquet, count, merge, merge_accumulate, session_join, sum_, tumbling, union
-from operators.sides import Sided
-from statestore.store import StoreConfig
 from tests.spark_inputs import sample, write
 from tests.test_spark_job import output, stream
+from tidestate.operators import Memory, Parquet, count, merge, merge_accumulate, session_join, sum_, tumbling, union
+from tidestate.operators.sides import Sided
+from tidestate.statestore.store import StoreConfig
 
 pytestmark = pytest.mark.spark
 

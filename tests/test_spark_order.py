@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import Parquet, count_window, deduplicated, list_, windowed
-from operators.runnable import Runnable
 from tests.spark_inputs import SCHEMA, Event, batch, write
 from tests.test_spark_job import output
+from tidestate.operators import Parquet, count_window, deduplicated, list_, windowed
+from tidestate.operators.runnable import Runnable
 
 pytestmark = pytest.mark.spark
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import Policy
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.spark_log import load_files
 from tests.other_cuts import KINDS, judged, table
 from tests.spark_inputs import write
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_other_cuts import Held, Root, check_exact, stream
+from tidestate.operators import Policy
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.spark_log import load_files
 
 pytestmark = pytest.mark.spark
 
@@ -96,7 +96,7 @@ def goes_on(
         check_exact(root, name)
     one_by_one = judged(KINDS[name], FILES)[1]
     assert one_by_one != judged(KINDS[name], root.cut(root.held))[1]
-    found = tidemark("verify", root.root, "--read-data", 100, "--spark-checkpoint")
+    found = tidestate("verify", root.root, "--read-data", 100, "--spark-checkpoint")
     assert (found.returncode, found.stderr) == (0, "")
     head = Checkpoint.open(root.root).head()
     assert head is not None
@@ -110,12 +110,12 @@ def of_batch(root: Path, batch_id: int) -> int:
 
 
 def rewound(root: Path) -> None:
-    done = tidemark("rewind", root, "--to", of_batch(root, 1), "--confirm")
+    done = tidestate("rewind", root, "--to", of_batch(root, 1), "--confirm")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def rescaled(root: Path) -> None:
-    done = tidemark("rescale", root, "--partitions", 3, "--confirm")
+    done = tidestate("rescale", root, "--partitions", 3, "--confirm")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -125,7 +125,7 @@ def repaired(root: Path) -> None:
     assert head is not None
     refs = [ref for part in head.manifest.operators["job"].partitions for ref in part.files]
     os.truncate(root / max(refs, key=lambda ref: ref.last).path, 40)
-    assert tidemark("repair", root, "--to", "newest-good", "--confirm").returncode == 0
+    assert tidestate("repair", root, "--to", "newest-good", "--confirm").returncode == 0
 
 
 @pytest.mark.parametrize("act", [rewound, rescaled, repaired])
@@ -152,7 +152,7 @@ def test_a_fork_takes_the_rest_in_other_batches(spark: SparkSession, made: Path,
     name = KIND["forked"]
     at = of_batch(made / name, 2)
     first = job(made / name, name)
-    done = tidemark("fork", made / name, tmp_path / "fork", "--at", at)
+    done = tidestate("fork", made / name, tmp_path / "fork", "--at", at)
     assert (done.returncode, done.stderr) == (0, "")
     forked = job(tmp_path / "fork", name)
     forked.panes, forked.ledger = first.put_out(at)

@@ -16,7 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from operators import (
+from tests import evidence
+from tests.progress_child import job as killed_job
+from tests.spark_inputs import START, Event, batch, sample, write
+from tests.test_spark_job import output, stream
+from tidestate.operators import (
     BufferProgress,
     IngestionTime,
     Punctuation,
@@ -31,13 +35,9 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.spark.query import DurableQuery
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import Manifest
-from tests import evidence
-from tests.progress_child import job as killed_job
-from tests.spark_inputs import START, Event, batch, sample, write
-from tests.test_spark_job import output, stream
+from tidestate.operators.spark.query import DurableQuery
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import Manifest
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
@@ -92,7 +92,7 @@ def panes(root: Path) -> list[tuple[str, int, int]]:
 def test_two_sources_one_falls_idle_and_comes_back(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "tidemark")
+    caplog.set_level("INFO", "tidestate")
     root, files = tmp_path / "root", iter(range(100))
 
     def give(query: DurableQuery, **events: list[Event]) -> None:
@@ -139,11 +139,11 @@ def test_two_sources_one_falls_idle_and_comes_back(
     assert query.metrics().idle_sources == 0
 
     found = {family.name: family.samples for family in text_string_to_metric_families(query.prometheus())}
-    assert {s.labels["source"]: s.value - BASE / SECOND for s in found["tidemark_source_watermark_seconds"]} == {
+    assert {s.labels["source"]: s.value - BASE / SECOND for s in found["tidestate_source_watermark_seconds"]} == {
         "orders": 59,
         "prices": 34,
     }
-    assert found["tidemark_watermark_seconds"][0].labels == {"job": "windows"}
+    assert found["tidestate_watermark_seconds"][0].labels == {"job": "windows"}
     query.stop(drain=True)
     newest = query.checkpoint_id
     time.sleep(0.5)
@@ -253,7 +253,7 @@ def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession
     query = started.start()
     query.process_all_available()
     families = {one.name: one.samples for one in text_string_to_metric_families(query.prometheus())}
-    assert ("tidemark_buffers" if name == "buffers" else "tidemark_cti_violations") in families
+    assert ("tidestate_buffers" if name == "buffers" else "tidestate_cti_violations") in families
     query.stop(drain=True)
     alone = described.standalone(checkpoint=tmp_path / "alone")
     alone.run([pa.concat_tables(tables[at : at + 2]) for at in range(0, 12, 2)], drain=True)
@@ -292,7 +292,7 @@ def test_a_tick_that_fails_stops_the_query_and_its_error_reaches_the_user(
         return [manifest["kind"] for manifest in evidence.work(tmp_path / "root")]
 
     def full(_moment: str, _checkpoint_id: int) -> None:
-        if threading.current_thread().name == "tidemark-ticker" and "batch" in kinds():
+        if threading.current_thread().name == "tidestate-ticker" and "batch" in kinds():
             raise RuntimeError("the disk is full")
 
     started = by_clock.on_spark(stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", tick=TICK)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import Memory, Parquet, RocksDB
-from recovery.checkpoint import Checkpoint
-from statestore.store import StoreConfig
 from tests.spark_inputs import job, sample, write
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_spark_job import output, stream
+from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.statestore.store import StoreConfig
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
@@ -55,11 +55,11 @@ def test_from_two_to_five_to_three_partitions(spark: SparkSession, tmp_path: Pat
         else:
             parts.append(run(spark, tmp_path, store, drain=first == 4))
             if first == 2:
-                done = tidemark("rescale", tmp_path / "root", "--partitions", 3, "--confirm")
+                done = tidestate("rescale", tmp_path / "root", "--partitions", 3, "--confirm")
                 assert (done.returncode, done.stderr) == (0, "")
     assert parts == [2, 5, 3]
     job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
     assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
-    done = tidemark("verify", tmp_path / "root", "--read-data", 100, "--spark-checkpoint")
+    done = tidestate("verify", tmp_path / "root", "--read-data", 100, "--spark-checkpoint")
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,18 +17,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from operators import Policy
-from recovery.agreement import compare
-from recovery.checkpoint import Checkpoint, manifest_path
-from recovery.forging import finish
-from recovery.manifest import Manifest
-from recovery.reset import reset
-from recovery.spark_log import SparkLog, load_files
-from recovery.verify import verify
-from statestore.errors import CorruptionError, DataError
 from tests.spark_inputs import job, sample, write
-from tests.test_cli import tidemark
+from tests.test_cli import tidestate
 from tests.test_spark_job import output, stream
+from tidestate.operators import Policy
+from tidestate.recovery.agreement import compare
+from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.forging import finish
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.reset import reset
+from tidestate.recovery.spark_log import SparkLog, load_files
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import CorruptionError, DataError
 
 pytestmark = pytest.mark.spark
 TABLES = sample(7, 60)
@@ -81,21 +81,21 @@ def goes_on(spark: SparkSession, made: Path, root: Path, policy: Policy | None =
 
 def test_rewound(spark: SparkSession, made: Path, root: Path) -> None:
     to = of_batch(root, 1)
-    dry = tidemark("rewind", root, "--to", to)
+    dry = tidestate("rewind", root, "--to", to)
     assert (dry.returncode, dry.stderr) == (0, "")
     assert "180 events of 3 checkpoints" in dry.stdout
     assert Checkpoint.open(root).ids() == list(range(1, BEFORE + 2))
-    found = json.loads(tidemark("rewind", root, "--to", to, "--json").stdout)
+    found = json.loads(tidestate("rewind", root, "--to", to, "--json").stdout)
     assert [Path(path).name for path in found["sources"][0]["files"]] == [f"{n:04d}.parquet" for n in (2, 3, 4)]
-    assert tidemark("rewind", root, "--to", to, "--confirm").returncode == 0
+    assert tidestate("rewind", root, "--to", to, "--confirm").returncode == 0
     assert sorted(path.name for path in (root / "spark-replaced").iterdir()) == [str(BEFORE + 2)]
-    done = tidemark("verify", root, "--spark-checkpoint")
+    done = tidestate("verify", root, "--spark-checkpoint")
     assert (done.returncode, done.stderr) == (0, "")
     goes_on(spark, made, root)
 
 
 def test_rewound_to_before_the_first_batch(spark: SparkSession, made: Path, root: Path) -> None:
-    assert tidemark("rewind", root, "--to", 1, "--confirm").returncode == 0
+    assert tidestate("rewind", root, "--to", 1, "--confirm").returncode == 0
     assert not (root / "spark").exists()
     goes_on(spark, made, root)
 
@@ -138,14 +138,14 @@ def state_cut(root: Path) -> None:
 def test_repaired(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)
     damaged = {path: path.read_bytes() for path in (root / "manifests").iterdir()}
-    dry = tidemark("repair", root, "--to", "newest-good", "--json")
+    dry = tidestate("repair", root, "--to", "newest-good", "--json")
     assert dry.returncode == 0, dry.stderr
     plan = json.loads(dry.stdout)
     assert [one["kind"] for one in plan["findings"]] == ["manifest" if damage is manifest_flipped else "file"]
     assert {path: path.read_bytes() for path in (root / "manifests").iterdir()} == damaged
-    assert tidemark("repair", root, "--to", "newest-good", "--confirm").returncode == 0
+    assert tidestate("repair", root, "--to", "newest-good", "--confirm").returncode == 0
     assert damaged.items() <= {path: path.read_bytes() for path in (root / "manifests").iterdir()}.items()
-    again = tidemark("repair", root, "--to", "newest-good")
+    again = tidestate("repair", root, "--to", "newest-good")
     assert (again.returncode, again.stdout) == (0, "nothing to repair\n")
     goes_on(spark, made, root)
 
@@ -154,7 +154,7 @@ def test_a_start_stops_at_a_damaged_manifest_and_names_the_repair(
     spark: SparkSession, made: Path, root: Path
 ) -> None:
     manifest_flipped(root)
-    with pytest.raises(CorruptionError, match=f"tidemark repair {root} --to newest-good"):
+    with pytest.raises(CorruptionError, match=f"tidestate repair {root} --to newest-good"):
         run(spark, made / "input", root, drain=True)
 
 
@@ -162,7 +162,7 @@ def test_a_start_falls_back_when_told_to(
     spark: SparkSession, made: Path, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     flipped(state_file(root), 200)
-    with caplog.at_level(logging.WARNING, "tidemark"):
+    with caplog.at_level(logging.WARNING, "tidestate"):
         goes_on(spark, made, root, Policy(damaged="reset"))
     said = "\n".join(caplog.messages)
     assert f"back to checkpoint {BEFORE}, the newest that is whole; abandoned: {BEFORE + 1}" in said
@@ -192,14 +192,14 @@ def test_a_start_goes_on_above_what_it_saw_when_told_to(spark: SparkSession, mad
 @pytest.mark.parametrize("damage", [gone, older, newer])
 def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)
-    with pytest.raises(DataError, match="tidemark repair"):
+    with pytest.raises(DataError, match="tidestate repair"):
         run(spark, made / "input", root, drain=True, policy=Policy(spark="stop"))
     had = {path.name for path in (root / "spark").rglob("*")}
-    assert tidemark("repair", root, "--resync-spark").returncode == 0
+    assert tidestate("repair", root, "--resync-spark").returncode == 0
     assert {path.name for path in (root / "spark").rglob("*")} == had
-    assert tidemark("repair", root, "--resync-spark", "--confirm").returncode == 0
+    assert tidestate("repair", root, "--resync-spark", "--confirm").returncode == 0
     assert {path.name for path in (root / "spark-replaced").rglob("*")} >= had
-    again = tidemark("repair", root, "--resync-spark")
+    again = tidestate("repair", root, "--resync-spark")
     assert (again.returncode, again.stdout) == (0, "nothing to repair\n")
     goes_on(spark, made, root)
 

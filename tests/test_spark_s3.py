@@ -18,16 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from recovery.checkpoint import Checkpoint
-from recovery.verify import verify
-from statestore.errors import UsageError
-from statestore.objects import Objects
 from tests.driver import Driver
 from tests.s3_job_child import EXCLUDES, PACKAGES
 from tests.s3_server import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
 from tests.spark_inputs import job, sample
-from tests.test_cli import ROOT, tidemark
+from tests.test_cli import ROOT, tidestate
 from tests.test_spark_job import output, stream
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.verify import verify
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.objects import Objects
 from tools.demo.child import ChildFailedError
 
 pytestmark = pytest.mark.spark
@@ -115,13 +115,13 @@ def root(driver: Driver, bucket: Bucket) -> str:
 
 
 def said(*arguments: object) -> Any:
-    done = tidemark(*arguments, "--json")
+    done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr, SECRET in done.stdout) == (0, "", False)
     return json.loads(done.stdout)
 
 
 def lines(*arguments: object) -> list[dict[str, Any]]:
-    done = tidemark(*arguments, "--json")
+    done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -143,12 +143,12 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, root: str, alone: Path)
     assert batches == list(range(len(TABLES)))
     shown = said("show", root)
     assert (shown["id"], shown["spark"]["batch_id"]) == (listed[-1]["id"], batches[-1])
-    assert "running" in tidemark("show", root).stdout
+    assert "running" in tidestate("show", root).stdout
     committed = [row for found in output(root, "panes").values() for row in found]
     assert len(lines("panes", root)) == len(committed) > 0
     assert lines("state", root)
     assert said("verify", root, "--read-data", "--spark-checkpoint")["findings"] == []
-    refused = tidemark("rewind", root, "--to", 2, "--confirm")
+    refused = tidestate("rewind", root, "--to", 2, "--confirm")
     assert (refused.returncode, "[running]" in refused.stderr) == (5, True)
     last = driver.told("drain", until="stopped")
     assert set(last["sink"]) == {last["checkpoint"]}

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import DeliveryId, Refused, count, tumbling, windowed
-from operators.spark.query import DurableQuery
-from recovery.acknowledged import delivered
-from recovery.checkpoint import Checkpoint
 from tests import evidence
 from tests.spark_inputs import batch, job, rows, write
 from tests.test_spark_job import output, stream
+from tidestate.operators import DeliveryId, Refused, count, tumbling, windowed
+from tidestate.operators.spark.query import DurableQuery
+from tidestate.recovery.acknowledged import delivered
+from tidestate.recovery.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import RETRACTING, count, every_element, list_, max_, sliding, sum_, windowed
-from operators.binding import bind_plan
-from operators.description import Windowed
-from operators.plan import Intake, Plan
-from operators.slices.plan import SLICES, SlicePlan
-from operators.spreading import bands
-from operators.transition import Moments, Transition
-from operators.windows import Sliding
-from statestore.changes import Applied, TableChanges
-from statestore.memory import MemoryStore
-from statestore.tables import TIME
+from tidestate.operators import RETRACTING, count, every_element, list_, max_, sliding, sum_, windowed
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.description import Windowed
+from tidestate.operators.plan import Intake, Plan
+from tidestate.operators.slices.plan import SLICES, SlicePlan
+from tidestate.operators.spreading import bands
+from tidestate.operators.transition import Moments, Transition
+from tidestate.operators.windows import Sliding
+from tidestate.statestore.changes import Applied, TableChanges
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.tables import TIME
 
 MINUTE, DAY = 60_000_000, 86_400_000_000
 MIB = 1 << 20

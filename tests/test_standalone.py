@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from operators import Memory, Parquet, RocksDB, Windowed, count, max_, sliding, sum_, tumbling, windowed
-from operators.standalone import Standalone
-from statestore.errors import FencedError, IncompatibleError, UsageError
-from statestore.store import StoreConfig
 from tests import evidence
+from tidestate.operators import Memory, Parquet, RocksDB, Windowed, count, max_, sliding, sum_, tumbling, windowed
+from tidestate.operators.standalone import Standalone
+from tidestate.statestore.errors import FencedError, IncompatibleError, UsageError
+from tidestate.statestore.store import StoreConfig
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

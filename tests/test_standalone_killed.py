@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from statestore.store import StoreName
 from tests import evidence, streams
 from tests.naive_twin import Twin
 from tests.standalone_child import PARTITIONS, SETTING, store_config, stream
+from tidestate.statestore.store import StoreName
 
 ROOT = Path(__file__).parents[1]
 STORES: tuple[StoreName, ...] = ("memory", "parquet", "rocksdb")

@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore.changes import Applied, TableChanges
-from statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
-from statestore.files.segments import PartitionState
-from statestore.memory import MemoryStore
-from statestore.objects import Objects
-from statestore.opening import open_store, rocks_folder
-from statestore.rocksdb import RocksStore
-from statestore.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
-from statestore.tables import Column, TableSpec
 from tests.lineage import advance
 from tests.table_model import MAIN, NAMED, SPECS, Row, plain, table
+from tidestate.statestore.changes import Applied, TableChanges
+from tidestate.statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import open_store, rocks_folder
+from tidestate.statestore.rocksdb import RocksStore
+from tidestate.statestore.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
+from tidestate.statestore.tables import Column, TableSpec
 
 Make = Callable[[list[TableSpec]], StateStore]
 A: Row = (1, "a", 1, 5, 0.5, date(2024, 1, 1), "x")

@@ -15,17 +15,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from statestore import parquet
-from statestore.changes import TableChanges
-from statestore.files import partition_log, sortedfile
-from statestore.files.segments import PartitionState
-from statestore.fold import combine
-from statestore.objects import Objects
-from statestore.opening import open_store
-from statestore.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
 from tests.conftest import SCRATCH, forget
 from tests.lineage import advance
 from tests.table_model import MAIN, SPECS, Row, TableModel, plain, table
+from tidestate.statestore import parquet
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.files import partition_log, sortedfile
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.fold import combine
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
 
 TIMES = st.integers(-3, 6)
 TEXTS = st.sampled_from(["", "a", "a\x00", "a\x00\xff", "b", "é", "漢"])

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from operators import count, max_, tumbling, windowed
-from statestore.errors import IncompatibleError
-from statestore.tables import TIME
-from statestore.valuehash import hash_tables
+from tidestate.operators import count, max_, tumbling, windowed
+from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.tables import TIME
+from tidestate.statestore.valuehash import hash_tables
 
 NAN = float("nan")
 COLUMNS: dict[str, tuple[list[Any], list[pa.DataType]]] = {

@@ -13,22 +13,22 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from operators import count, tumbling, windowed
-from operators.chains.binding import bind_graph
-from operators.chains.graph import one_batch
-from operators.job import Job, Position
-from operators.partition import PartitionResult
-from operators.standalone import take
-from recovery import visibility
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.collection import collect
-from recovery.retention import HOUR_US, Retention
-from recovery.verify import verify
-from recovery.visibility import Probe, Written, check_visible
-from statestore.errors import UsageError
-from statestore.objects import Objects
-from statestore.store import Parquet
 from tests.test_cli import ROOT
+from tidestate.operators import count, tumbling, windowed
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.chains.graph import one_batch
+from tidestate.operators.job import Job, Position
+from tidestate.operators.partition import PartitionResult
+from tidestate.operators.standalone import take
+from tidestate.recovery import visibility
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.collection import collect
+from tidestate.recovery.retention import HOUR_US, Retention
+from tidestate.recovery.verify import verify
+from tidestate.recovery.visibility import Probe, Written, check_visible
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.store import Parquet
 from tools.demo.child import Child
 
 ROWS = pa.table({"at": [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(4)], "k": list("abab")})

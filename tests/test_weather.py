@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from operators import Joined, chain, count, join, max_, tumbling, windowed
-from operators.transition import total
-from recovery.checkpoint import Checkpoint
+from tidestate.operators import Joined, chain, count, join, max_, tumbling, windowed
+from tidestate.operators.transition import total
+from tidestate.recovery.checkpoint import Checkpoint
 from tools.demo.flights import departed_flights, weather
 
 BATCHES = 24

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators import window_metadata as metadata
-from operators.window_metadata import WindowTables
-from statestore.changes import Applied, ChangeSet
-from statestore.errors import UsageError
-from statestore.memory import MemoryStore
-from statestore.messages.keys import choose_layout
-from statestore.messages.reads import get_messages
-from statestore.messages.store import add, together
-from statestore.messages.tables import MessageTables
-from statestore.tables import TIME, Column
 from tests.message_twin import open_store
+from tidestate.operators import window_metadata as metadata
+from tidestate.operators.window_metadata import WindowTables
+from tidestate.statestore.changes import Applied, ChangeSet
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.messages.keys import choose_layout
+from tidestate.statestore.messages.reads import get_messages
+from tidestate.statestore.messages.store import add, together
+from tidestate.statestore.messages.tables import MessageTables
+from tidestate.statestore.tables import TIME, Column
 
 SHARE = settings.default.max_examples
 KEY = (Column("k", "string", "key"),)

@@ -16,11 +16,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from operators.spark.job import SparkJob
-from operators.spark.query import DurableQuery
-from recovery.outputs import DeliveryId
-from statestore.errors import TidemarkError
 from tests.spark_inputs import job
+from tidestate.operators.spark.job import SparkJob
+from tidestate.operators.spark.query import DurableQuery
+from tidestate.recovery.outputs import DeliveryId
+from tidestate.statestore.errors import TidestateError
 from tools.java import local_session
 
 TRUSTED = Path("/etc/ssl/certs/java/cacerts")
@@ -93,6 +93,6 @@ def obey(kind: Callable[[SparkSession, str], Told], source: str, **settings: str
         options = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
         try:
             getattr(told, what)(*arguments, **options)
-        except TidemarkError as error:
+        except TidestateError as error:
             say("refused", code=error.code, text=str(error))
     spark.stop()

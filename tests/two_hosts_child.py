@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operators import count, tumbling, windowed
-from operators.spark import job as spark_job
-from recovery.checkpoint import Checkpoint
-from statestore.errors import TidemarkError
+from tidestate.operators import count, tumbling, windowed
+from tidestate.operators.spark import job as spark_job
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.statestore.errors import TidestateError
 from tools.java import java_home, local_session
 
 LAUNCHER = """#!/bin/sh
@@ -68,7 +68,7 @@ def main(folder: Path) -> None:
             query = described.on_spark(rows, checkpoint=str(root), partitions=4).start()
             query.process_all_available()
             query.stop()
-        except TidemarkError as refused:
+        except TidestateError as refused:
             error = refused.code
             print(refused, file=sys.stderr)
         head = Checkpoint.open(root).head()

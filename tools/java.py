@@ -19,8 +19,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from statestore.errors import UsageError
-from statestore.private import make_private, of_this_user
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.private import make_private, of_this_user
 
 SUPPORTED = (17, 21)
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -111,7 +111,7 @@ def _has_vector_module(home: str) -> bool:
 def _launcher(home: str) -> str:
     """A JAVA_HOME whose ``bin/java`` starts the real one without the option it cannot take."""
     digest = hashlib.sha256(home.encode()).hexdigest()[:12]
-    folder = of_this_user("tidemark-java") / digest
+    folder = of_this_user("tidestate-java") / digest
     make_private(folder.parent)
     script = folder / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import typer
 
-from recovery.cli import app
-from recovery.commands.group import VERBS, own
+from tidestate.recovery.cli import app
+from tidestate.recovery.commands.group import VERBS, own
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "CLI.md"
-HEAD = """# The command `tidemark`
+HEAD = """# The command `tidestate`
 
 <!-- Written by `python -m tools.reference` from the code; do not edit. -->
 
@@ -24,7 +24,7 @@ checkpoints and files are read several at once.
 
 Exit codes: 0 done, 2 wrong usage, 3 the checkpoint's data cannot be used, 4 not found, 5 any other error; `verify`
 has its own. Errors are one line on standard error, with a code explained in [ERRORS.md](ERRORS.md). Shell completion:
-`tidemark --install-completion`.
+`tidestate --install-completion`.
 
 | verb | |
 |---|---|
@@ -34,7 +34,7 @@ has its own. Errors are one line on standard error, with a code explained in [ER
 def page() -> str:
     """The whole page."""
     group: Any = typer.main.get_command(app)
-    context = group.make_context("tidemark", [], resilient_parsing=True)
+    context = group.make_context("tidestate", [], resilient_parsing=True)
     listed = {name: group.get_command(context, name) for name in sorted(group.list_commands(context))}
     lines = [f"| [`{name}`](#{name}) | {_first(verb.help)} |" for name, verb in listed.items()]
     loaded = {name: own(name) if name in VERBS else verb for name, verb in listed.items()}
@@ -44,7 +44,7 @@ def page() -> str:
 def _section(name: str, verb: Any) -> str:
     arguments = [one for one in verb.params if one.param_type_name == "argument"]
     options = [one for one in verb.params if one.param_type_name == "option"]
-    usage = " ".join(["tidemark", name, *(_argument(one) for one in arguments), *(["[OPTIONS]"] if options else [])])
+    usage = " ".join(["tidestate", name, *(_argument(one) for one in arguments), *(["[OPTIONS]"] if options else [])])
     rows = [f"| `{_argument(one)}` | {one.help or ''} |" for one in arguments if one.help]
     rows += [f"| `{_option(one)}` | {one.help or ''}{_default(one)} |" for one in options]
     text = "\n\n".join(" ".join(part.split()) for part in verb.help.split("\n\n"))

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.arrowtypes import is_comparable, parse_type, type_text
-from statestore.errors import UsageError
-from statestore.lists import flat, nested
-from statestore.tables import Column, Group
+from tidestate.statestore.arrowtypes import is_comparable, parse_type, type_text
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import flat, nested
+from tidestate.statestore.tables import Column, Group
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregates.base import Aggregate, BoundAggregate, Values, kept_type
-from statestore.arrowtypes import type_text
-from statestore.tables import Column, Group
+from tidestate.operators.aggregates.base import Aggregate, BoundAggregate, Values, kept_type
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.tables import Column, Group
 
 COMBINERS = {
     "first": "arg_min",

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregates.base import (
+from tidestate.operators.aggregates.base import (
     Aggregate,
     BoundAggregate,
     Values,
@@ -21,10 +21,10 @@ from operators.aggregates.base import (
     refused,
     singles,
 )
-from statestore.arrowtypes import type_text
-from statestore.errors import UsageError
-from statestore.lists import Numbers, by_value, flat, nested
-from statestore.tables import Column
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import Numbers, by_value, flat, nested
+from tidestate.statestore.tables import Column
 
 Interpolation = Literal["linear", "lower", "higher", "nearest"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregates.base import (
+from tidestate.operators.aggregates.base import (
     Aggregate,
     BoundAggregate,
     Values,
@@ -18,10 +18,10 @@ from operators.aggregates.base import (
     plain,
     singles,
 )
-from statestore.arrowtypes import type_text
-from statestore.errors import UsageError
-from statestore.lists import flat
-from statestore.tables import Column, Group
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import flat
+from tidestate.statestore.tables import Column, Group
 
 
 def set_(column: str) -> Aggregate:

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators.aggregates.base import Aggregate, BoundAggregate, Values, counted, kept_type, singles
-from statestore.arrowtypes import parse_type, type_text
-from statestore.combiners import Starts, register_combiner
-from statestore.errors import UsageError
-from statestore.lists import flat
-from statestore.tables import Column, Group
+from tidestate.operators.aggregates.base import Aggregate, BoundAggregate, Values, counted, kept_type, singles
+from tidestate.statestore.arrowtypes import parse_type, type_text
+from tidestate.statestore.combiners import Starts, register_combiner
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import flat
+from tidestate.statestore.tables import Column, Group
 
 Lift = Callable[[pa.Table], pa.Table]
 Merge = Callable[[pa.Table, pa.Table], pa.Table]

@@ -14,18 +14,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregates.base import BoundAggregate, Values, ones
-from operators.aggregates.own import Accumulation, Rows
-from statestore.alike import alike
-from statestore.combiners import Starts, register_combiner
-from statestore.errors import LimitError
-from statestore.fold import combine_values
-from statestore.lists import Numbers, flat, nested, whole
-from statestore.sorting import sorting
-from statestore.tables import Column, Group, TableSpec
+from tidestate.operators.aggregates.base import BoundAggregate, Values, ones
+from tidestate.operators.aggregates.own import Accumulation, Rows
+from tidestate.statestore.alike import alike
+from tidestate.statestore.combiners import Starts, register_combiner
+from tidestate.statestore.errors import LimitError
+from tidestate.statestore.fold import combine_values
+from tidestate.statestore.lists import Numbers, flat, nested, whole
+from tidestate.statestore.sorting import sorting
+from tidestate.statestore.tables import Column, Group, TableSpec
 
 KIND, RETRACT = "kind", "retract"
-COMBINER = "tidemark-cancel"
+COMBINER = "tidestate-cancel"
 ROW = "_row"
 Flags = npt.NDArray[np.bool_]
 

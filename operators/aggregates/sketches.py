@@ -14,19 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregates.base import Aggregate, BoundAggregate, Values, kept_type
-from statestore.combiners import Starts, register_combiner
-from statestore.errors import UsageError
-from statestore.lists import whole
-from statestore.tables import Column, Group
+from tidestate.operators.aggregates.base import Aggregate, BoundAggregate, Values, kept_type
+from tidestate.statestore.combiners import Starts, register_combiner
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import whole
+from tidestate.statestore.tables import Column, Group
 
-COMBINER = "tidemark-hll"
+COMBINER = "tidestate-hll"
 
 
 def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
     """About how many different values there are: within 1.04 / √2^precision of it two times in three. int64.
 
-    A sketch has 2^precision bytes at most. Needs ``pip install 'tidemark[sketches]'``.
+    A sketch has 2^precision bytes at most. Needs ``pip install 'tidestate[sketches]'``.
     """
     if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
         raise UsageError("a precision is between 7 and 21", code="aggregate-option", found=repr(precision))
@@ -150,7 +150,7 @@ def _library() -> Any:
         import datasketches
     except ImportError:
         raise UsageError(
-            "approximate counts need the package datasketches: pip install 'tidemark[sketches]'",
+            "approximate counts need the package datasketches: pip install 'tidestate[sketches]'",
             code="sketch-package",
         ) from None
     return datasketches

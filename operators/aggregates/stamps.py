@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from operators.aggregates.base import Aggregate, BoundAggregate, Values
-from statestore.errors import UsageError
-from statestore.tables import TIME, Column
+from tidestate.operators.aggregates.base import Aggregate, BoundAggregate, Values
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME, Column
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from operators.binding.columns import check_event_time, input_columns, key_field, present
-from operators.binding.sided import bind_join, bind_sessions, bind_union
-from operators.binding.windowed import bind_windowed
-from operators.dedup.description import Deduplicated
-from operators.dedup.plan import UNTIL, DedupPlan
-from operators.description import Windowed
-from operators.joins.description import Joined
-from operators.merging.description import SessionJoined, Unioned
-from operators.plan import Plan
-from operators.runnable import Runnable
-from operators.sense import check_signed
-from operators.transition import FUTURE_US
-from operators.triggers import DEFAULT
-from operators.watermarks import default_watermarks
-from operators.windows import Global
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.binding.columns import check_event_time, input_columns, key_field, present
+from tidestate.operators.binding.sided import bind_join, bind_sessions, bind_union
+from tidestate.operators.binding.windowed import bind_windowed
+from tidestate.operators.dedup.description import Deduplicated
+from tidestate.operators.dedup.plan import UNTIL, DedupPlan
+from tidestate.operators.description import Windowed
+from tidestate.operators.joins.description import Joined
+from tidestate.operators.merging.description import SessionJoined, Unioned
+from tidestate.operators.plan import Plan
+from tidestate.operators.runnable import Runnable
+from tidestate.operators.sense import check_signed
+from tidestate.operators.transition import FUTURE_US
+from tidestate.operators.triggers import DEFAULT
+from tidestate.operators.watermarks import default_watermarks
+from tidestate.operators.windows import Global
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 
 def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False) -> Plan:

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from operators.aggregates import inputs
-from operators.dedup.description import Deduplicated
-from operators.description import Windowed
-from operators.general.names import END, START
-from operators.merging.description import Merged
-from operators.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
-from operators.progress.generators import IngestionTime
-from operators.runnable import Runnable
-from operators.sides import AT, SIDE, Sided
-from operators.windows import Sessions
-from statestore.errors import UsageError
+from tidestate.operators.aggregates import inputs
+from tidestate.operators.dedup.description import Deduplicated
+from tidestate.operators.description import Windowed
+from tidestate.operators.general.names import END, START
+from tidestate.operators.merging.description import Merged
+from tidestate.operators.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
+from tidestate.operators.progress.generators import IngestionTime
+from tidestate.operators.runnable import Runnable
+from tidestate.operators.sides import AT, SIDE, Sided
+from tidestate.operators.windows import Sessions
+from tidestate.statestore.errors import UsageError
 
 
 def input_columns(description: Runnable, available: Sequence[str], *, signed: bool = False) -> list[str]:

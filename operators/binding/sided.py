@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from operators.binding.columns import check_event_time, input_columns, key_field, present
-from operators.general.names import END, START
-from operators.joins.description import Joined
-from operators.joins.names import SIDES
-from operators.joins.plan import JoinPlan
-from operators.maxima import Placed
-from operators.merging.delays import by_side
-from operators.merging.description import SessionJoined, Unioned
-from operators.merging.sessions import SessionJoinPlan
-from operators.merging.union import UnionPlan
-from operators.plan import PANE_KIND
-from operators.sides import AT, SIDE
-from operators.transition import FUTURE_US
-from operators.triggers import DEFAULT
-from operators.windows import Global
-from statestore.errors import UsageError
-from statestore.messages.tables import OFFSET, ORIGIN
-from statestore.tables import TIME
+from tidestate.operators.binding.columns import check_event_time, input_columns, key_field, present
+from tidestate.operators.general.names import END, START
+from tidestate.operators.joins.description import Joined
+from tidestate.operators.joins.names import SIDES
+from tidestate.operators.joins.plan import JoinPlan
+from tidestate.operators.maxima import Placed
+from tidestate.operators.merging.delays import by_side
+from tidestate.operators.merging.description import SessionJoined, Unioned
+from tidestate.operators.merging.sessions import SessionJoinPlan
+from tidestate.operators.merging.union import UnionPlan
+from tidestate.operators.plan import PANE_KIND
+from tidestate.operators.sides import AT, SIDE
+from tidestate.operators.transition import FUTURE_US
+from tidestate.operators.triggers import DEFAULT
+from tidestate.operators.windows import Global
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN
+from tidestate.statestore.tables import TIME
 
 
 def bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:

@@ -6,25 +6,25 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from operators.aggregates import BoundAggregate, bind
-from operators.aggregates.signed import linear
-from operators.aggregates.signed import signed as with_signs
-from operators.binding.columns import added, check_event_time, input_columns, key_field, present
-from operators.description import DISCARDING, Windowed
-from operators.general.names import END, START
-from operators.general.plan import GeneralPlan
-from operators.merging.delays import by_side
-from operators.merging.description import Merged
-from operators.plan import ONLY, PANE_KIND, RESERVED, Plan
-from operators.progress.generators import Fixed
-from operators.sense import check_sense
-from operators.slices.plan import SlicePlan
-from operators.transition import LIMIT_US
-from operators.triggers import DEFAULT
-from operators.watermarks import Watermarks, default_watermarks
-from operators.windows import Given, Sessions, Sliding
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.aggregates import BoundAggregate, bind
+from tidestate.operators.aggregates.signed import linear
+from tidestate.operators.aggregates.signed import signed as with_signs
+from tidestate.operators.binding.columns import added, check_event_time, input_columns, key_field, present
+from tidestate.operators.description import DISCARDING, Windowed
+from tidestate.operators.general.names import END, START
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.merging.delays import by_side
+from tidestate.operators.merging.description import Merged
+from tidestate.operators.plan import ONLY, PANE_KIND, RESERVED, Plan
+from tidestate.operators.progress.generators import Fixed
+from tidestate.operators.sense import check_sense
+from tidestate.operators.slices.plan import SlicePlan
+from tidestate.operators.transition import LIMIT_US
+from tidestate.operators.triggers import DEFAULT
+from tidestate.operators.watermarks import Watermarks, default_watermarks
+from tidestate.operators.windows import Given, Sessions, Sliding
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 
 def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> Plan:

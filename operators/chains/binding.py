@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from operators.binding import bind_plan
-from operators.binding.columns import input_columns
-from operators.chains.description import Chain
-from operators.chains.graph import Feed, Graph, Node, alone, shown_schema
-from operators.description import ACCUMULATING, Windowed
-from operators.merging.description import Merged, Unioned
-from operators.plan import PANE_KIND, PANE_TIME, Plan
-from operators.runnable import Runnable
-from operators.sides import Sided
-from operators.transition import BEGINNING_US
-from operators.windows import by_offset
-from statestore.errors import UsageError
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.binding.columns import input_columns
+from tidestate.operators.chains.description import Chain
+from tidestate.operators.chains.graph import Feed, Graph, Node, alone, shown_schema
+from tidestate.operators.description import ACCUMULATING, Windowed
+from tidestate.operators.merging.description import Merged, Unioned
+from tidestate.operators.plan import PANE_KIND, PANE_TIME, Plan
+from tidestate.operators.runnable import Runnable
+from tidestate.operators.sides import Sided
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.operators.windows import by_offset
+from tidestate.statestore.errors import UsageError
 
 
 def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schema]) -> Graph:

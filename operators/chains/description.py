@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from operators.runnable import Runnable, checked_name
-from operators.sides import Sided
-from operators.watermarks import INPUT, Watermarks
-from statestore.errors import UsageError
+from tidestate.operators.runnable import Runnable, checked_name
+from tidestate.operators.sides import Sided
+from tidestate.operators.watermarks import INPUT, Watermarks
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from pyspark.sql import DataFrame
 
-    from operators.delivery import SparkSink
-    from operators.spark.job import SparkJob
-    from recovery.policy import Policy
-    from statestore.durations import Span
-    from statestore.store import StoreConfig
+    from tidestate.operators.delivery import SparkSink
+    from tidestate.operators.spark.job import SparkJob
+    from tidestate.recovery.policy import Policy
+    from tidestate.statestore.durations import Span
+    from tidestate.statestore.store import StoreConfig
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Chain(Runnable):
         """This over streaming DataFrames by the names of the streams (one alone needs no name), in one query with the
         offsets of all; a new key is a new shuffle in the same batch. Otherwise as `Runnable`.
         """
-        from operators.spark.sides import by_name, check_streams
+        from tidestate.operators.spark.sides import by_name, check_streams
 
         one = by_name(self.streams, streams)
         named = streams if isinstance(streams, Mapping) else dict.fromkeys(self.streams, streams)

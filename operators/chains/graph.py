@@ -12,13 +12,13 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.plan import PANE_TIME, Plan
-from operators.progress.tracker import Report
-from operators.sides import Sides
-from operators.transition import BEGINNING_US, END_US
-from operators.watermarks import INPUT, Claims, Progress, at_least
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.plan import PANE_TIME, Plan
+from tidestate.operators.progress.tracker import Report
+from tidestate.operators.sides import Sides
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.watermarks import INPUT, Claims, Progress, at_least
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 STREAM = "__stream"
 """Which stream a row is of, where several travel as one."""

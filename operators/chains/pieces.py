@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from operators.plan import Plan
-from operators.prepare import Prepared, one_origin
-from operators.transition import total
-from operators.watermarks import Claims, Progress
+from tidestate.operators.plan import Plan
+from tidestate.operators.prepare import Prepared, one_origin
+from tidestate.operators.transition import total
+from tidestate.operators.watermarks import Claims, Progress
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from operators.chains.graph import Graph, shown
-from operators.chains.pieces import Piece, arrivals, pieces
-from operators.partition import PartitionResult, Round, run_partition
-from operators.plan import Intake
-from operators.prepare import prepare
-from operators.watermarks import Claims, Progress
+from tidestate.operators.chains.graph import Graph, shown
+from tidestate.operators.chains.pieces import Piece, arrivals, pieces
+from tidestate.operators.partition import PartitionResult, Round, run_partition
+from tidestate.operators.plan import Intake
+from tidestate.operators.prepare import prepare
+from tidestate.operators.watermarks import Claims, Progress
 
 FEEDS = 1 << 40
 """Pieces are numbered within each of an operator's feeds, which follow each other at this distance."""

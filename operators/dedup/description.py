@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from operators.evolution.renames import SAME_NAMES, Renames
-from operators.runnable import Runnable, checked_name
-from operators.watermarks import Watermarks
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
+from tidestate.operators.evolution.renames import SAME_NAMES, Renames
+from tidestate.operators.runnable import Runnable, checked_name
+from tidestate.operators.watermarks import Watermarks
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.plan import Flags, Intake, Plan
-from operators.transition import BEGINNING_US, END_US, Moments, Transition
-from operators.windows import Times
-from statestore.arrowtypes import positions, type_text
-from statestore.changes import TableChanges
-from statestore.sorting import firsts, ranks
-from statestore.store import StateView
-from statestore.tables import Column, TableSpec
+from tidestate.operators.plan import Flags, Intake, Plan
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments, Transition
+from tidestate.operators.windows import Times
+from tidestate.statestore.arrowtypes import positions, type_text
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.sorting import firsts, ranks
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import Column, TableSpec
 
 UNTIL = "remembered_until"
 

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from operators.aggregates import BoundAggregate
-from operators.aggregates.own import BoundRows
-from operators.evolution.settings import AGGREGATES, Change
-from operators.plan import Plan
-from operators.slices.plan import FIRED
-from recovery.manifest import OperatorState
-from statestore.arrowtypes import parse_type, type_text
-from statestore.errors import UsageError
-from statestore.evolved import differences, succeeding, widens
-from statestore.tables import TableSpec
+from tidestate.operators.aggregates import BoundAggregate
+from tidestate.operators.aggregates.own import BoundRows
+from tidestate.operators.evolution.settings import AGGREGATES, Change
+from tidestate.operators.plan import Plan
+from tidestate.operators.slices.plan import FIRED
+from tidestate.recovery.manifest import OperatorState
+from tidestate.statestore.arrowtypes import parse_type, type_text
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.evolved import differences, succeeding, widens
+from tidestate.statestore.tables import TableSpec
 
 Configuration = Mapping[str, Any]
 BY_TEXT = "count_distinct_approx"

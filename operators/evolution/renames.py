@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 
 Pairs = tuple[tuple[str, str], ...]
 """Old names with new ones."""

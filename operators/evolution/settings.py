@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from operators.dedup.plan import DedupPlan
-from operators.general.plan import GeneralPlan
-from operators.plan import Plan
-from operators.sides import SIDE
-from operators.slices.plan import SlicePlan
+from tidestate.operators.dedup.plan import DedupPlan
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.plan import Plan
+from tidestate.operators.sides import SIDE
+from tidestate.operators.slices.plan import SlicePlan
 
 PLAIN = ("max_event_time", "fixed", "punctuation")
 """Generators of watermarks that keep nothing but the watermark of each source."""
@@ -101,7 +101,7 @@ _OTHERWISE = "what is in the state was kept for this setting"
 
 
 def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list[Change]:
-    """Settings that differ, but for aggregates, which `operators.evolution.columns` compares."""
+    """Settings that differ, but for aggregates, which `tidestate.operators.evolution.columns` compares."""
     rules = _rules(plan)
     found = []
     for name in sorted((was.keys() | now.keys()) - {AGGREGATES}):

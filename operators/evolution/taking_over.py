@@ -8,24 +8,24 @@ from typing import Any
 
 import msgspec
 
-from operators.chains.graph import Graph, Node
-from operators.evolution.columns import aggregates, plain, tables, types
-from operators.evolution.renames import in_force, told_anew
-from operators.evolution.settings import AGGREGATES, Change, settings
-from operators.general.names import GROUPS
-from operators.general.plan import GeneralPlan
-from operators.plan import Plan
-from operators.slices.plan import SLICES, SlicePlan
-from operators.slices.succession import SucceedingPlan
-from operators.transition import BEGINNING_US
-from operators.windows import Sliding
-from recovery.manifest import InputPosition, Manifest, OperatorState
-from statestore.arrowtypes import type_text
-from statestore.durations import span_us
-from statestore.errors import IncompatibleError
-from statestore.files.segments import PartitionState
+from tidestate.operators.chains.graph import Graph, Node
+from tidestate.operators.evolution.columns import aggregates, plain, tables, types
+from tidestate.operators.evolution.renames import in_force, told_anew
+from tidestate.operators.evolution.settings import AGGREGATES, Change, settings
+from tidestate.operators.general.names import GROUPS
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.plan import Plan
+from tidestate.operators.slices.plan import SLICES, SlicePlan
+from tidestate.operators.slices.succession import SucceedingPlan
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.operators.windows import Sliding
+from tidestate.recovery.manifest import InputPosition, Manifest, OperatorState
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.durations import span_us
+from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.files.segments import PartitionState
 
-log = logging.getLogger("tidemark")
+log = logging.getLogger("tidestate")
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators.aggregates.signed import signs
-from operators.assignment import assign, last_refused, narrowed, own_windows, refusing
-from operators.general.names import END, START
-from operators.general.sessions import merge_sessions
-from operators.plan import Intake, Plan
-from operators.spreading import combined, spread
-from operators.windows import Sliding
-from statestore.fold import combine, combine_values
+from tidestate.operators.aggregates.signed import signs
+from tidestate.operators.assignment import assign, last_refused, narrowed, own_windows, refusing
+from tidestate.operators.general.names import END, START
+from tidestate.operators.general.sessions import merge_sessions
+from tidestate.operators.plan import Intake, Plan
+from tidestate.operators.spreading import combined, spread
+from tidestate.operators.windows import Sliding
+from tidestate.statestore.fold import combine, combine_values
 
 if TYPE_CHECKING:
-    from operators.general.plan import GeneralPlan
+    from tidestate.operators.general.plan import GeneralPlan
 
 Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators.general.firing import NEVER, Phases, numbers
-from operators.general.names import CLOSED, PENDING
-from operators.transition import Moments
-from operators.triggers import Trigger
+from tidestate.operators.general.firing import NEVER, Phases, numbers
+from tidestate.operators.general.names import CLOSED, PENDING
+from tidestate.operators.transition import Moments
+from tidestate.operators.triggers import Trigger
 
 if TYPE_CHECKING:
-    from operators.general.plan import GeneralPlan
+    from tidestate.operators.general.plan import GeneralPlan
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]

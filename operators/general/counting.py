@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.sorting import shared_ranks
+from tidestate.statestore.sorting import shared_ranks
 
 Numbers = npt.NDArray[np.int64]
 

@@ -14,18 +14,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.firing import NEVER, Phases, numbers
-from operators.general.gather import Gathered
-from operators.general.names import PANES, PENDING, SHOWN, SINCE
-from operators.general.panes import chosen, equal, pane_rows, values_of, with_columns
-from operators.transition import Moments
-from operators.triggers import Trigger
-from statestore.fold import combine
-from statestore.layers import align
-from statestore.tables import Column, TableSpec
+from tidestate.operators.general.firing import NEVER, Phases, numbers
+from tidestate.operators.general.gather import Gathered
+from tidestate.operators.general.names import PANES, PENDING, SHOWN, SINCE
+from tidestate.operators.general.panes import chosen, equal, pane_rows, values_of, with_columns
+from tidestate.operators.transition import Moments
+from tidestate.operators.triggers import Trigger
+from tidestate.statestore.fold import combine
+from tidestate.statestore.layers import align
+from tidestate.statestore.tables import Column, TableSpec
 
 if TYPE_CHECKING:
-    from operators.general.plan import GeneralPlan
+    from tidestate.operators.general.plan import GeneralPlan
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]

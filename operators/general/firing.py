@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.names import CLOSED, END, PENDING, SHOWN, SINCE, START
-from operators.transition import BEGINNING_US, END_US, Moments
-from operators.triggers import Trigger
+from tidestate.operators.general.names import CLOSED, END, PENDING, SHOWN, SINCE, START
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments
+from tidestate.operators.triggers import Trigger
 
 if TYPE_CHECKING:
-    from operators.general.gather import Gathered
-    from operators.general.plan import GeneralPlan
+    from tidestate.operators.general.gather import Gathered
+    from tidestate.operators.general.plan import GeneralPlan
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]

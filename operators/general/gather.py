@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.arrive import int_bounds, open_to
-from operators.general.counting import count_windows, number_of
-from operators.general.firing import numbers
-from operators.general.names import (
+from tidestate.operators.general.arrive import int_bounds, open_to
+from tidestate.operators.general.counting import count_windows, number_of
+from tidestate.operators.general.firing import numbers
+from tidestate.operators.general.names import (
     CLOCK,
     COUNTED,
     ELEMENTS,
@@ -27,16 +27,16 @@ from operators.general.names import (
     SINCE,
     START,
 )
-from operators.general.sessions import merge_sessions
-from operators.transition import BEGINNING_US, END_US, Moments
-from operators.windows import Counted
-from statestore.fold import combine_values
-from statestore.layers import align
-from statestore.sorting import firsts, lasts, order, ranks, shared_ranks, taken
-from statestore.store import StateView
+from tidestate.operators.general.sessions import merge_sessions
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments
+from tidestate.operators.windows import Counted
+from tidestate.statestore.fold import combine_values
+from tidestate.statestore.layers import align
+from tidestate.statestore.sorting import firsts, lasts, order, ranks, shared_ranks, taken
+from tidestate.statestore.store import StateView
 
 if TYPE_CHECKING:
-    from operators.general.plan import GeneralPlan
+    from tidestate.operators.general.plan import GeneralPlan
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.firing import NEVER
-from operators.general.names import END, NET, PANES, START
-from operators.transition import KINDS, TIMINGS, constant
-from statestore.alike import entries
-from statestore.lists import flat
+from tidestate.operators.general.firing import NEVER
+from tidestate.operators.general.names import END, NET, PANES, START
+from tidestate.operators.transition import KINDS, TIMINGS, constant
+from tidestate.statestore.alike import entries
+from tidestate.statestore.lists import flat
 
 if TYPE_CHECKING:
-    from operators.general.plan import GeneralPlan
-    from operators.plan import Plan
+    from tidestate.operators.general.plan import GeneralPlan
+    from tidestate.operators.plan import Plan
 
 Flags = npt.NDArray[np.bool_]
 Values: TypeAlias = pa.Array | pa.ChunkedArray

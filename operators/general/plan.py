@@ -18,9 +18,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from operators.assignment import refused, too_late
-from operators.general.arrive import arrivals
-from operators.general.names import (
+from tidestate.operators.assignment import refused, too_late
+from tidestate.operators.general.arrive import arrivals
+from tidestate.operators.general.names import (
     ALONE,
     CLOCK,
     CLOSED,
@@ -41,16 +41,16 @@ from operators.general.names import (
     START,
     TIME_OF,
 )
-from operators.general.single import step_by_element
-from operators.general.step import general_step
-from operators.plan import Flags, Intake, Plan
-from operators.releasing import released
-from operators.transition import Moments, Transition
-from operators.triggers import Trigger
-from operators.windows import Counted, Sessions, Times
-from statestore.arrowtypes import type_text
-from statestore.store import StateView
-from statestore.tables import HASHED, TIME, Column, Group, TableSpec
+from tidestate.operators.general.single import step_by_element
+from tidestate.operators.general.step import general_step
+from tidestate.operators.plan import Flags, Intake, Plan
+from tidestate.operators.releasing import released
+from tidestate.operators.transition import Moments, Transition
+from tidestate.operators.triggers import Trigger
+from tidestate.operators.windows import Counted, Sessions, Times
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import HASHED, TIME, Column, Group, TableSpec
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.sorting import firsts, order, ranks
+from tidestate.statestore.sorting import firsts, order, ranks
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

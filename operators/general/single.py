@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from operators.general.step import general_step
-from operators.transition import Moments, Transition, total
-from statestore.overlay import Overlay
-from statestore.sorting import order, ranks
-from statestore.store import StateView
+from tidestate.operators.general.step import general_step
+from tidestate.operators.transition import Moments, Transition, total
+from tidestate.statestore.overlay import Overlay
+from tidestate.statestore.sorting import order, ranks
+from tidestate.statestore.store import StateView
 
 if TYPE_CHECKING:
-    from operators.general.plan import GeneralPlan
+    from tidestate.operators.general.plan import GeneralPlan
 
 
 def step_by_element(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) -> Transition:

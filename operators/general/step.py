@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.composite import Tree
-from operators.general.elements import OneByOne, one_by_one
-from operators.general.firing import NEVER, Fired, Phases, closed, closes, due_next, fire, numbers, phases
-from operators.general.gather import Gathered, gather
-from operators.general.names import (
+from tidestate.operators.general.composite import Tree
+from tidestate.operators.general.elements import OneByOne, one_by_one
+from tidestate.operators.general.firing import NEVER, Fired, Phases, closed, closes, due_next, fire, numbers, phases
+from tidestate.operators.general.gather import Gathered, gather
+from tidestate.operators.general.names import (
     CLOCK,
     COUNTED,
     DUE_CLOCK,
@@ -35,15 +35,15 @@ from operators.general.names import (
     SINCE,
     START,
 )
-from operators.general.panes import chosen, equal, pane_rows, taken_back, values_where, with_columns
-from operators.prepare import WINDOW_CLOSED, ledger
-from operators.transition import BEGINNING_US, END_US, Moments, Transition, total
-from statestore.changes import ChangeSet, TableChanges
-from statestore.store import StateView
-from statestore.tables import TableSpec
+from tidestate.operators.general.panes import chosen, equal, pane_rows, taken_back, values_where, with_columns
+from tidestate.operators.prepare import WINDOW_CLOSED, ledger
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments, Transition, total
+from tidestate.statestore.changes import ChangeSet, TableChanges
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TableSpec
 
 if TYPE_CHECKING:
-    from operators.general.plan import GeneralPlan
+    from tidestate.operators.general.plan import GeneralPlan
 
 Flags = npt.NDArray[np.bool_]
 

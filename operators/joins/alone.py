@@ -10,21 +10,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.joins.intake import Taken
-from operators.joins.names import DUE, SIDES
-from operators.joins.pairing import Pairs
-from operators.joins.rule import after, before
-from operators.joins.showing import rows_alone
-from operators.transition import END_US, Moments
-from operators.windows import Times
-from statestore.arrowtypes import positions
-from statestore.changes import TableChanges
-from statestore.messages.tables import MESSAGE_TIME
-from statestore.sorting import firsts, lasts, ranks, shared_ranks
-from statestore.store import StateView
+from tidestate.operators.joins.intake import Taken
+from tidestate.operators.joins.names import DUE, SIDES
+from tidestate.operators.joins.pairing import Pairs
+from tidestate.operators.joins.rule import after, before
+from tidestate.operators.joins.showing import rows_alone
+from tidestate.operators.transition import END_US, Moments
+from tidestate.operators.windows import Times
+from tidestate.statestore.arrowtypes import positions
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.messages.tables import MESSAGE_TIME
+from tidestate.statestore.sorting import firsts, lasts, ranks, shared_ranks
+from tidestate.statestore.store import StateView
 
 if TYPE_CHECKING:
-    from operators.joins.plan import JoinPlan
+    from tidestate.operators.joins.plan import JoinPlan
 
 
 @dataclass(frozen=True)

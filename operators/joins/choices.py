@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True)

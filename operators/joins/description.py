@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from operators.evolution.renames import SAME_NAMES, Renames
-from operators.joins.choices import Kept, Update, every, keep
-from operators.joins.names import SIDES
-from operators.joins.sense import check_join
-from operators.runnable import checked_name
-from operators.sides import LEFT, RIGHT, Sided, Sides
-from operators.watermarks import Watermarks
-from operators.windows import Sliding, Windows
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
-from statestore.messages.keys import Layout, choose_layout
+from tidestate.operators.evolution.renames import SAME_NAMES, Renames
+from tidestate.operators.joins.choices import Kept, Update, every, keep
+from tidestate.operators.joins.names import SIDES
+from tidestate.operators.joins.sense import check_join
+from tidestate.operators.runnable import checked_name
+from tidestate.operators.sides import LEFT, RIGHT, Sided, Sides
+from tidestate.operators.watermarks import Watermarks
+from tidestate.operators.windows import Sliding, Windows
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import Layout, choose_layout
 
 How = Literal["inner", "left", "right", "full"]
 Occurrence = Literal["first", "each"]

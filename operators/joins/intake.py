@@ -9,22 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.joins.names import NUMBERED, SENT, SIDES
-from operators.joins.rule import after, before
-from operators.plan import Flags
-from operators.prepare import BAD_OFFSET, OFFSET_LIMIT, ledger
-from operators.sides import AT, SIDE
-from operators.transition import Moments
-from operators.windows import Times
-from statestore.arrowtypes import positions
-from statestore.changes import TableChanges
-from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
-from statestore.sorting import firsts, order, ranks
-from statestore.store import StateView
-from statestore.tables import TIME
+from tidestate.operators.joins.names import NUMBERED, SENT, SIDES
+from tidestate.operators.joins.rule import after, before
+from tidestate.operators.plan import Flags
+from tidestate.operators.prepare import BAD_OFFSET, OFFSET_LIMIT, ledger
+from tidestate.operators.sides import AT, SIDE
+from tidestate.operators.transition import Moments
+from tidestate.operators.windows import Times
+from tidestate.statestore.arrowtypes import positions
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from tidestate.statestore.sorting import firsts, order, ranks
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME
 
 if TYPE_CHECKING:
-    from operators.joins.plan import JoinPlan
+    from tidestate.operators.joins.plan import JoinPlan
 
 FORGOTTEN, DUPLICATES = "out_of_retention", "duplicates"
 """Why a row that is older than what its side keeps is in the late ledger; counts of those known already."""

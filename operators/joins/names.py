@@ -1,8 +1,8 @@
 """Names of a join's tables and columns."""
 
-from operators.holding import NUMBERED as NUMBERED
-from operators.sides import LEFT, RIGHT
-from statestore.messages.tables import BOUNDS, OFFSET, ORIGIN
+from tidestate.operators.holding import NUMBERED as NUMBERED
+from tidestate.operators.sides import LEFT, RIGHT
+from tidestate.statestore.messages.tables import BOUNDS, OFFSET, ORIGIN
 
 SIDES = (LEFT, RIGHT)
 OTHER = {LEFT: RIGHT, RIGHT: LEFT}

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from operators.joins.intake import Taken
-from operators.joins.names import OTHER, ROW, SIDES
-from operators.joins.rule import Bound, Mark, before
-from operators.sides import LEFT, RIGHT
-from operators.transition import Moments
-from operators.windows import Times
-from statestore.arrowtypes import positions
-from statestore.changes import Ranges
-from statestore.layers import assign
-from statestore.messages.tables import MESSAGE_TIME
-from statestore.store import StateView
+from tidestate.operators.joins.intake import Taken
+from tidestate.operators.joins.names import OTHER, ROW, SIDES
+from tidestate.operators.joins.rule import Bound, Mark, before
+from tidestate.operators.sides import LEFT, RIGHT
+from tidestate.operators.transition import Moments
+from tidestate.operators.windows import Times
+from tidestate.statestore.arrowtypes import positions
+from tidestate.statestore.changes import Ranges
+from tidestate.statestore.layers import assign
+from tidestate.statestore.messages.tables import MESSAGE_TIME
+from tidestate.statestore.store import StateView
 
 if TYPE_CHECKING:
-    from operators.joins.plan import JoinPlan
+    from tidestate.operators.joins.plan import JoinPlan
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@
 | ``alone_left``, … where they may be taken back | due, the row | due |
 | ``held``, with update periods | due, order | due |
 | ``numbered`` | what is counted | – |
-| ``ahead``, where rows are held: `operators.holding` | time, number, key | time |
+| ``ahead``, where rows are held: `tidestate.operators.holding` | time, number, key | time |
 
 The **position** of a row is its time, or its offset where windows are of offsets. **Due** is the last watermark, or
 position of the side, at which a partner may come, but for late ones. Where offsets are not named a running number
@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.assignment import refused
-from operators.holding import numbered
-from operators.joins.description import Joined
-from operators.joins.names import (
+from tidestate.operators.assignment import refused
+from tidestate.operators.holding import numbered
+from tidestate.operators.joins.description import Joined
+from tidestate.operators.joins.names import (
     DUE,
     FIRST,
     HELD,
@@ -40,19 +40,19 @@ from operators.joins.names import (
     kept_as,
     waiting,
 )
-from operators.joins.rule import Rule
-from operators.joins.step import join_step
-from operators.joins.windowed import rule_of
-from operators.plan import Flags, Intake, Plan
-from operators.releasing import no_bound
-from operators.sides import AT, LEFT, SIDE
-from operators.transition import BEGINNING_US, END_US, Moments, Transition
-from operators.windows import Times
-from statestore.arrowtypes import type_text
-from statestore.messages.keys import Layout
-from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
-from statestore.store import StateView
-from statestore.tables import TIME, Column, TableSpec
+from tidestate.operators.joins.rule import Rule
+from tidestate.operators.joins.step import join_step
+from tidestate.operators.joins.windowed import rule_of
+from tidestate.operators.plan import Flags, Intake, Plan
+from tidestate.operators.releasing import no_bound
+from tidestate.operators.sides import AT, LEFT, SIDE
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments, Transition
+from tidestate.operators.windows import Times
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME, Column, TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)

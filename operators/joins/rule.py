@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from operators.joins.description import Joined
-from operators.joins.names import SIDES
-from operators.maxima import Maxima
-from operators.plan import Flags
-from operators.transition import BEGINNING_US, END_US, Moments
-from operators.windows import Times
+from tidestate.operators.joins.description import Joined
+from tidestate.operators.joins.names import SIDES
+from tidestate.operators.maxima import Maxima
+from tidestate.operators.plan import Flags
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments
+from tidestate.operators.windows import Times
 
 Bound = Times | None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from operators.joins.names import SIDES
-from statestore.errors import UsageError
+from tidestate.operators.joins.names import SIDES
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
-    from operators.joins.description import Joined
+    from tidestate.operators.joins.description import Joined
 
 
 def check_join(join: Joined, *, alone: bool) -> None:

@@ -8,20 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT, SIDES
-from operators.joins.pairing import Pairs
-from operators.sides import LEFT, RIGHT
-from operators.transition import END_US, KINDS, Moments, constant
-from operators.windows import Times
-from statestore.arrowtypes import positions
-from statestore.changes import TableChanges
-from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
-from statestore.store import StateView
-from statestore.tables import TIME
+from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT, SIDES
+from tidestate.operators.joins.pairing import Pairs
+from tidestate.operators.sides import LEFT, RIGHT
+from tidestate.operators.transition import END_US, KINDS, Moments, constant
+from tidestate.operators.windows import Times
+from tidestate.statestore.arrowtypes import positions
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME
 
 if TYPE_CHECKING:
-    from operators.joins.plan import JoinPlan
-    from operators.merging.sessions import SessionJoinPlan
+    from tidestate.operators.joins.plan import JoinPlan
+    from tidestate.operators.merging.sessions import SessionJoinPlan
 
 
 def pane_rows(plan: JoinPlan, pairs: Pairs) -> pa.Table:

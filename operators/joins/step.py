@@ -1,6 +1,6 @@
 """One step of a join: what a batch of either side meets, what is shown alone, what is remembered. Pure.
 
-Reads go by the message key of each side: see `operators.joins.pairing`.
+Reads go by the message key of each side: see `tidestate.operators.joins.pairing`.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from operators.joins.alone import show_alone
-from operators.joins.intake import Taken, take_in
-from operators.joins.names import HELD, NUMBERED, SIDES
-from operators.joins.pairing import meet
-from operators.joins.rule import after
-from operators.joins.showing import hold, pane_rows
-from operators.transition import Moments, Transition
-from statestore.changes import TableChanges
-from statestore.store import StateView
+from tidestate.operators.joins.alone import show_alone
+from tidestate.operators.joins.intake import Taken, take_in
+from tidestate.operators.joins.names import HELD, NUMBERED, SIDES
+from tidestate.operators.joins.pairing import meet
+from tidestate.operators.joins.rule import after
+from tidestate.operators.joins.showing import hold, pane_rows
+from tidestate.operators.transition import Moments, Transition
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.store import StateView
 
 if TYPE_CHECKING:
-    from operators.joins.plan import JoinPlan
+    from tidestate.operators.joins.plan import JoinPlan
 
 
 def join_step(plan: JoinPlan, view: StateView, arriving: pa.Table, at: Moments) -> Transition:

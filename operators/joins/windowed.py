@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from operators.joins.description import Joined
-from operators.joins.names import OTHER, SIDES
-from operators.joins.rule import Bound, Bounds, Mark, Rule, closed_at, distances
-from operators.plan import Flags
-from operators.transition import BEGINNING_US, END_US
-from operators.windows import Sliding, Times
+from tidestate.operators.joins.description import Joined
+from tidestate.operators.joins.names import OTHER, SIDES
+from tidestate.operators.joins.rule import Bound, Bounds, Mark, Rule, closed_at, distances
+from tidestate.operators.plan import Flags
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.windows import Sliding, Times
 
 
 def first_start_after(windows: Sliding, places: Times) -> Times:

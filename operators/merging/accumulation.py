@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregates import Aggregate, accumulate
-from operators.aggregates.own import Lift, Merge, Result
-from operators.sides import LEFT, RIGHT, SIDE
-from statestore.errors import UsageError
+from tidestate.operators.aggregates import Aggregate, accumulate
+from tidestate.operators.aggregates.own import Lift, Merge, Result
+from tidestate.operators.sides import LEFT, RIGHT, SIDE
+from tidestate.statestore.errors import UsageError
 
 
 def merge_accumulate(

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from operators.progress.generators import MaxEventTime, Reading
-from operators.progress.instants import moved_one
-from operators.progress.tracker import Sources
-from operators.sides import AT, SIDE, Sides
-from operators.watermarks import Watermarks
-from statestore.durations import text_of
+from tidestate.operators.progress.generators import MaxEventTime, Reading
+from tidestate.operators.progress.instants import moved_one
+from tidestate.operators.progress.tracker import Sources
+from tidestate.operators.sides import AT, SIDE, Sides
+from tidestate.operators.watermarks import Watermarks
+from tidestate.statestore.durations import text_of
 
 
 def by_side(sides: Sides, delays_us: tuple[int, ...]) -> Watermarks:
@@ -31,7 +31,7 @@ class DelayBySide:
     delays_us: tuple[tuple[str, int], ...]
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
-        """See `operators.progress.generators.Generator`."""
+        """See `tidestate.operators.progress.generators.Generator`."""
         reading, delays = MaxEventTime(self.column).read(events, now_us, source=source, by=by), dict(self.delays_us)
         behind = {
             name: msgspec.structs.replace(

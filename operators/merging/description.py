@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from operators.aggregates import list_
-from operators.description import Windowed
-from operators.evolution.renames import SAME_NAMES, Renames
-from operators.runnable import checked_name
-from operators.sides import AT, LEFT, RIGHT, SIDE, Sided, Sides
-from operators.watermarks import Watermarks
-from operators.windows import Sessions, Windows, by_offset
-from operators.windows import session as sessions_of
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
-from statestore.messages.keys import Layout, choose_layout
+from tidestate.operators.aggregates import list_
+from tidestate.operators.description import Windowed
+from tidestate.operators.evolution.renames import SAME_NAMES, Renames
+from tidestate.operators.runnable import checked_name
+from tidestate.operators.sides import AT, LEFT, RIGHT, SIDE, Sided, Sides
+from tidestate.operators.watermarks import Watermarks
+from tidestate.operators.windows import Sessions, Windows, by_offset
+from tidestate.operators.windows import session as sessions_of
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import Layout, choose_layout
 
 How = Literal["inner", "left", "right", "full"]
 

@@ -9,19 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.joins.intake import DUPLICATES, bad_offsets
-from operators.merging.names import NUMBERED, PLACE, UNTIL
-from operators.prepare import BAD_OFFSET, ledger
-from operators.sides import AT, LEFT, RIGHT, SIDE
-from operators.transition import BEGINNING_US, END_US, Moments
-from statestore.changes import TableChanges
-from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
-from statestore.sorting import firsts, ranks
-from statestore.store import StateView
-from statestore.tables import TIME
+from tidestate.operators.joins.intake import DUPLICATES, bad_offsets
+from tidestate.operators.merging.names import NUMBERED, PLACE, UNTIL
+from tidestate.operators.prepare import BAD_OFFSET, ledger
+from tidestate.operators.sides import AT, LEFT, RIGHT, SIDE
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from tidestate.statestore.sorting import firsts, ranks
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME
 
 if TYPE_CHECKING:
-    from operators.merging.sessions import SessionJoinPlan
+    from tidestate.operators.merging.sessions import SessionJoinPlan
 
 
 @dataclass

@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.joins.showing import kept_value
-from operators.merging.names import ALONE, END, START
-from operators.sides import LEFT, RIGHT
-from operators.transition import KINDS, constant
-from statestore.lists import places_within
-from statestore.tables import TIME
+from tidestate.operators.joins.showing import kept_value
+from tidestate.operators.merging.names import ALONE, END, START
+from tidestate.operators.sides import LEFT, RIGHT
+from tidestate.operators.transition import KINDS, constant
+from tidestate.statestore.lists import places_within
+from tidestate.statestore.tables import TIME
 
 if TYPE_CHECKING:
-    from operators.merging.sessions import SessionJoinPlan
+    from tidestate.operators.merging.sessions import SessionJoinPlan
 
 Numbers = npt.NDArray[np.int64]
 

@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators.general.sessions import merge_sessions
-from operators.merging.intake import take_in
-from operators.merging.names import EMIT, END, ENDS, PLACE, RETRACT, SESSIONS, START, UNTIL
-from operators.merging.pairing import Group, Shown, alone, pairs
-from operators.sides import LEFT, RIGHT
-from operators.transition import BEGINNING_US, END_US, Moments, Transition
-from statestore.changes import TableChanges
-from statestore.sorting import firsts, ranks, shared_ranks
-from statestore.store import StateView
-from statestore.tables import TIME
+from tidestate.operators.general.sessions import merge_sessions
+from tidestate.operators.merging.intake import take_in
+from tidestate.operators.merging.names import EMIT, END, ENDS, PLACE, RETRACT, SESSIONS, START, UNTIL
+from tidestate.operators.merging.pairing import Group, Shown, alone, pairs
+from tidestate.operators.sides import LEFT, RIGHT
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments, Transition
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.sorting import firsts, ranks, shared_ranks
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME
 
 if TYPE_CHECKING:
-    from operators.merging.sessions import SessionJoinPlan
+    from tidestate.operators.merging.sessions import SessionJoinPlan
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]

@@ -20,21 +20,21 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from operators.assignment import assign, too_late
-from operators.joins.names import kept_as
-from operators.merging.description import SessionJoined
-from operators.merging.names import ALONE, END, ENDS, NUMBERED, PLACE, SESSIONS, START, UNTIL
-from operators.merging.session_step import session_step
-from operators.plan import PANE_TIME, Flags, Intake, Plan
-from operators.sides import AT, SIDE
-from operators.transition import Moments, Transition
-from operators.windows import Times
-from statestore.arrowtypes import type_text
-from statestore.errors import UsageError
-from statestore.messages.keys import Layout
-from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
-from statestore.store import StateView
-from statestore.tables import TIME, Column, TableSpec
+from tidestate.operators.assignment import assign, too_late
+from tidestate.operators.joins.names import kept_as
+from tidestate.operators.merging.description import SessionJoined
+from tidestate.operators.merging.names import ALONE, END, ENDS, NUMBERED, PLACE, SESSIONS, START, UNTIL
+from tidestate.operators.merging.session_step import session_step
+from tidestate.operators.plan import PANE_TIME, Flags, Intake, Plan
+from tidestate.operators.sides import AT, SIDE
+from tidestate.operators.transition import Moments, Transition
+from tidestate.operators.windows import Times
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME, Column, TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from operators.plan import Flags, Intake, Plan
-from operators.sides import AT
-from operators.transition import Moments, Transition
-from operators.windows import Times
-from statestore.arrowtypes import type_text
-from statestore.errors import UsageError
-from statestore.store import StateView
-from statestore.tables import Column, TableSpec
+from tidestate.operators.plan import Flags, Intake, Plan
+from tidestate.operators.sides import AT
+from tidestate.operators.transition import Moments, Transition
+from tidestate.operators.windows import Times
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import Column, TableSpec
 
 
 @dataclass(frozen=True)

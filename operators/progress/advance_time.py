@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.progress.instants import Flags, Times, instants, is_watermark, moved
-from operators.transition import BEGINNING_US, END_US
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.progress.instants import Flags, Times, instants, is_watermark, moved
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 Codes = npt.NDArray[np.int8]
 Policy = Literal["drop", "adjust"]

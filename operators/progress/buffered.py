@@ -1,6 +1,6 @@
 """Watermarks from the buffers that rows came in: each origin's is that of its longest whole prefix. Pure, vectorised.
 
-Pieces of input say which buffers they have; `operators.progress.origins` puts them together.
+Pieces of input say which buffers they have; `tidestate.operators.progress.origins` puts them together.
 """
 
 from __future__ import annotations
@@ -15,13 +15,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.progress.buffers import Buffers, Numbers, buffers
-from operators.progress.instants import Flags
-from operators.progress.origins import SEEN, Gap, Origins, OriginsState, end, origins, restore, save, take, wait
-from operators.progress.tracker import Report
-from operators.transition import BEGINNING_US
-from statestore.durations import Span, span_us
-from statestore.errors import UsageError
+from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
+from tidestate.operators.progress.instants import Flags
+from tidestate.operators.progress.origins import (
+    SEEN,
+    Gap,
+    Origins,
+    OriginsState,
+    end,
+    origins,
+    restore,
+    save,
+    take,
+    wait,
+)
+from tidestate.operators.progress.tracker import Report
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.statestore.durations import Span, span_us
+from tidestate.statestore.errors import UsageError
 
 GIVEN_UP = "gap_given_up"
 """Why a row is refused: its buffer came after the gap that it belongs to was given up."""
@@ -39,7 +50,7 @@ class BufferState(msgspec.Struct, frozen=True):
     given_up: list[tuple[int, int, int]] = []
 
     def known(self) -> Origins:
-        """As `operators.progress.origins` takes them."""
+        """As `tidestate.operators.progress.origins` takes them."""
         found = restore(self.origins)
         since = dict(self.waiting)
         waited = [since.get(origin, BEGINNING_US) for origin in found.ids.tolist()]

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.progress.instants import Flags, Times, instants, is_watermark
-from operators.transition import BEGINNING_US
-from statestore.errors import UsageError
+from tidestate.operators.progress.instants import Flags, Times, instants, is_watermark
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.statestore.errors import UsageError
 
 Numbers = npt.NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """Advance-time settings at work on tables of several sources: what goes on, what is refused, how far each has come.
 
-Pure. Rows are taken in the order (origin, offset), each source by itself; `operators.progress.advance_time` decides.
+Pure. Rows are taken in the order (origin, offset), each source by itself; `progress.advance_time` decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators.progress.advance_time import (
+from tidestate.operators.progress.advance_time import (
     CTI,
     EDGE_END,
     REASONS,
@@ -27,11 +27,11 @@ from operators.progress.advance_time import (
     in_force,
     lifetimes,
 )
-from operators.progress.generators import Counters, Parts
-from operators.progress.instants import Flags, Times
-from operators.transition import BEGINNING_US
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.progress.generators import Counters, Parts
+from tidestate.operators.progress.instants import Flags, Times
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 States = Mapping[str, Advance]
 Settings = AdvanceTime | Mapping[str, AdvanceTime] | None

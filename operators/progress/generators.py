@@ -1,7 +1,7 @@
 """Where a watermark comes from: event times, the clock, or control rows of the stream. Pure and vectorised.
 
 A generator holds no state: what a piece of input claims is combined by the maximum, piece by piece, and
-`operators.progress.tracker` keeps it per source. So pieces can be read anywhere, in any order, also twice.
+`tidestate.operators.progress.tracker` keeps it per source. So pieces can be read anywhere, in any order, also twice.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.progress.instants import FIRST_US, LAST_US, Flags, Times, instants, is_watermark, moved_one
-from operators.progress.tracker import Report
-from operators.transition import BEGINNING_US
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
-from statestore.tables import TIME
+from tidestate.operators.progress.instants import FIRST_US, LAST_US, Flags, Times, instants, is_watermark, moved_one
+from tidestate.operators.progress.tracker import Report
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.tables import TIME
 
 Counters = dict[str, int]
 

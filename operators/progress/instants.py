@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.transition import BEGINNING_US, END_US
-from statestore.errors import UsageError
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
 
 Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -38,7 +38,7 @@ def usable(instant_us: int) -> bool:
 
 
 def moved(instants: Times, by_us: int) -> Times:
-    """Each later by ``by_us`` (earlier when negative; a span of `statestore.durations`, so within 2^62).
+    """Each later by ``by_us`` (earlier when negative; a span of `tidestate.statestore.durations`, so within 2^62).
 
     The ends of time stay, and nothing else reaches or leaves them.
     """

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from operators.progress.advance_time import Advance
-from operators.progress.origins import Gap, OriginCounters
-from operators.progress.tracker import Source, Tracker
-from operators.transition import BEGINNING_US, END_US
+from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.origins import Gap, OriginCounters
+from tidestate.operators.progress.tracker import Source, Tracker
+from tidestate.operators.transition import BEGINNING_US, END_US
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What an HTTP answer with `prometheus_text` says it is."""
@@ -182,10 +182,10 @@ def _seconds(us: int) -> str:
 def _lines(name: str, kind: str, help_: str, samples: Iterable[Sample], labels: Labels) -> Iterator[str]:
     samples = list(samples)
     if samples:
-        yield f"# HELP tidemark_{name} {help_}\n# TYPE tidemark_{name} {kind}\n"
+        yield f"# HELP tidestate_{name} {help_}\n# TYPE tidestate_{name} {kind}\n"
     for own, value in samples:
         said = ",".join(f'{key}="{_escaped(text)}"' for key, text in sorted({**labels, **own}.items()))
-        yield f"tidemark_{name}{{{said}}} {value}\n" if said else f"tidemark_{name} {value}\n"
+        yield f"tidestate_{name}{{{said}}} {value}\n" if said else f"tidestate_{name} {value}\n"
 
 
 def _escaped(text: str) -> str:

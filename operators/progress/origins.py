@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from operators.progress.buffers import Buffers, Numbers, buffers
-from operators.progress.instants import Flags, Times
-from operators.progress.units import Rows, Units, absorbed_of, no_numbers, no_rows, units_of
-from operators.transition import BEGINNING_US
-from statestore.errors import UsageError, invariant
+from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
+from tidestate.operators.progress.instants import Flags, Times
+from tidestate.operators.progress.units import Rows, Units, absorbed_of, no_numbers, no_rows, units_of
+from tidestate.operators.transition import BEGINNING_US
+from tidestate.statestore.errors import UsageError, invariant
 
 OPEN = -1
 """In place of the last sequence number of an origin that has not declared it."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from operators.progress.instants import Flags, Times, moved
-from operators.transition import BEGINNING_US, END_US
-from statestore.errors import UsageError
+from tidestate.operators.progress.instants import Flags, Times, moved
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
 
 
 def join(*sides_us: int) -> int:

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from operators.progress.instants import usable
-from operators.progress.peaks import Peak
-from operators.transition import BEGINNING_US, END_US
-from statestore.durations import Span, span_us, text_of
-from statestore.errors import UsageError
+from tidestate.operators.progress.instants import usable
+from tidestate.operators.progress.peaks import Peak
+from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
 
 Standing = Literal["counted", "idle", "catching_up"]
 

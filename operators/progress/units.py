@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from operators.progress.buffers import Numbers
-from operators.progress.instants import Flags, Times
-from operators.transition import BEGINNING_US
+from tidestate.operators.progress.buffers import Numbers
+from tidestate.operators.progress.instants import Flags, Times
+from tidestate.operators.transition import BEGINNING_US
 
 _MORE_THAN_ANY = np.iinfo(np.int64).max
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from operators.windows import Times
-from statestore.fold import combine
-from statestore.tables import TIME
+from tidestate.operators.windows import Times
+from tidestate.statestore.fold import combine
+from tidestate.statestore.tables import TIME
 
 if TYPE_CHECKING:
-    from operators.slices.plan import SlicePlan
+    from tidestate.operators.slices.plan import SlicePlan
 
 SAMPLE_ROWS = 1 << 16
 PAYS_BELOW = 0.5

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators.spreading import spread
-from statestore.changes import Lookup
-from statestore.sorting import lasts, shared_ranks, taken
-from statestore.tables import Column, TableSpec
+from tidestate.operators.spreading import spread
+from tidestate.statestore.changes import Lookup
+from tidestate.statestore.sorting import lasts, shared_ranks, taken
+from tidestate.statestore.tables import Column, TableSpec
 
 if TYPE_CHECKING:
-    from operators.slices.plan import SlicePlan
+    from tidestate.operators.slices.plan import SlicePlan
 
 Numbers = npt.NDArray[np.int64]
 

@@ -7,17 +7,17 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from operators.assignment import refused, too_late
-from operators.plan import ONLY, Flags, Intake, Plan
-from operators.releasing import released
-from operators.slices.arrive import partials_of
-from operators.slices.step import slice_step
-from operators.transition import Moments, Transition
-from operators.windows import Sliding, Times
-from statestore.arrowtypes import type_text
-from statestore.errors import UsageError
-from statestore.store import StateView
-from statestore.tables import TIME, Column, TableSpec
+from tidestate.operators.assignment import refused, too_late
+from tidestate.operators.plan import ONLY, Flags, Intake, Plan
+from tidestate.operators.releasing import released
+from tidestate.operators.slices.arrive import partials_of
+from tidestate.operators.slices.step import slice_step
+from tidestate.operators.transition import Moments, Transition
+from tidestate.operators.windows import Sliding, Times
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME, Column, TableSpec
 
 SLICES, FIRED = "slices", "fired"
 

@@ -16,18 +16,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.panes import values_of
-from operators.slices.asked import Asked
-from operators.spreading import SHARE, combined, spread
-from operators.transition import BEGINNING_US, BUDGET_BYTES, END_US, KINDS, TIMINGS, Moments, Transition, constant
-from statestore.changes import Lookup, TableChanges
-from statestore.fold import combine
-from statestore.lists import places_within
-from statestore.store import StateView
-from statestore.tables import TIME
+from tidestate.operators.general.panes import values_of
+from tidestate.operators.slices.asked import Asked
+from tidestate.operators.spreading import SHARE, combined, spread
+from tidestate.operators.transition import (
+    BEGINNING_US,
+    BUDGET_BYTES,
+    END_US,
+    KINDS,
+    TIMINGS,
+    Moments,
+    Transition,
+    constant,
+)
+from tidestate.statestore.changes import Lookup, TableChanges
+from tidestate.statestore.fold import combine
+from tidestate.statestore.lists import places_within
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME
 
 if TYPE_CHECKING:
-    from operators.slices.plan import SlicePlan
+    from tidestate.operators.slices.plan import SlicePlan
 
 Numbers = npt.NDArray[np.int64]
 

@@ -15,18 +15,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.names import ALONE, CLOCK, ELEMENTS, END, GROUPS, MARKS, PANES, PENDING, SHOWN, START
-from operators.general.plan import GeneralPlan
-from operators.plan import Plan
-from operators.slices.plan import FIRED, SlicePlan
-from operators.slices.step import bounds, by_window, values_of_windows
-from operators.transition import BEGINNING_US, END_US, Moments, Transition
-from statestore.changes import Lookup, Ranges, TableChanges
-from statestore.keyrange import Key
-from statestore.layers import align
-from statestore.sorting import order
-from statestore.store import StateView
-from statestore.tables import TIME, TableSpec
+from tidestate.operators.general.names import ALONE, CLOCK, ELEMENTS, END, GROUPS, MARKS, PANES, PENDING, SHOWN, START
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.plan import Plan
+from tidestate.operators.slices.plan import FIRED, SlicePlan
+from tidestate.operators.slices.step import bounds, by_window, values_of_windows
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments, Transition
+from tidestate.statestore.changes import Lookup, Ranges, TableChanges
+from tidestate.statestore.keyrange import Key
+from tidestate.statestore.layers import align
+from tidestate.statestore.sorting import order
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME, TableSpec
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from operators.bootstrapping import (
+from tidestate.operators.bootstrapping import (
     FILES_READ,
     Offset,
     at_work,
@@ -20,27 +20,27 @@ from operators.bootstrapping import (
     publish,
     spark_position,
 )
-from operators.chains.binding import bind_graph
-from operators.chains.description import Chain
-from operators.chains.graph import Graph
-from operators.job import Position
-from operators.sides import Sided
-from operators.spark.rounds import run_history
-from operators.spark.sides import all_sides, by_name
-from operators.spark.sources import FileStamps, Source, dropping, sources_of
-from operators.spark.storage import open_with
-from operators.spark.types import arrow_schema, read_schemas
-from operators.watermarks import INPUT
-from recovery.checkpoint import now_us
-from recovery.forging import finish
-from recovery.manifest import Manifest
-from recovery.spark_log import NOTHING_READ
-from statestore.arrowtypes import type_text
-from statestore.errors import UsageError
-from statestore.objects import Objects
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.chains.description import Chain
+from tidestate.operators.chains.graph import Graph
+from tidestate.operators.job import Position
+from tidestate.operators.sides import Sided
+from tidestate.operators.spark.rounds import run_history
+from tidestate.operators.spark.sides import all_sides, by_name
+from tidestate.operators.spark.sources import FileStamps, Source, dropping, sources_of
+from tidestate.operators.spark.storage import open_with
+from tidestate.operators.spark.types import arrow_schema, read_schemas
+from tidestate.operators.watermarks import INPUT
+from tidestate.recovery.checkpoint import now_us
+from tidestate.recovery.forging import finish
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.spark_log import NOTHING_READ
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.objects import Objects
 
 if TYPE_CHECKING:
-    from operators.spark.job import SparkJob
+    from tidestate.operators.spark.job import SparkJob
 
 History: TypeAlias = DataFrame | Mapping[str, DataFrame]
 """Batches: of the one stream, or by name."""

@@ -10,28 +10,28 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from operators.bootstrapping import begun
-from operators.chains.binding import bind_graph
-from operators.chains.graph import Graph
-from operators.delivery import SparkSink
-from operators.job import Hook, Job, no_hook
-from operators.runnable import Runnable
-from operators.spark.bootstrap import Handover, History, bootstrap
-from operators.spark.query import DurableQuery
-from operators.spark.sharing import check_shared
-from operators.spark.storage import open_with
-from operators.spark.types import read_schemas
-from recovery.agreement import compare
-from recovery.checkpoint import Checkpoint
-from recovery.forging import COMPACTED
-from recovery.manifest import Manifest
-from recovery.mending import Mending
-from recovery.names import SPARK_ENTRIES, spark_number
-from recovery.policy import Policy
-from recovery.spark_log import SparkLog
-from statestore.errors import IncompatibleError, UsageError
-from statestore.objects import Objects
-from statestore.store import StoreConfig
+from tidestate.operators.bootstrapping import begun
+from tidestate.operators.chains.binding import bind_graph
+from tidestate.operators.chains.graph import Graph
+from tidestate.operators.delivery import SparkSink
+from tidestate.operators.job import Hook, Job, no_hook
+from tidestate.operators.runnable import Runnable
+from tidestate.operators.spark.bootstrap import Handover, History, bootstrap
+from tidestate.operators.spark.query import DurableQuery
+from tidestate.operators.spark.sharing import check_shared
+from tidestate.operators.spark.storage import open_with
+from tidestate.operators.spark.types import read_schemas
+from tidestate.recovery.agreement import compare
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.forging import COMPACTED
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.mending import Mending
+from tidestate.recovery.names import SPARK_ENTRIES, spark_number
+from tidestate.recovery.policy import Policy
+from tidestate.recovery.spark_log import SparkLog
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.store import StoreConfig
 
 
 @dataclass(frozen=True)

@@ -16,22 +16,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from operators.chains.running import GraphRound
-from operators.delivery import Delivery, SparkSink
-from operators.feeding import to_feed, warn_of_purged
-from operators.job import Job, Position
-from operators.progress.metrics import Metrics, metrics
-from operators.progress.origins import Gap
-from operators.spark.rounds import run_batch, run_feed, run_tick
-from operators.spark.ticker import Ticker
-from operators.watermarks import Progress, not_asked_until
-from recovery.checkpoint import now_us
-from recovery.input_files import followed
-from recovery.manifest import Manifest
-from recovery.mending import FilesRead
-from recovery.outputs import Output
-from recovery.presence import Presence
-from recovery.spark_log import (
+from tidestate.operators.chains.running import GraphRound
+from tidestate.operators.delivery import Delivery, SparkSink
+from tidestate.operators.feeding import to_feed, warn_of_purged
+from tidestate.operators.job import Job, Position
+from tidestate.operators.progress.metrics import Metrics, metrics
+from tidestate.operators.progress.origins import Gap
+from tidestate.operators.spark.rounds import run_batch, run_feed, run_tick
+from tidestate.operators.spark.ticker import Ticker
+from tidestate.operators.watermarks import Progress, not_asked_until
+from tidestate.recovery.checkpoint import now_us
+from tidestate.recovery.input_files import followed
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.mending import FilesRead
+from tidestate.recovery.outputs import Output
+from tidestate.recovery.presence import Presence
+from tidestate.recovery.spark_log import (
     FOLDER,
     SparkLog,
     check_follows,
@@ -39,14 +39,14 @@ from recovery.spark_log import (
     load_files,
     store_files,
 )
-from statestore.errors import TidemarkError, UsageError
-from statestore.files.segments import read_verified
+from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.files.segments import read_verified
 
 _LITERAL = {ord(one): f"\\{one}" for one in "{}[]*?\\"}
 """Spark takes a path with one of these for a pattern, unless it is escaped."""
 
 
-class StoppingError(TidemarkError):
+class StoppingError(TidestateError):
     """Raised inside Spark's query to end it between two batches; never seen by users."""
 
 

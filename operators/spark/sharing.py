@@ -13,10 +13,10 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from recovery.checkpoint import Checkpoint
-from recovery.visibility import ADVICE, Probe
-from statestore.errors import TidemarkError, UsageError
-from statestore.objects import Objects
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.visibility import ADVICE, Probe
+from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.objects import Objects
 
 ANSWERS = "host string, path string, content string, failure string"
 _SCHEMA = pa.schema([(name, pa.string()) for name in ("host", "path", "content", "failure")])
@@ -54,7 +54,7 @@ def _look(root: str, probe: Probe, checkpoint_id: int, batches: Iterable[pa.Reco
                 answer = Probe.leave(objects, checkpoint_id)
             else:
                 failure = "what the driver has written is not there"
-        except TidemarkError as error:
+        except TidestateError as error:
             failure = str(error)
         row = (socket.gethostname(), answer and answer.path, answer and answer.content, failure)
         yield pa.record_batch([pa.array([value], pa.string()) for value in row], schema=_SCHEMA)

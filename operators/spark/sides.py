@@ -8,10 +8,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from operators.chains.graph import STREAM
-from operators.sides import AT, SIDE, Sides
-from operators.spark.types import arrow_schema
-from statestore.errors import UsageError
+from tidestate.operators.chains.graph import STREAM
+from tidestate.operators.sides import AT, SIDE, Sides
+from tidestate.operators.spark.types import arrow_schema
+from tidestate.statestore.errors import UsageError
 
 
 def check_streams(streams: Iterable[DataFrame]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from operators.file_names import local_file
-from statestore.errors import ConflictError, UsageError
+from tidestate.operators.file_names import local_file
+from tidestate.statestore.errors import ConflictError, UsageError
 
 DROPPING = {"Filter", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample", "Join", "Aggregate", "Distinct"}
 DROPPING |= {"Deduplicate", "Except", "Intersect", "Generate"}

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import pyarrow as pa
 
-from operators.chains.pieces import Header, Piece
-from operators.chains.running import GraphRound, Intakes, Outgoing, known_after, run_level
-from operators.partition import PartitionResult
-from operators.watermarks import Progress
-from statestore import errors
-from statestore.errors import TidemarkError, invariant
+from tidestate.operators.chains.pieces import Header, Piece
+from tidestate.operators.chains.running import GraphRound, Intakes, Outgoing, known_after, run_level
+from tidestate.operators.partition import PartitionResult
+from tidestate.operators.watermarks import Progress
+from tidestate.statestore import errors
+from tidestate.statestore.errors import TidestateError, invariant
 
 CHUNK_ROWS = 1 << 20
 """Input rows prepared at once: bounds a task's memory."""
@@ -67,7 +67,7 @@ def map_side(round_: GraphRound, batches: Iterator[pa.RecordBatch]) -> Iterator[
         number = (task << 20) + chunk_number
         try:
             going = list(intakes.streams(round_.graph.split(chunk), number))
-        except TidemarkError as error:
+        except TidestateError as error:
             for partition in range(round_.partitions):
                 yield _answer_row(partition, Answer(failure=_failure(error)))
         else:
@@ -113,7 +113,7 @@ def _level(
     try:
         after = known_after(round_, arrived, level) if after is None else after
         results, going = run_level(round_, level, partition, arrived, after)
-    except TidemarkError as error:
+    except TidestateError as error:
         yield _answer_row(partition, Answer(failure=_failure(error)))
         return
     host = socket.gethostname()
@@ -132,7 +132,7 @@ def decode_answers(payloads: Sequence[bytes]) -> list[PartitionResult]:
     return [answer.result for answer in answers if answer.result is not None]
 
 
-def _failure(error: TidemarkError) -> Failure:
+def _failure(error: TidestateError) -> Failure:
     context = {name: str(value) for name, value in error.context.items()}
     return Failure(type(error).__name__, error.message, error.code, context)
 

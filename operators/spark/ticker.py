@@ -12,7 +12,7 @@ class Ticker:
     def __init__(self, tick: Callable[[], bool], every_s: float) -> None:
         self._tick, self._every_s = tick, every_s
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tidemark-ticker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tidestate-ticker", daemon=True)
 
     def start(self) -> None:
         """Begin, one span from now."""

@@ -9,17 +9,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.plan import Intake
-from operators.prepare import ledger, prepare
-from operators.transition import LIMIT_US
-from operators.watermarks import Claims
-from operators.window_operator.plan import OperatorPlan
-from statestore.changes import ChangeSet
-from statestore.errors import UsageError
-from statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
-from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
-from statestore.store import StateView
-from statestore.tables import TIME
+from tidestate.operators.plan import Intake
+from tidestate.operators.prepare import ledger, prepare
+from tidestate.operators.transition import LIMIT_US
+from tidestate.operators.watermarks import Claims
+from tidestate.operators.window_operator.plan import OperatorPlan
+from tidestate.statestore.changes import ChangeSet
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME
 
 FORGOTTEN = "out_of_retention"
 """Why a message that is older than everything known is in the late ledger."""

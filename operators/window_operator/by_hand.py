@@ -16,28 +16,28 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from operators.chains.graph import alone
-from operators.delivery import Offers, read_rows
-from operators.job import Hook, Job, Position
-from operators.partition import PartitionResult, write_output
-from operators.plan import Plan
-from operators.reporting import rejections_of
-from operators.transition import Moments, total
-from operators.watermarks import Progress, at_least, mark_of
-from operators.window_operator.step import Stepped
-from recovery.checkpoint import Checkpoint
-from recovery.manifest import END_OF_TIME_US, Kind, Manifest
-from recovery.outputs import DeliveryId, Output, output_of
-from recovery.policy import Policy
-from recovery.presence import Presence
-from statestore.errors import IncompatibleError, UsageError
-from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import FileRef, PartitionState
-from statestore.objects import Objects
-from statestore.opening import open_store
-from statestore.overlay import Overlay
-from statestore.restoring import Restoring
-from statestore.store import Parquet, StoreConfig
+from tidestate.operators.chains.graph import alone
+from tidestate.operators.delivery import Offers, read_rows
+from tidestate.operators.job import Hook, Job, Position
+from tidestate.operators.partition import PartitionResult, write_output
+from tidestate.operators.plan import Plan
+from tidestate.operators.reporting import rejections_of
+from tidestate.operators.transition import Moments, total
+from tidestate.operators.watermarks import Progress, at_least, mark_of
+from tidestate.operators.window_operator.step import Stepped
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.manifest import END_OF_TIME_US, Kind, Manifest
+from tidestate.recovery.outputs import DeliveryId, Output, output_of
+from tidestate.recovery.policy import Policy
+from tidestate.recovery.presence import Presence
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.overlay import Overlay
+from tidestate.statestore.restoring import Restoring
+from tidestate.statestore.store import Parquet, StoreConfig
 
 MAX_UNFLUSHED = 1_000_000
 """Messages after which an operator flushes whatever they brought."""
@@ -363,7 +363,7 @@ def _file(
 def _check_whole(head: Manifest | None) -> None:
     if head is not None and head.partitions != 1:
         raise IncompatibleError(
-            "an operator that is fed by hand has one state partition: run tidemark rescale with --partitions 1",
+            "an operator that is fed by hand has one state partition: run tidestate rescale with --partitions 1",
             code="by-hand-partitions",
             found=head.partitions,
         )

@@ -10,30 +10,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.binding import bind_plan
-from operators.job import Hook, no_hook
-from operators.joins.description import Joined
-from operators.joins.names import SIDES
-from operators.joins.plan import JoinPlan
-from operators.merging.description import SessionJoined
-from operators.merging.names import SESSIONS, START
-from operators.merging.sessions import SessionJoinPlan
-from operators.plan import Intake
-from operators.prepare import prepare
-from operators.sides import SIDE
-from operators.transition import BEGINNING_US, Moments, total
-from operators.watermarks import Progress
-from operators.window_operator.by_hand import ByHand, as_table
-from operators.window_operator.reading import At, around, messages_in, sessions_over, windows_over
-from operators.window_operator.step import Stepped
-from operators.windows import Sliding
-from recovery.policy import Policy
-from statestore.changes import TableChanges
-from statestore.errors import UsageError
-from statestore.messages.keys import Layout
-from statestore.messages.tables import OFFSET, ORIGIN, MessageTables
-from statestore.overlay import Overlay
-from statestore.store import StateView, StoreConfig
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.job import Hook, no_hook
+from tidestate.operators.joins.description import Joined
+from tidestate.operators.joins.names import SIDES
+from tidestate.operators.joins.plan import JoinPlan
+from tidestate.operators.merging.description import SessionJoined
+from tidestate.operators.merging.names import SESSIONS, START
+from tidestate.operators.merging.sessions import SessionJoinPlan
+from tidestate.operators.plan import Intake
+from tidestate.operators.prepare import prepare
+from tidestate.operators.sides import SIDE
+from tidestate.operators.transition import BEGINNING_US, Moments, total
+from tidestate.operators.watermarks import Progress
+from tidestate.operators.window_operator.by_hand import ByHand, as_table
+from tidestate.operators.window_operator.reading import At, around, messages_in, sessions_over, windows_over
+from tidestate.operators.window_operator.step import Stepped
+from tidestate.operators.windows import Sliding
+from tidestate.recovery.policy import Policy
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.overlay import Overlay
+from tidestate.statestore.store import StateView, StoreConfig
 
 SidedPlan = JoinPlan | SessionJoinPlan
 

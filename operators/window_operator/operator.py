@@ -13,26 +13,26 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from operators.delivery import read_rows
-from operators.description import Windowed
-from operators.feeding import to_feed, warn_of_purged
-from operators.general.names import GROUPS, START
-from operators.general.panes import results_of
-from operators.job import Hook, no_hook
-from operators.plan import Intake
-from operators.transition import Moments
-from operators.window_metadata import replay_from
-from operators.window_operator.by_hand import ByHand, as_table
-from operators.window_operator.plan import OperatorPlan, bind_operator
-from operators.window_operator.reading import At, messages_in, windows_in
-from operators.window_operator.rebuilding import put_back, rebuildable
-from operators.window_operator.step import Stepped, move, read_windows, take_back, take_messages
-from recovery.policy import Policy
-from statestore.messages.keys import Layout
-from statestore.messages.tables import OFFSET, ORIGIN, Retention
-from statestore.opening import open_store
-from statestore.overlay import Overlay
-from statestore.store import Parquet, StoreConfig
+from tidestate.operators.delivery import read_rows
+from tidestate.operators.description import Windowed
+from tidestate.operators.feeding import to_feed, warn_of_purged
+from tidestate.operators.general.names import GROUPS, START
+from tidestate.operators.general.panes import results_of
+from tidestate.operators.job import Hook, no_hook
+from tidestate.operators.plan import Intake
+from tidestate.operators.transition import Moments
+from tidestate.operators.window_metadata import replay_from
+from tidestate.operators.window_operator.by_hand import ByHand, as_table
+from tidestate.operators.window_operator.plan import OperatorPlan, bind_operator
+from tidestate.operators.window_operator.reading import At, messages_in, windows_in
+from tidestate.operators.window_operator.rebuilding import put_back, rebuildable
+from tidestate.operators.window_operator.step import Stepped, move, read_windows, take_back, take_messages
+from tidestate.recovery.policy import Policy
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN, Retention
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.overlay import Overlay
+from tidestate.statestore.store import Parquet, StoreConfig
 
 
 class WindowOperator(ByHand[OperatorPlan]):

@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from operators.aggregates import BoundAggregate
-from operators.aggregates.own import BoundRows
-from operators.assignment import FIRST_US, LAST_US
-from operators.binding import bind_plan
-from operators.description import Windowed
-from operators.general.names import ALONE
-from operators.general.plan import GeneralPlan
-from operators.progress.buffered import BufferProgress
-from operators.progress.ctis import Ctis
-from operators.window_metadata import WindowTables
-from operators.windows import Counted, Given, Global, Sessions, Sliding, Windows, by_offset
-from statestore.arrowtypes import type_text
-from statestore.changes import Ranges
-from statestore.errors import UsageError
-from statestore.lists import nested
-from statestore.messages.keys import Layout, Use, choose_layout, parse_layout
-from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
-from statestore.tables import TIME, Column, TableSpec
+from tidestate.operators.aggregates import BoundAggregate
+from tidestate.operators.aggregates.own import BoundRows
+from tidestate.operators.assignment import FIRST_US, LAST_US
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.description import Windowed
+from tidestate.operators.general.names import ALONE
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.window_metadata import WindowTables
+from tidestate.operators.windows import Counted, Given, Global, Sessions, Sliding, Windows, by_offset
+from tidestate.statestore.arrowtypes import type_text
+from tidestate.statestore.changes import Ranges
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import nested
+from tidestate.statestore.messages.keys import Layout, Use, choose_layout, parse_layout
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
+from tidestate.statestore.tables import TIME, Column, TableSpec
 
 NUMBER = "_number"
 """Of messages in counted windows: which of its key it is."""

@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.names import ALONE
-from operators.merging.names import ENDS, SESSIONS
-from operators.window_metadata import END, START, WindowTables, get_sessions, get_windows
-from operators.windows import Sliding
-from statestore.errors import UsageError
-from statestore.lists import places_within
-from statestore.messages.reads import get_messages
-from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
-from statestore.store import StateView
-from statestore.tables import TIME
+from tidestate.operators.general.names import ALONE
+from tidestate.operators.merging.names import ENDS, SESSIONS
+from tidestate.operators.window_metadata import END, START, WindowTables, get_sessions, get_windows
+from tidestate.operators.windows import Sliding
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.lists import places_within
+from tidestate.statestore.messages.reads import get_messages
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.store import StateView
+from tidestate.statestore.tables import TIME
 
 At = int | datetime
 """A time (a datetime, or microseconds since 1970 UTC), or an offset."""

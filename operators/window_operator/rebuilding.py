@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.window_metadata import get_sessions
-from operators.window_operator.plan import OperatorPlan
-from statestore.changes import ChangeSet, TableChanges
-from statestore.errors import UsageError
-from statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
-from statestore.store import StateView
+from tidestate.operators.window_metadata import get_sessions
+from tidestate.operators.window_operator.plan import OperatorPlan
+from tidestate.statestore.changes import ChangeSet, TableChanges
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.store import StateView
 
 
 def rebuildable(plan: OperatorPlan) -> MessageTables:

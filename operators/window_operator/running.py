@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators.delivery import ArrowSink
-from operators.window_operator.joining import JoinOperator
-from operators.window_operator.operator import WindowOperator
-from recovery.checkpoint import now_us
+from tidestate.operators.delivery import ArrowSink
+from tidestate.operators.window_operator.joining import JoinOperator
+from tidestate.operators.window_operator.operator import WindowOperator
+from tidestate.recovery.checkpoint import now_us
 
 
 def run_operator(

@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.general.names import END, GROUPS, START
-from operators.plan import Intake
-from operators.prepare import prepare
-from operators.transition import BEGINNING_US, END_US, Moments
-from operators.watermarks import Progress
-from operators.window_metadata import ending
-from operators.window_metadata import expire as expire_windows
-from operators.window_operator.accept import accept
-from operators.window_operator.plan import NUMBER, OperatorPlan
-from operators.window_operator.windows import record
-from operators.windows import Global, Sessions, Sliding
-from statestore.changes import Ranges, TableChanges
-from statestore.messages.reads import messages_for
-from statestore.messages.retention import read_marks, retention_bound
-from statestore.messages.store import expire as expire_messages
-from statestore.messages.store import retire
-from statestore.messages.tables import MessageTables
-from statestore.overlay import Overlay
-from statestore.store import StateView
+from tidestate.operators.general.names import END, GROUPS, START
+from tidestate.operators.plan import Intake
+from tidestate.operators.prepare import prepare
+from tidestate.operators.transition import BEGINNING_US, END_US, Moments
+from tidestate.operators.watermarks import Progress
+from tidestate.operators.window_metadata import ending
+from tidestate.operators.window_metadata import expire as expire_windows
+from tidestate.operators.window_operator.accept import accept
+from tidestate.operators.window_operator.plan import NUMBER, OperatorPlan
+from tidestate.operators.window_operator.windows import record
+from tidestate.operators.windows import Global, Sessions, Sliding
+from tidestate.statestore.changes import Ranges, TableChanges
+from tidestate.statestore.messages.reads import messages_for
+from tidestate.statestore.messages.retention import read_marks, retention_bound
+from tidestate.statestore.messages.store import expire as expire_messages
+from tidestate.statestore.messages.store import retire
+from tidestate.statestore.messages.tables import MessageTables
+from tidestate.statestore.overlay import Overlay
+from tidestate.statestore.store import StateView
 
 
 @dataclass(frozen=True)

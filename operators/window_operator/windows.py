@@ -10,19 +10,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.assignment import assign, last_refused, sliding_windows
-from operators.general.arrive import int_bounds, open_to
-from operators.general.counting import count_windows, number
-from operators.general.names import ALONE, COUNTED, END, START
-from operators.general.sessions import merge_sessions
-from operators.plan import ONLY, Intake
-from operators.spreading import bands, combined, pairs_within
-from operators.window_metadata import extend, take
-from operators.window_operator.plan import NUMBER, OperatorPlan
-from operators.windows import Counted, Sliding
-from statestore.changes import ChangeSet, TableChanges
-from statestore.messages.retention import tally
-from statestore.store import StateView
+from tidestate.operators.assignment import assign, last_refused, sliding_windows
+from tidestate.operators.general.arrive import int_bounds, open_to
+from tidestate.operators.general.counting import count_windows, number
+from tidestate.operators.general.names import ALONE, COUNTED, END, START
+from tidestate.operators.general.sessions import merge_sessions
+from tidestate.operators.plan import ONLY, Intake
+from tidestate.operators.spreading import bands, combined, pairs_within
+from tidestate.operators.window_metadata import extend, take
+from tidestate.operators.window_operator.plan import NUMBER, OperatorPlan
+from tidestate.operators.windows import Counted, Sliding
+from tidestate.statestore.changes import ChangeSet, TableChanges
+from tidestate.statestore.messages.retention import tally
+from tidestate.statestore.store import StateView
 
 Numbers = npt.NDArray[np.int64]
 

@@ -1,1 +1,1 @@
-"""The verbs of ``tidemark``, by what they are for. Each calls the library and prints what it returns."""
+"""The verbs of ``tidestate``, by what they are for. Each calls the library and prints what it returns."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from recovery.checkpoint import Checkpoint, Head
+    from tidestate.recovery.checkpoint import Checkpoint, Head
 
 verbs = typer.Typer()
-"""Those that are loaded; `recovery.cli` has the command group."""
+"""Those that are loaded; `tidestate.recovery.cli` has the command group."""
 
 Root = Annotated[str, typer.Argument(help="The folder that the job was given as checkpoint=.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

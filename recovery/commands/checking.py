@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
-from recovery.bars import bar
-from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Root, verbs
-from recovery.printing import emit, print_json
-from recovery.summary import counted, size_text
-from recovery.verify import Finding, Report, verify
+from tidestate.recovery.bars import bar
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.commands.app import AsJson, Root, verbs
+from tidestate.recovery.printing import emit, print_json
+from tidestate.recovery.summary import counted, size_text
+from tidestate.recovery.verify import Finding, Report, verify
 
 EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 """By the worst kind of what was found."""
@@ -50,7 +50,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-@verbs.command("verify", cls=ReadData, epilog="Example: tidemark verify /data/flights --read-data --spark-checkpoint")
+@verbs.command(
+    "verify", cls=ReadData, epilog="Example: tidestate verify /data/flights --read-data --spark-checkpoint"
+)
 def verify_root(
     root: Root,
     read_data: ReadPercent = 0.0,

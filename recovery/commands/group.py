@@ -1,6 +1,6 @@
 """The command group: which verbs there are. A verb is loaded when it is run or asked for its help, not before.
 
-Our own stand here with a line each, those of other packages are entry points of the group ``tidemark.commands``: the
+Our own stand here with a line each, those of other packages are entry points of the group ``tidestate.commands``: the
 name of one is that of the verb, what it names is a `typer.Typer` with that one command.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from statestore.errors import TidemarkError, UsageError
+from tidestate.statestore.errors import TidestateError, UsageError
 
-GROUP = "tidemark.commands"
+GROUP = "tidestate.commands"
 VERBS = {
     "list": ("looking", "The newest checkpoints, a line each."),
     "show": ("looking", "All about one checkpoint."),
@@ -34,7 +34,7 @@ VERBS = {
     "rescale": ("rescaling", "Give a job another number of state partitions."),
     "restore": ("restoring", "A fire drill: how long recovery takes."),
 }
-"""Our own verbs: the module of `recovery.commands` that has each, and what the list of all says of it."""
+"""Our own verbs: the module of `tidestate.recovery.commands` that has each, and what the list of all says of it."""
 
 
 class Unloaded(TyperCommand):
@@ -47,7 +47,7 @@ class Unloaded(TyperCommand):
 
 def own(name: str) -> Any:
     """One of our own verbs, loaded."""
-    module = import_module(f"recovery.commands.{VERBS[name][0]}")
+    module = import_module(f"tidestate.recovery.commands.{VERBS[name][0]}")
     return typer.main.get_group(module.verbs).commands[name]
 
 
@@ -70,8 +70,8 @@ class Verbs(TyperGroup):
     def _works(self, name: str) -> bool:
         try:
             return self._loaded(name) is not None
-        except TidemarkError as error:
-            from recovery.printing import complain
+        except TidestateError as error:
+            from tidestate.recovery.printing import complain
 
             complain(error)
             return False

@@ -11,14 +11,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from recovery.bars import bar
-from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Import, Root, verbs
-from recovery.commands.reading import Form, Limit, Operator, Output, keys_of
-from recovery.history import history
-from recovery.history.happenings import Event, History
-from recovery.printing import Format, emit, into, print_document, print_rows, text
-from recovery.ranges import ids_text
+from tidestate.recovery.bars import bar
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.commands.app import AsJson, Import, Root, verbs
+from tidestate.recovery.commands.reading import Form, Limit, Operator, Output, keys_of
+from tidestate.recovery.history import history
+from tidestate.recovery.history.happenings import Event, History
+from tidestate.recovery.printing import Format, emit, into, print_document, print_rows, text
+from tidestate.recovery.ranges import ids_text
 
 TABLE_ROWS = 50
 LONG = 60
@@ -38,7 +38,9 @@ Window = Annotated[
 ]
 
 
-@verbs.command("history", epilog="Example: tidemark history /data/flights --key origin=JFK --window 2013-01-01T10:00")
+@verbs.command(
+    "history", epilog="Example: tidestate history /data/flights --key origin=JFK --window 2013-01-01T10:00"
+)
 def print_history(
     root: Root,
     window: Window,

@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from recovery.bars import bar
-from recovery.checkpoint import Checkpoint
-from recovery.collection import Collected, collect, plan_collection
-from recovery.commands.app import AsJson, Confirm, Root, verbs
-from recovery.fork import fork
-from recovery.pins import pin, unpin
-from recovery.printing import emit, pairs, print_json
-from recovery.retention import Retention
-from recovery.summary import counted, size_text
-from statestore.durations import span_us
+from tidestate.recovery.bars import bar
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.collection import Collected, collect, plan_collection
+from tidestate.recovery.commands.app import AsJson, Confirm, Root, verbs
+from tidestate.recovery.fork import fork
+from tidestate.recovery.pins import pin, unpin
+from tidestate.recovery.printing import emit, pairs, print_json
+from tidestate.recovery.retention import Retention
+from tidestate.recovery.summary import counted, size_text
+from tidestate.statestore.durations import span_us
 
 
-@verbs.command("fork", epilog="Example: tidemark fork /data/flights /data/flights-try --at 42")
+@verbs.command("fork", epilog="Example: tidestate fork /data/flights /data/flights-try --at 42")
 def fork_checkpoint(
     root: Root,
     destination: Annotated[str, typer.Argument(help="An empty folder, or one that is not there.")],
@@ -43,7 +43,7 @@ def fork_checkpoint(
     emit(table)
 
 
-@verbs.command("pin", epilog='Example: tidemark pin /data/flights 42 --name release --note "before the upgrade"')
+@verbs.command("pin", epilog='Example: tidestate pin /data/flights 42 --name release --note "before the upgrade"')
 def pin_checkpoint(
     root: Root,
     checkpoint_id: Annotated[int, typer.Argument(metavar="ID", help="Which checkpoint.", show_default=False)],
@@ -59,7 +59,7 @@ def pin_checkpoint(
     emit(Text(f"pinned checkpoint {made.checkpoint} as {made.name}"))
 
 
-@verbs.command("unpin", epilog="Example: tidemark unpin /data/flights release")
+@verbs.command("unpin", epilog="Example: tidestate unpin /data/flights release")
 def unpin_checkpoint(
     root: Root,
     name: Annotated[str, typer.Argument(help="The pin, as list shows it.", show_default=False)],
@@ -74,7 +74,7 @@ def unpin_checkpoint(
     emit(Text(f"checkpoint {taken.checkpoint} is not pinned as {taken.name} any more"))
 
 
-@verbs.command("gc", epilog='Example: tidemark gc /data/flights --keep 100 --age "7 days" --confirm')
+@verbs.command("gc", epilog='Example: tidestate gc /data/flights --keep 100 --age "7 days" --confirm')
 def collect_checkpoints(
     root: Root,
     keep: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep the newest so many checkpoints.")] = None,

@@ -10,16 +10,16 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from recovery.acknowledged import delivered
-from recovery.bars import bar
-from recovery.budget import outlook, outlook_text, sentence
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.commands.app import AsJson, Root, chosen, verbs
-from recovery.lease import Lease, running
-from recovery.manifest import Manifest, OperatorState
-from recovery.printing import emit, pairs, print_json, text
-from recovery.records import Pin, held_pins, read_pins
-from recovery.summary import (
+from tidestate.recovery.acknowledged import delivered
+from tidestate.recovery.bars import bar
+from tidestate.recovery.budget import outlook, outlook_text, sentence
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.commands.app import AsJson, Root, chosen, verbs
+from tidestate.recovery.lease import Lease, running
+from tidestate.recovery.manifest import Manifest, OperatorState
+from tidestate.recovery.printing import emit, pairs, print_json, text
+from tidestate.recovery.records import Pin, held_pins, read_pins
+from tidestate.recovery.summary import (
     Row,
     age_text,
     brief,
@@ -32,10 +32,10 @@ from recovery.summary import (
     size_text,
     time_text,
 )
-from statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.errors import CorruptionError, NotFoundError
 
 
-@verbs.command("list", epilog="Example: tidemark list /data/flights --last 10")
+@verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
 def list_checkpoints(
     root: Root,
     last: Annotated[int, typer.Option(min=1, help="Only the newest so many.")] = 20,
@@ -110,7 +110,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> 
     return rows
 
 
-@verbs.command(epilog="Example: tidemark show /data/flights 42 --json")
+@verbs.command(epilog="Example: tidestate show /data/flights 42 --json")
 def show(
     root: Root,
     checkpoint_id: Annotated[

@@ -9,12 +9,12 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from recovery.bars import Bar, bar
-from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Import, Root, chosen, verbs
-from recovery.outputs import Output as OutputOf
-from recovery.printing import Format, print_rows
-from recovery.reading import (
+from tidestate.recovery.bars import Bar, bar
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.commands.app import AsJson, Import, Root, chosen, verbs
+from tidestate.recovery.outputs import Output as OutputOf
+from tidestate.recovery.printing import Format, print_rows
+from tidestate.recovery.reading import (
     Wanted,
     operator_of,
     output_rows,
@@ -23,7 +23,7 @@ from recovery.reading import (
     state_rows,
     table_of,
 )
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 
 At = Annotated[int | None, typer.Option("--at", metavar="ID", help="Which checkpoint; the newest by default.")]
 First = Annotated[int | None, typer.Option("--from", metavar="ID", help="The first checkpoint.")]
@@ -39,7 +39,7 @@ Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="I
 Limit = Annotated[int | None, typer.Option("--limit", min=0, help="How many rows; 50 in a table, else all.")]
 
 
-@verbs.command("state", epilog="Example: tidemark state /data/flights --key origin=JFK --window 2013-01-01T10:00")
+@verbs.command("state", epilog="Example: tidestate state /data/flights --key origin=JFK --window 2013-01-01T10:00")
 def print_state(
     root: Root,
     at: At = None,
@@ -63,7 +63,7 @@ def print_state(
         _print(rows, form, output, limit, as_json, seen)
 
 
-@verbs.command("panes", epilog="Example: tidemark panes /data/flights --from 40 --format csv > panes.csv")
+@verbs.command("panes", epilog="Example: tidestate panes /data/flights --from 40 --format csv > panes.csv")
 def print_panes(
     root: Root,
     first: First = None,
@@ -81,7 +81,7 @@ def print_panes(
     _print_output(root, "panes", None, first, last, _wanted(key, window, since, until), form, output, limit, as_json)
 
 
-@verbs.command("late", epilog="Example: tidemark late /data/flights --key reason=very_late")
+@verbs.command("late", epilog="Example: tidestate late /data/flights --key reason=very_late")
 def print_late(
     root: Root,
     first: First = None,
@@ -102,7 +102,7 @@ def print_late(
     )
 
 
-@verbs.command("diff", epilog="Example: tidemark diff /data/flights 40 42 --key origin=JFK")
+@verbs.command("diff", epilog="Example: tidestate diff /data/flights 40 42 --key origin=JFK")
 def print_difference(
     root: Root,
     before: Annotated[int, typer.Argument(metavar="ID")],

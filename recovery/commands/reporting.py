@@ -10,15 +10,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from recovery.bars import bar
-from recovery.commands.app import AsJson, Import, Root, verbs
-from recovery.commands.checking import ReadData, ReadPercent
-from recovery.printing import emit, print_json
-from recovery.summary import counted, size_text
+from tidestate.recovery.bars import bar
+from tidestate.recovery.commands.app import AsJson, Import, Root, verbs
+from tidestate.recovery.commands.checking import ReadData, ReadPercent
+from tidestate.recovery.printing import emit, print_json
+from tidestate.recovery.summary import counted, size_text
 
 
 @verbs.command(
-    "report", cls=ReadData, epilog="Example: tidemark report /data/flights --output flights.html --last 200"
+    "report", cls=ReadData, epilog="Example: tidestate report /data/flights --output flights.html --last 200"
 )
 def write(
     root: Root,
@@ -35,7 +35,7 @@ def write(
 
     An earlier report is replaced, no other file. What is damaged is a finding in it. Needs the extra `report`.
     """
-    from recovery.report import write_report
+    from tidestate.recovery.report import write_report
 
     with bar() as seen:
         made = write_report(root, output, last=last, read_percent=read_data, seen=seen)

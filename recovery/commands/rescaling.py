@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from recovery.checkpoint import Checkpoint
-from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, verbs
-from recovery.printing import emit, pairs, print_json
-from recovery.rescale import Rescaled, plan_rescale, rescale
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.commands.app import DRY, AsJson, Confirm, Force, Root, verbs
+from tidestate.recovery.printing import emit, pairs, print_json
+from tidestate.recovery.rescale import Rescaled, plan_rescale, rescale
 
 FACTS = ("id", "before", "partitions", "operators", "files", "shared")
 
 
-@verbs.command("rescale", epilog="Example: tidemark rescale /data/flights --partitions 16 --confirm")
+@verbs.command("rescale", epilog="Example: tidestate rescale /data/flights --partitions 16 --confirm")
 def rescale_root(
     root: Root,
     partitions: Annotated[

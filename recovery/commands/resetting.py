@@ -10,17 +10,17 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from recovery.bars import bar
-from recovery.checkpoint import Checkpoint
-from recovery.commands.app import DRY, AsJson, Confirm, Force, Root, verbs
-from recovery.commands.checking import findings_table
-from recovery.printing import emit, pairs, print_json, text
-from recovery.ranges import ids_text
-from recovery.repair import plan_repair, plan_resync, repair, resync
-from recovery.reset import Reset
-from recovery.rewind import Replay, checkpoint_at, plan_replay, plan_rewind, rewind
-from recovery.summary import counted
-from statestore.errors import UsageError
+from tidestate.recovery.bars import bar
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.commands.app import DRY, AsJson, Confirm, Force, Root, verbs
+from tidestate.recovery.commands.checking import findings_table
+from tidestate.recovery.printing import emit, pairs, print_json, text
+from tidestate.recovery.ranges import ids_text
+from tidestate.recovery.repair import plan_repair, plan_resync, repair, resync
+from tidestate.recovery.reset import Reset
+from tidestate.recovery.rewind import Replay, checkpoint_at, plan_replay, plan_rewind, rewind
+from tidestate.recovery.summary import counted
+from tidestate.statestore.errors import UsageError
 
 LISTED = 20
 """How many checkpoints with panes a table names."""
@@ -32,7 +32,7 @@ class Whole(StrEnum):
     newest_good = "newest-good"
 
 
-@verbs.command("rewind", epilog="Example: tidemark rewind /data/flights --to 2026-01-31T12:00 --confirm")
+@verbs.command("rewind", epilog="Example: tidestate rewind /data/flights --to 2026-01-31T12:00 --confirm")
 def rewind_root(
     root: Root,
     to: Annotated[str, typer.Option("--to", metavar="ID/TIME", help="A checkpoint, or the newest made by then.")],
@@ -60,7 +60,7 @@ def rewind_root(
     emit(*_plan(done, replay, confirm))
 
 
-@verbs.command("repair", epilog="Example: tidemark repair /data/flights --to newest-good --confirm")
+@verbs.command("repair", epilog="Example: tidestate repair /data/flights --to newest-good --confirm")
 def repair_root(
     root: Root,
     to: Annotated[Whole | None, typer.Option("--to", help="Back to the newest checkpoint that is whole.")] = None,

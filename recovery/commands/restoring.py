@@ -10,13 +10,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from recovery.bars import throughput_bar
-from recovery.checkpoint import Checkpoint
-from recovery.commands.app import AsJson, Import, Root, chosen, verbs
-from recovery.printing import emit, print_json
-from recovery.rehearsal import Rehearsed, rehearse
-from recovery.summary import size_text
-from statestore.restoring import Restored
+from tidestate.recovery.bars import throughput_bar
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.commands.app import AsJson, Import, Root, chosen, verbs
+from tidestate.recovery.printing import emit, print_json
+from tidestate.recovery.rehearsal import Rehearsed, rehearse
+from tidestate.recovery.summary import size_text
+from tidestate.statestore.restoring import Restored
 
 
 class Store(StrEnum):
@@ -26,7 +26,7 @@ class Store(StrEnum):
     rocksdb = "rocksdb"
 
 
-@verbs.command("restore", epilog="Example: tidemark restore /data/flights --store rocksdb --parallel 4")
+@verbs.command("restore", epilog="Example: tidestate restore /data/flights --store rocksdb --parallel 4")
 def rehearse_restore(
     root: Root,
     at: Annotated[int | None, typer.Option(metavar="ID", help="Which checkpoint; the newest by default.")] = None,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from recovery.ahead import each
-from recovery.checkpoint import Checkpoint
-from recovery.history.bounds import FEW, Bounds, Measure, Regular
-from recovery.history.contributions import form_of, forms_of, read_changes, read_folded
-from recovery.history.happenings import Found, History
-from recovery.history.shown import read_panes, read_rejected
-from recovery.history.steps import Step, Steps, read_steps
-from recovery.history.telling import told
-from recovery.manifest import OperatorState
-from statestore.errors import NotFoundError, UsageError
+from tidestate.recovery.ahead import each
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.history.bounds import FEW, Bounds, Measure, Regular
+from tidestate.recovery.history.contributions import form_of, forms_of, read_changes, read_folded
+from tidestate.recovery.history.happenings import Found, History
+from tidestate.recovery.history.shown import read_panes, read_rejected
+from tidestate.recovery.history.steps import Step, Steps, read_steps
+from tidestate.recovery.history.telling import told
+from tidestate.recovery.manifest import OperatorState
+from tidestate.statestore.errors import NotFoundError, UsageError
 
 EVERYWHERE = Bounds(-(2**63), 2**63 - 1)
 

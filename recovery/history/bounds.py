@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from recovery.summary import time_text, time_us, within_64
-from statestore.errors import UsageError
+from tidestate.recovery.summary import time_text, time_us, within_64
+from tidestate.statestore.errors import UsageError
 
 _UNITS_US = {
     "day": 86_400_000_000,

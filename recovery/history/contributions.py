@@ -19,20 +19,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recovery.checkpoint import Checkpoint
-from recovery.history.bounds import Bounds
-from recovery.manifest import OperatorState
-from recovery.reading import Wanted
-from recovery.summary import time_text
-from recovery.values import values_of
-from statestore.arrowtypes import positions
-from statestore.changes import DELETE, MERGE, PUT, Layer
-from statestore.errors import UsageError
-from statestore.files.filetable import FileTable, open_sources
-from statestore.files.segments import FileRef, read_segment
-from statestore.fold import combine
-from statestore.keyrange import EVERYTHING
-from statestore.tables import TableSpec
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.history.bounds import Bounds
+from tidestate.recovery.manifest import OperatorState
+from tidestate.recovery.reading import Wanted
+from tidestate.recovery.summary import time_text
+from tidestate.recovery.values import values_of
+from tidestate.statestore.arrowtypes import positions
+from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.files.filetable import FileTable, open_sources
+from tidestate.statestore.files.segments import FileRef, read_segment
+from tidestate.statestore.fold import combine
+from tidestate.statestore.keyrange import EVERYTHING
+from tidestate.statestore.tables import TableSpec
 
 Shape = Literal["slices", "windows", "messages", "panes"]
 OPS = {MERGE: "merge", PUT: "put", DELETE: "delete"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recovery.history.bounds import Bounds
-from recovery.history.contributions import Change
-from recovery.history.shown import Pane, Rejected
-from recovery.manifest import Ids
+from tidestate.recovery.history.bounds import Bounds
+from tidestate.recovery.history.contributions import Change
+from tidestate.recovery.history.shown import Pane, Rejected
+from tidestate.recovery.manifest import Ids
 
 Kind = Literal["folded", "fork", "reset", "added", "became", "row", "gone", "pane", "rejected", "forgotten"]
 ORDER: tuple[Kind, ...] = (

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recovery.checkpoint import Checkpoint
-from recovery.history.bounds import Bounds, Measure
-from recovery.history.contributions import END, START, names_places, numbers, of_keys, plain
-from recovery.manifest import OperatorState
-from statestore.files.segments import FileRef, damaged
-from statestore.files.tails import read_metadata, read_rows
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.history.bounds import Bounds, Measure
+from tidestate.recovery.history.contributions import END, START, names_places, numbers, of_keys, plain
+from tidestate.recovery.manifest import OperatorState
+from tidestate.statestore.files.segments import FileRef, damaged
+from tidestate.statestore.files.tails import read_metadata, read_rows
 
 FACTS = ("pane", "timing", "kind", "last")
 """Columns of panes that say what kind of row it is."""

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from recovery.checkpoint import Checkpoint, Head
-from recovery.manifest import Ids, Manifest, OperatorState, SparkPosition
-from recovery.outputs import Output, output_of
-from recovery.ranges import gaps, joined
-from recovery.reading import operator_of
-from recovery.spark_log import load_files
-from recovery.summary import time_text
-from statestore.errors import CorruptionError, NotFoundError
-from statestore.files.segments import FileRef
-from statestore.tables import TableSpec
+from tidestate.recovery.checkpoint import Checkpoint, Head
+from tidestate.recovery.manifest import Ids, Manifest, OperatorState, SparkPosition
+from tidestate.recovery.outputs import Output, output_of
+from tidestate.recovery.ranges import gaps, joined
+from tidestate.recovery.reading import operator_of
+from tidestate.recovery.spark_log import load_files
+from tidestate.recovery.summary import time_text
+from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.tables import TableSpec
 
 
 @dataclass

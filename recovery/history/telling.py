@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recovery.checkpoint import Checkpoint
-from recovery.history.bounds import Bounds, Measure
-from recovery.history.contributions import END, START, Change
-from recovery.history.happenings import ORDER, Event, Found, History, Kind
-from recovery.history.shown import Pane, Rejected
-from recovery.history.steps import Step, Steps, input_of, input_text
-from recovery.manifest import OperatorState
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.history.bounds import Bounds, Measure
+from tidestate.recovery.history.contributions import END, START, Change
+from tidestate.recovery.history.happenings import ORDER, Event, Found, History, Kind
+from tidestate.recovery.history.shown import Pane, Rejected
+from tidestate.recovery.history.steps import Step, Steps, input_of, input_text
+from tidestate.recovery.manifest import OperatorState
 
 
 def told(

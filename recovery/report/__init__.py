@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recovery.ahead import Seen, told_nobody
-from recovery.checkpoint import Checkpoint, now_us
-from recovery.manifest import Manifest
-from recovery.report import sections
-from recovery.report.page import MARK, render
-from recovery.report.points import History, history, is_time
-from recovery.report.windows import Windows, windows_of
-from recovery.report.words import span_text
-from recovery.summary import brief, counted, size_text, time_text
-from recovery.verify import Report, verify
-from statestore.errors import UsageError
+from tidestate.recovery.ahead import Seen, told_nobody
+from tidestate.recovery.checkpoint import Checkpoint, now_us
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.report import sections
+from tidestate.recovery.report.page import MARK, render
+from tidestate.recovery.report.points import History, history, is_time
+from tidestate.recovery.report.windows import Windows, windows_of
+from tidestate.recovery.report.words import span_text
+from tidestate.recovery.summary import brief, counted, size_text, time_text
+from tidestate.recovery.verify import Report, verify
+from tidestate.statestore.errors import UsageError
 
 LAST = 500
 OPERATORS = 6

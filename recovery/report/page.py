@@ -13,10 +13,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from recovery.report.sections import Section
-from statestore.errors import UsageError
+from tidestate.recovery.report.sections import Section
+from tidestate.statestore.errors import UsageError
 
-MARK = "<!-- tidemark report -->"
+MARK = "<!-- tidestate report -->"
 """By this a file is known as a report."""
 
 
@@ -63,13 +63,13 @@ def _jinja() -> Any:
         import vl_convert  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"a report needs the package {error.name}: pip install 'tidemark[report]'", code="report-package"
+            f"a report needs the package {error.name}: pip install 'tidestate[report]'", code="report-package"
         ) from None
     return jinja2
 
 
 def _own(name: str) -> str:
-    return (files("recovery.report") / name).read_text("utf-8")
+    return (files("tidestate.recovery.report") / name).read_text("utf-8")
 
 
 @cache

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from recovery.checkpoint import Checkpoint, Head
-from recovery.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
-from recovery.summary import brief
-from statestore.errors import DataError, NotFoundError
+from tidestate.recovery.checkpoint import Checkpoint, Head
+from tidestate.recovery.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
+from tidestate.recovery.summary import brief
+from tidestate.statestore.errors import DataError, NotFoundError
 
 TAKEN = ("on_time", "future", "mildly_late")
 """Classes of events that are processed."""

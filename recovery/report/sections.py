@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from recovery.acknowledged import delivered
-from recovery.checkpoint import Checkpoint
-from recovery.lease import running
-from recovery.manifest import Manifest
-from recovery.report import series
-from recovery.report.charts import Chart, Row, partition_bars, timeline
-from recovery.report.points import History, Point, is_time
-from recovery.report.windows import Window, Windows
-from recovery.report.words import skew_text, span_text
-from recovery.summary import counted, partitions, progress, size_text, time_text
-from recovery.verify import Report
+from tidestate.recovery.acknowledged import delivered
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.lease import running
+from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.report import series
+from tidestate.recovery.report.charts import Chart, Row, partition_bars, timeline
+from tidestate.recovery.report.points import History, Point, is_time
+from tidestate.recovery.report.windows import Window, Windows
+from tidestate.recovery.report.words import skew_text, span_text
+from tidestate.recovery.summary import counted, partitions, progress, size_text, time_text
+from tidestate.recovery.verify import Report
 
 OPERATORS = 12
 """So many operators have charts of their own."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from recovery.report.charts import BYTES, COUNT, SERIES, Chart, Span, Spec, Value, bars, lines
-from recovery.report.points import OTHER, REJECTED, TAKEN, Point
-from recovery.report.words import span_text, unit_of
-from recovery.summary import size_text, time_text
+from tidestate.recovery.report.charts import BYTES, COUNT, SERIES, Chart, Span, Spec, Value, bars, lines
+from tidestate.recovery.report.points import OTHER, REJECTED, TAKEN, Point
+from tidestate.recovery.report.words import span_text, unit_of
+from tidestate.recovery.summary import size_text, time_text
 
 BUCKETS = 250
 """Up to so many bars in a chart: beyond that a bar is of several checkpoints."""

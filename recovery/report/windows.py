@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recovery.checkpoint import Checkpoint
-from recovery.history.contributions import names_places
-from recovery.manifest import Manifest, OperatorState
-from recovery.report.points import counts_offsets
-from recovery.values import values_of
-from statestore.errors import DataError, NotFoundError, TidemarkError
-from statestore.files.segments import PartitionState
-from statestore.files.tails import read_rows
-from statestore.opening import open_store
-from statestore.store import Parquet
-from statestore.tables import TableSpec
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.history.contributions import names_places
+from tidestate.recovery.manifest import Manifest, OperatorState
+from tidestate.recovery.report.points import counts_offsets
+from tidestate.recovery.values import values_of
+from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.tails import read_rows
+from tidestate.statestore.opening import open_store
+from tidestate.statestore.store import Parquet
+from tidestate.statestore.tables import TableSpec
 
 WINDOWS = 300
 """So many windows of an operator are shown, the newest."""
@@ -159,7 +159,7 @@ def _state(checkpoint: Checkpoint, operator: OperatorState, keys: list[str], not
             return
         try:
             yield from _partition(checkpoint, operator, partition, specs, keys)
-        except TidemarkError:
+        except TidestateError:
             notes.append(f"the state of partition {number} cannot be read")
 
 

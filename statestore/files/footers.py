@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from cachetools import LRUCache
 
-from statestore.files.segments import FileRef
-from statestore.keyrange import Key
-from statestore.tables import TableSpec
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.keyrange import Key
+from tidestate.statestore.tables import TableSpec
 
 CACHE_BYTES = 32 << 20
 """Memory for footers that nobody may be using, per process."""

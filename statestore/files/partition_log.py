@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from statestore.admission import admit, specs_by_name
-from statestore.changes import ChangeSet
-from statestore.files.compaction import live_levels, plan
-from statestore.files.folding import LevelFolder
-from statestore.files.segments import FileRef, PartitionState, SegmentName, levels_of, write_segment
-from statestore.objects import Objects
-from statestore.parquet import BAND_SHARE
-from statestore.store import StoreConfig
-from statestore.tables import TableSpec
+from tidestate.statestore.admission import admit, specs_by_name
+from tidestate.statestore.changes import ChangeSet
+from tidestate.statestore.files.compaction import live_levels, plan
+from tidestate.statestore.files.folding import LevelFolder
+from tidestate.statestore.files.segments import FileRef, PartitionState, SegmentName, levels_of, write_segment
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.parquet import BAND_SHARE
+from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.tables import TableSpec
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PartitionLog:
     def append(self, base: PartitionState, changes: ChangeSet, sequence: int) -> PartitionState:
         """Write ``changes`` as checkpoint ``sequence`` over ``base``; an empty change set writes nothing.
 
-        Raises what `statestore.admission.admit` raises, before anything is written; `UnavailableError` when storage
+        Raises what `admission.admit` raises, before anything is written; `UnavailableError` when storage
         refuses and `CorruptionError` when a file to be folded is damaged: files that nobody names may remain.
         """
         admitted = admit(specs_by_name(self.specs), changes)

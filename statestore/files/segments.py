@@ -2,7 +2,7 @@
 
 A **changelog** segment is one Arrow IPC file: an ``__op`` column (0 merge, 1 put, 2 delete), the key columns, the
 value columns; record batches each of one op, in the order delete, put, merge, sorted by the leading key column where
-that is a number or a time. Folded files are in `statestore.files.sortedfile`. All describe themselves in their
+that is a number or a time. Folded files are in `files.sortedfile`. All describe themselves in their
 metadata. See docs/FORMAT.md.
 """
 
@@ -18,14 +18,20 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from statestore.arrowtypes import positions
-from statestore.changes import DELETE, MERGE, Layer
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError, UsageError
-from statestore.evolved import readable, through
-from statestore.files.arrowfile import read_batches
-from statestore.objects import Objects
-from statestore.tables import TableSpec
+from tidestate.statestore.arrowtypes import positions
+from tidestate.statestore.changes import DELETE, MERGE, Layer
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import (
+    CorruptionError,
+    IncompatibleError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from tidestate.statestore.evolved import readable, through
+from tidestate.statestore.files.arrowfile import read_batches
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.tables import TableSpec
 
 FileKind = Literal["changelog", "run", "snapshot"]
 FORMAT = "1"
@@ -130,7 +136,7 @@ class SegmentName(msgspec.Struct, frozen=True):
 
     def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
         """What the file says of itself."""
-        described = {"tidemark.format": FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
+        described = {"tidestate.format": FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
         return described | {
             field: str(getattr(self, field)) for field in self.__struct_fields__ if field != "written"
         }
@@ -209,13 +215,13 @@ def check_described(spec: TableSpec | None, ref: FileRef, metadata: Mapping[byte
     Raises `IncompatibleError` for another format, `CorruptionError` for a file of somewhere else.
     """
     says = {key.decode(): value.decode() for key, value in metadata.items() if key != b"ARROW:schema"}
-    if says.get("tidemark.format") != FORMAT:
+    if says.get("tidestate.format") != FORMAT:
         raise IncompatibleError(
-            "this state file has another format: use the tidemark version that wrote it or a newer one",
+            "this state file has another format: use the tidestate version that wrote it or a newer one",
             code="file-format",
             path=ref.path,
             expected=FORMAT,
-            found=says.get("tidemark.format", "none"),
+            found=says.get("tidestate.format", "none"),
         )
     table = _described(says.get("table", ""))
     expected = {name: _fact(getattr(ref, name)) for name in _FACTS}

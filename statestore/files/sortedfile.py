@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from statestore.changes import DELETE, MERGE, PUT, Layer
-from statestore.errors import CorruptionError
-from statestore.evolved import through
-from statestore.files import footers
-from statestore.files.footers import Footer
-from statestore.files.segments import (
+from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer
+from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.evolved import through
+from tidestate.statestore.files import footers
+from tidestate.statestore.files.footers import Footer
+from tidestate.statestore.files.segments import (
     OP,
     Contents,
     FileKind,
@@ -34,11 +34,11 @@ from statestore.files.segments import (
     damaged,
     expiry_range,
 )
-from statestore.files.tails import check_metadata, checked_rows, opened, read_tail, tail_of
-from statestore.keyrange import Cut, Key, KeyRange, bisect, plain
-from statestore.layers import cut
-from statestore.objects import Objects
-from statestore.tables import TableSpec
+from tidestate.statestore.files.tails import check_metadata, checked_rows, opened, read_tail, tail_of
+from tidestate.statestore.keyrange import Cut, Key, KeyRange, bisect, plain
+from tidestate.statestore.layers import cut
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.tables import TableSpec
 
 BLOCK_BYTES = 2 << 20
 """Uncompressed bytes of a row group: what is read at once."""
@@ -48,7 +48,7 @@ COPY_SHARE = 4
 
 T = TypeVar("T")
 
-INDEX = "tidemark.index"
+INDEX = "tidestate.index"
 
 
 class _Tail:

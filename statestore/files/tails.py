@@ -13,12 +13,19 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statestore.checksums import checksum
-from statestore.errors import CorruptionError
-from statestore.files.arrowfile import read_batches
-from statestore.files.segments import FileRef, check_count, check_described, damaged, read_verified, understood
-from statestore.limits import CHANGE_BYTES
-from statestore.objects import Objects
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.files.arrowfile import read_batches
+from tidestate.statestore.files.segments import (
+    FileRef,
+    check_count,
+    check_described,
+    damaged,
+    read_verified,
+    understood,
+)
+from tidestate.statestore.limits import CHANGE_BYTES
+from tidestate.statestore.objects import Objects
 
 RATIO = 1024
 """No file of ours unpacks to more than so many times its size, unless that is less than `CHANGE_BYTES` anyway."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 
 Measure = Literal["time", "tuple"]
 """Whether a window's size is measured in event time or in messages."""

@@ -28,7 +28,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from statestore.errors import CorruptionError, TidemarkError, UnavailableError, UsageError
+from tidestate.statestore.errors import CorruptionError, TidestateError, UnavailableError, UsageError
 
 _END: Any = object()
 _SST_BYTES = 256 << 20
@@ -56,7 +56,7 @@ class Faults:
             folder=str(self._folder),
         )
 
-    def _named(self, error: BaseException) -> TidemarkError:
+    def _named(self, error: BaseException) -> TidestateError:
         text, folder = str(error), str(self._folder)
         if isinstance(error, DbClosedError):
             return UsageError("this store is closed: open it again", code="store-closed", folder=folder)

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.arrowtypes import is_position
-from statestore.keyrange import Cut, as_scalar
-from statestore.rocks.bytestrings import Strings, fixed, flags, from_arrow, joined, matrix, repeated
+from tidestate.statestore.arrowtypes import is_position
+from tidestate.statestore.keyrange import Cut, as_scalar
+from tidestate.statestore.rocks.bytestrings import Strings, fixed, flags, from_arrow, joined, matrix, repeated
 
 _END = b"\x00\x00"
 

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statestore.rocks.bytestrings import Bytes, Numbers, Strings, fixed, flags, from_arrow, gather, joined, matrix
+from tidestate.statestore.rocks.bytestrings import (
+    Bytes,
+    Numbers,
+    Strings,
+    fixed,
+    flags,
+    from_arrow,
+    gather,
+    joined,
+    matrix,
+)
 
 
 def encode_rows(rows: pa.Table) -> Strings:

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 from rocksdict import WriteBatch
 
-from statestore.changes import DELETE, MERGE, PUT, Layer, Lookup, Ranges
-from statestore.fold import combine, fold
-from statestore.keyrange import KeyRange, after_expiry
-from statestore.layers import SCAN_ROWS, alive, asking, assign
-from statestore.rocks.bytestrings import Numbers, Strings
-from statestore.rocks.files import Cursor, Database, Staging
-from statestore.rocks.keys import KeyCodec, successor
-from statestore.rocks.rows import decode_rows, encode_rows
-from statestore.tables import TableSpec
+from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer, Lookup, Ranges
+from tidestate.statestore.fold import combine, fold
+from tidestate.statestore.keyrange import KeyRange, after_expiry
+from tidestate.statestore.layers import SCAN_ROWS, alive, asking, assign
+from tidestate.statestore.rocks.bytestrings import Numbers, Strings
+from tidestate.statestore.rocks.files import Cursor, Database, Staging
+from tidestate.statestore.rocks.keys import KeyCodec, successor
+from tidestate.statestore.rocks.rows import decode_rows, encode_rows
+from tidestate.statestore.tables import TableSpec
 
 CHUNK_BYTES = 64 << 20
 """Bytes of rows that are read or encoded at once."""

@@ -10,7 +10,7 @@ import fsspec
 from fsspec.config import conf
 from fsspec.core import split_protocol, url_to_fs
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 
 _LIMITS = {"connect_timeout": 4, "read_timeout": 8, "retries": {"total_max_attempts": 1, "mode": "standard"}}
 """botocore's, in seconds of silence. It does not retry: a create that it repeats would find its own object."""
@@ -33,7 +33,7 @@ def check_scheme(protocol: str, root: str) -> None:
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
-        remedy = "pip install 'tidemark[s3]'" if protocol == "s3" else str(error).lower()
+        remedy = "pip install 'tidestate[s3]'" if protocol == "s3" else str(error).lower()
         raise UsageError(
             f"the package for this storage is not installed: {remedy}", code="storage-package", scheme=protocol
         ) from error

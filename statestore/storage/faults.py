@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from statestore.errors import NotFoundError, TidemarkError, UnavailableError
+from tidestate.statestore.errors import NotFoundError, TidestateError, UnavailableError
 
 if TYPE_CHECKING:
     from tenacity import Retrying
@@ -60,7 +60,7 @@ def retrying() -> Retrying:
 
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed a moment later."""
-    if isinstance(error, TidemarkError):
+    if isinstance(error, TidestateError):
         return False
     code, status = _reply(error)
     if status is not None:
@@ -92,13 +92,13 @@ def storage_errors(path: str, *, writing: bool = False) -> Iterator[None]:
     """Turn whatever storage raises into this project's errors."""
     try:
         yield
-    except TidemarkError:
+    except TidestateError:
         raise
     except Exception as error:
         raise in_our_words(error, path, writing=writing) from error
 
 
-def in_our_words(error: Exception, path: str, *, writing: bool) -> TidemarkError:
+def in_our_words(error: Exception, path: str, *, writing: bool) -> TidestateError:
     """`NotFoundError` for an object that is not there, else `UnavailableError` with the reason and what to do."""
     code, status = _reply(error)
     missing = isinstance(error, FileNotFoundError)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statestore.errors import CommitUnknownError, ConflictError, CorruptionError
-from statestore.storage.faults import storage_errors
-from statestore.storage.sink import Sink, sink_into
+from tidestate.statestore.errors import CommitUnknownError, ConflictError, CorruptionError
+from tidestate.statestore.storage.faults import storage_errors
+from tidestate.statestore.storage.sink import Sink, sink_into
 
 _BESIDE = re.compile(r"\..+\.[0-9a-f]{32}")
 _KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}

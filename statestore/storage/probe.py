@@ -8,8 +8,8 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from statestore.errors import UsageError
-from statestore.storage.faults import storage_errors
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.faults import storage_errors
 
 RACERS = 8
 ROUNDS = 5

@@ -13,21 +13,21 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from fsspec.core import split_protocol
 
-from statestore.errors import (
+from tidestate.statestore.errors import (
     CommitUnknownError,
     ConflictError,
     NotFoundError,
-    TidemarkError,
+    TidestateError,
     UnavailableError,
     UsageError,
 )
-from statestore.private import of_this_user
-from statestore.storage.connection import check_scheme, connection, endpoint
-from statestore.storage.copies import COPIES_BYTES, Copies, Ranges
-from statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
-from statestore.storage.local import remove
-from statestore.storage.probe import probe
-from statestore.storage.sink import Sink, sink_into
+from tidestate.statestore.private import of_this_user
+from tidestate.statestore.storage.connection import check_scheme, connection, endpoint
+from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, Ranges
+from tidestate.statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
+from tidestate.statestore.storage.local import remove
+from tidestate.statestore.storage.probe import probe
+from tidestate.statestore.storage.sink import Sink, sink_into
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class RemoteStorage:
         self._scheme = str(split_protocol(self.root)[0])
         check_scheme(self._scheme, url)
         self.atomic_create = {"s3": "if-none-match", "memory": "lock"}.get(self._scheme, "probed")
-        self._folder = Path(copies) if copies else of_this_user("tidemark-copies")
+        self._folder = Path(copies) if copies else of_this_user("tidestate-copies")
         self._copies_bytes = copies_bytes
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
@@ -65,7 +65,7 @@ class RemoteStorage:
         creation = _Creation(self, path, data)
         try:
             retrying()(creation.attempt)
-        except TidemarkError:
+        except TidestateError:
             raise
         except Exception as error:
             raise creation.failure(error) from error
@@ -286,7 +286,7 @@ class _Creation:
     def _conflict(self) -> ConflictError:
         return ConflictError("the name is taken", code="exists", path=self._path)
 
-    def failure(self, error: Exception) -> TidemarkError:
+    def failure(self, error: Exception) -> TidestateError:
         """What to raise when no attempt succeeded."""
         words = in_our_words(error, self._path, writing=True)
         if not self._unknown:

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import xxhash
 
-from statestore.storage.faults import storage_errors
+from tidestate.statestore.storage.faults import storage_errors
 
 
 class Sink(io.RawIOBase):
@@ -32,7 +32,7 @@ class Sink(io.RawIOBase):
 
     @property
     def checksum(self) -> str:
-        """`statestore.checksums.checksum` of the bytes written."""
+        """`tidestate.statestore.checksums.checksum` of the bytes written."""
         return f"xxh3:{self._digest.hexdigest()}"
 
     def writable(self) -> bool:

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from statestore.changes import Applied, ChangeSet, TableChanges
-from statestore.errors import LimitError, UsageError
-from statestore.limits import COLUMNS, KEY_BYTES, ROW_BYTES, TABLES
-from statestore.store import StateStore
-from statestore.tables import Column, Group, TableSpec
-from statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
-from statestore.testing.generated import Askers, Question, applied, seeded_changes
-from statestore.testing.history import History
-from statestore.testing.opening import Opening
-from statestore.testing.refusals import MISTYPED, REFUSED, Refusal, too_large
-from statestore.testing.rows import Row, promise, table
-from statestore.testing.tables import LATEST, LONGEST, MAIN, NAMED, SPECS
+from tidestate.statestore.changes import Applied, ChangeSet, TableChanges
+from tidestate.statestore.errors import LimitError, UsageError
+from tidestate.statestore.limits import COLUMNS, KEY_BYTES, ROW_BYTES, TABLES
+from tidestate.statestore.store import StateStore
+from tidestate.statestore.tables import Column, Group, TableSpec
+from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
+from tidestate.statestore.testing.generated import Askers, Question, applied, seeded_changes
+from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.opening import Opening
+from tidestate.statestore.testing.refusals import MISTYPED, REFUSED, Refusal, too_large
+from tidestate.statestore.testing.rows import Row, promise, table
+from tidestate.statestore.testing.tables import LATEST, LONGEST, MAIN, NAMED, SPECS
 
 K = (Column("k", "string"),)
 

@@ -7,10 +7,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.store import StateStore, StateView
-from statestore.testing.generated import Askers, Question
-from statestore.testing.model import StoreModel, TableModel
-from statestore.testing.rows import Row, check_schema, plain, prefixes, promise, same, same_rows, streamed, table
+from tidestate.statestore.store import StateStore, StateView
+from tidestate.statestore.testing.generated import Askers, Question
+from tidestate.statestore.testing.model import StoreModel, TableModel
+from tidestate.statestore.testing.rows import (
+    Row,
+    check_schema,
+    plain,
+    prefixes,
+    promise,
+    same,
+    same_rows,
+    streamed,
+    table,
+)
 
 
 def check_store(store: StateStore, model: StoreModel, when: str) -> None:

@@ -10,10 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 
-from statestore.testing.generated import applied, seeded_changes
-from statestore.testing.opening import Opening
-from statestore.testing.rows import promise
-from statestore.testing.tables import SPECS
+from tidestate.statestore.testing.generated import applied, seeded_changes
+from tidestate.statestore.testing.opening import Opening
+from tidestate.statestore.testing.rows import promise
+from tidestate.statestore.testing.tables import SPECS
 
 MOST = 400
 """Change sets after which a child that nobody kills gives up."""
@@ -34,7 +34,7 @@ def child_main(contract: str, folder: str, seed: str) -> None:
 def killed_child(kind: type[Opening], folder: Path, seed: int) -> int:
     """Run a child and kill it at a random moment; the last sequence it said it had applied."""
     random = Random(seed)
-    command = [sys.executable, "-m", "statestore.testing.child", f"{kind.__module__}:{kind.__qualname__}"]
+    command = [sys.executable, "-m", "tidestate.statestore.testing.child", f"{kind.__module__}:{kind.__qualname__}"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with subprocess.Popen(
         [*command, str(folder), str(seed)], stdout=subprocess.PIPE, text=True, env=environment

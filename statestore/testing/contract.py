@@ -6,16 +6,16 @@ from pathlib import Path
 
 from hypothesis.stateful import run_state_machine_as_test
 
-from statestore.testing.applying import Applying
-from statestore.testing.forgetting import Forgetting
-from statestore.testing.keeping import Keeping
-from statestore.testing.machine import machine, machine_settings
-from statestore.testing.reading import Reading
-from statestore.testing.typed import Typed
+from tidestate.statestore.testing.applying import Applying
+from tidestate.statestore.testing.forgetting import Forgetting
+from tidestate.statestore.testing.keeping import Keeping
+from tidestate.statestore.testing.machine import machine, machine_settings
+from tidestate.statestore.testing.reading import Reading
+from tidestate.statestore.testing.typed import Typed
 
 
 class StoreContract(Applying, Reading, Typed, Forgetting, Keeping):
-    """Every promise of `statestore.store.StateStore`. Subclass it, say how your store is opened, and run pytest."""
+    """Every promise of `store.StateStore`. Subclass it, say how your store is opened, and run pytest."""
 
     def test_any_history(self, tmp_path: Path) -> None:
         """Whatever is done to the store in whatever order, it equals a dictionary."""

@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
-from statestore.errors import CommitUnknownError, UnavailableError
-from statestore.objects import Objects
-from statestore.storage.sink import Sink
+from tidestate.statestore.errors import CommitUnknownError, UnavailableError
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.sink import Sink
 
 When = Literal["before", "during", "after"]
 T = TypeVar("T")

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from statestore.changes import TableChanges
-from statestore.errors import NotFoundError, UsageError
-from statestore.store import StateStore
-from statestore.tables import Column, TableSpec
-from statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
-from statestore.testing.generated import Askers, Question, applied
-from statestore.testing.history import History
-from statestore.testing.opening import Opening
-from statestore.testing.rows import Row, table
-from statestore.testing.tables import LATEST, NAMED, SPECS
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.store import StateStore
+from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
+from tidestate.statestore.testing.generated import Askers, Question, applied
+from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.opening import Opening
+from tidestate.statestore.testing.rows import Row, table
+from tidestate.statestore.testing.tables import LATEST, NAMED, SPECS
 
 POSITIONS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "date32[day]", "timestamp[s]",
              "timestamp[ms]", "timestamp[us]", "timestamp[us, tz=UTC]", "timestamp[ns]")  # fmt: skip

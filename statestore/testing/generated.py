@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.changes import Applied, ChangeSet, TableChanges
-from statestore.tables import TableSpec
-from statestore.testing.rows import Row, table
-from statestore.testing.tables import GROUPS, KEYS, SPECS, START, TIMES, VALUES
+from tidestate.statestore.changes import Applied, ChangeSet, TableChanges
+from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.testing.rows import Row, table
+from tidestate.statestore.testing.tables import GROUPS, KEYS, SPECS, START, TIMES, VALUES
 
 
 def now(sequence: int) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from statestore.changes import Applied, ChangeSet
-from statestore.store import StateStore
-from statestore.tables import TableSpec
-from statestore.testing.checks import check_store
-from statestore.testing.model import StoreModel
-from statestore.testing.rows import promise
+from tidestate.statestore.changes import Applied, ChangeSet
+from tidestate.statestore.store import StateStore
+from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.testing.checks import check_store
+from tidestate.statestore.testing.model import StoreModel
+from tidestate.statestore.testing.rows import promise
 
 
 class History:

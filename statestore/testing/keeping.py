@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 
-from statestore.changes import TableChanges
-from statestore.errors import UsageError
-from statestore.testing.checks import check_store
-from statestore.testing.child import killed_child
-from statestore.testing.generated import applied, seeded_changes
-from statestore.testing.history import History
-from statestore.testing.opening import Opening
-from statestore.testing.rows import promise, table
-from statestore.testing.tables import MAIN, NAMED, SPECS
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.testing.checks import check_store
+from tidestate.statestore.testing.child import killed_child
+from tidestate.statestore.testing.generated import applied, seeded_changes
+from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.opening import Opening
+from tidestate.statestore.testing.rows import promise, table
+from tidestate.statestore.testing.tables import MAIN, NAMED, SPECS
 
 SEED = 11
 

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from statestore.store import StateStore
-from statestore.tables import TableSpec
-from statestore.testing.applying import refuse
-from statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
-from statestore.testing.generated import applied, askers, change_set, key, now, question
-from statestore.testing.history import History
-from statestore.testing.refusals import REFUSED, Refusal
-from statestore.testing.tables import SPECS
+from tidestate.statestore.store import StateStore
+from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.testing.applying import refuse
+from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
+from tidestate.statestore.testing.generated import applied, askers, change_set, key, now, question
+from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.refusals import REFUSED, Refusal
+from tidestate.statestore.testing.tables import SPECS
 
 Open = Callable[[Sequence[TableSpec], Path], StateStore]
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from statestore.changes import Applied, ChangeSet, TableChanges
-from statestore.tables import Group, TableSpec
-from statestore.testing.rows import Row, plain
+from tidestate.statestore.changes import Applied, ChangeSet, TableChanges
+from tidestate.statestore.tables import Group, TableSpec
+from tidestate.statestore.testing.rows import Row, plain
 
 GroupRule = Callable[[Row, Row], Row]
 """The group's columns of two rows of one key, the older first; gives the combined ones."""

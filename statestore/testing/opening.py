@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from statestore.changes import ChangeSet
-from statestore.store import StateStore
-from statestore.tables import TableSpec
-from statestore.testing.generated import applied
+from tidestate.statestore.changes import ChangeSet
+from tidestate.statestore.store import StateStore
+from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.testing.generated import applied
 
 
 class Opening(ABC):

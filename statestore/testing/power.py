@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from statestore.testing.faults import Crash
+from tidestate.statestore.testing.faults import Crash
 
 
 class Disk:

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from statestore.changes import ChangeSet, TableChanges
-from statestore.errors import NotFoundError, UsageError
-from statestore.store import StateStore
-from statestore.tables import TIME, Column, TableSpec
-from statestore.testing.checks import check_lookup, check_ranges, check_scan
-from statestore.testing.generated import Askers, Question, applied
-from statestore.testing.model import StoreModel, TableModel
-from statestore.testing.opening import Opening
-from statestore.testing.rows import Row, prefixes, promise, same, same_rows, table
-from statestore.testing.tables import MAIN, NAMED, SPECS
+from tidestate.statestore.changes import ChangeSet, TableChanges
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.store import StateStore
+from tidestate.statestore.tables import TIME, Column, TableSpec
+from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan
+from tidestate.statestore.testing.generated import Askers, Question, applied
+from tidestate.statestore.testing.model import StoreModel, TableModel
+from tidestate.statestore.testing.opening import Opening
+from tidestate.statestore.testing.rows import Row, prefixes, promise, same, same_rows, table
+from tidestate.statestore.testing.tables import MAIN, NAMED, SPECS
 
 GRID = TableSpec(
     "grid",

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from statestore.changes import ChangeSet, TableChanges
-from statestore.errors import LimitError, NotFoundError, TidemarkError, UsageError
-from statestore.limits import CHANGE_BYTES, KEY_BYTES, ROW_BYTES
-from statestore.testing.rows import table
-from statestore.testing.tables import LATEST, MAIN, NAMED, SESSIONS
+from tidestate.statestore.changes import ChangeSet, TableChanges
+from tidestate.statestore.errors import LimitError, NotFoundError, TidestateError, UsageError
+from tidestate.statestore.limits import CHANGE_BYTES, KEY_BYTES, ROW_BYTES
+from tidestate.statestore.testing.rows import table
+from tidestate.statestore.testing.tables import LATEST, MAIN, NAMED, SESSIONS
 
 GOOD = TableChanges(put=table(NAMED, [("good", True, 1)]))
 
@@ -20,11 +20,11 @@ class Refusal:
     """A change set, the error it must raise, and why."""
 
     why: str
-    error: type[TidemarkError]
+    error: type[TidestateError]
     changes: ChangeSet
 
 
-def _bad(why: str, name: str, changes: TableChanges, error: type[TidemarkError] = UsageError) -> Refusal:
+def _bad(why: str, name: str, changes: TableChanges, error: type[TidestateError] = UsageError) -> Refusal:
     first = {} if name == NAMED.name else {NAMED.name: GOOD}
     return Refusal(why, error, {**first, name: changes})
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.combiners import Starts, register_combiner
-from statestore.tables import TIME, Column, Group, TableSpec
-from statestore.testing.model import GROUP_RULES
-from statestore.testing.rows import Row
+from tidestate.statestore.combiners import Starts, register_combiner
+from tidestate.statestore.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.testing.model import GROUP_RULES
+from tidestate.statestore.testing.rows import Row
 
 LONGEST = "testing-longest"
 

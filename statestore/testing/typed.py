@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from statestore.changes import TableChanges
-from statestore.store import StateStore
-from statestore.tables import Column, TableSpec
-from statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
-from statestore.testing.generated import Askers, Question, applied
-from statestore.testing.history import History
-from statestore.testing.model import orderly
-from statestore.testing.opening import Opening
-from statestore.testing.rows import Row, table
+from tidestate.statestore.changes import TableChanges
+from tidestate.statestore.store import StateStore
+from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
+from tidestate.statestore.testing.generated import Askers, Question, applied
+from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.model import orderly
+from tidestate.statestore.testing.opening import Opening
+from tidestate.statestore.testing.rows import Row, table
 
 
 def _whole(bits: int, *, signed: bool) -> list[int]:

@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-import operators
-import operators.aggregates
-from statestore.errors import UsageError
 from tests.conformance.case import Unsupported
 from tests.conformance.values import Codec, Shape
+from tidestate import operators
+from tidestate.statestore.errors import UsageError
 
 COLUMN, ARRIVAL, ORDER = "value", "row", "order"
 """The columns aggregates read: the value, the number of its arrival, and how it compares where its type does not."""

@@ -75,7 +75,7 @@ def _answer(case: Case, bench: Bench, events: list[Event], name: str) -> Any:
 
 
 def _of_nothing(case: Case, bench: Bench, name: str) -> Any:
-    import operators
+    from tidestate import operators
 
     events = _events(case, _some_inputs(case))[:1]
     made = plainly(case, input_of(case, events), early=operators.every_element())

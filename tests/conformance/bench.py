@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from statestore.errors import UsageError
 from tests.conformance import harness
 from tests.conformance.aggregates import Asked, asked
 from tests.conformance.case import Case, Unsupported
@@ -16,6 +15,7 @@ from tests.conformance.driver import Driver
 from tests.conformance.harness import Opener
 from tests.conformance.mapping import Input as Input
 from tests.conformance.mapping import Setup, describe, input_of, quietly, setup
+from tidestate.statestore.errors import UsageError
 
 T = TypeVar("T")
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from statestore.errors import UsageError
 from tests.conformance.aggregates import asked
 from tests.conformance.bench import Bench, fields_of, plainly
 from tests.conformance.case import Case, CaseError, Event, Expectation, Step, Unsupported, steps_of
@@ -14,6 +13,7 @@ from tests.conformance.compare import Failure, check_state, check_windows, failu
 from tests.conformance.harness import emissions
 from tests.conformance.mapping import describe, input_of, quietly
 from tests.conformance.rewindowing import rewindowed
+from tidestate.statestore.errors import UsageError
 
 
 def windows(case: Case, bench: Bench) -> list[Failure]:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators import Memory, Parquet, RocksDB
 from tests.conformance.aggregates import Asked
 from tests.conformance.case import Unsupported
 from tests.conformance.mapping import Input
 from tests.conformance.values import decoded
+from tidestate.operators import Memory, Parquet, RocksDB
 
 STORES: dict[str, Callable[[], Any]] = {"memory": Memory, "parquet": Parquet, "rocksdb": RocksDB}
 SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -26,9 +26,9 @@ Opener = Callable[[Any, pa.Schema, Any, Path], Any]
 def public(description: Any, schema: pa.Schema, store: Any, folder: Path) -> Any:
     """The harness that users have."""
     try:
-        from operators.harness import Harness
+        from tidestate.operators.harness import Harness
     except ImportError:
-        raise Unsupported("operators.harness") from None
+        raise Unsupported("tidestate.operators.harness") from None
     return Harness(description, schema, store=store, folder=folder, generate=False)
 
 

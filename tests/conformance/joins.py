@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from operators.joins import join
-from operators.joins.description import Joined
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, Step, Unsupported, steps_of
 from tests.conformance.compare import Failure, failure
 from tests.conformance.driver import END_US
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
+from tidestate.operators.joins import join
+from tidestate.operators.joins.description import Joined
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 Emission = dict[str, Any]

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-import operators
-from operators import Windowed, windowed
-from statestore.tables import TIME
 from tests.conformance.aggregates import TOLD_APART, Asked, asked, name_of, specs
 from tests.conformance.case import Case, CaseError, Event, Unsupported, steps_of
 from tests.conformance.units import LIMIT_US, Units, units_of
 from tests.conformance.values import Codec, codec_for, order
+from tidestate import operators
+from tidestate.operators import Windowed, windowed
+from tidestate.statestore.tables import TIME
 
 ON_TIME = {"fire_always": "always", "fire_if_non_empty": "non_empty"}
 CLOSING = {"never": "never", "fire_if_non_empty": "if_new", "fire_always": "always"}

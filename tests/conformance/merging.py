@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from operators import global_window, merge, session_join
-from operators.merging import Merged
-from operators.sides import Sided
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, Step, Unsupported, steps_of
 from tests.conformance.compare import Failure, failure
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
 from tests.conformance.values import decoded, same, same_multiset
+from tidestate.operators import global_window, merge, session_join
+from tidestate.operators.merging import Merged
+from tidestate.operators.sides import Sided
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 UNDERSTOOD = {"state_introspection", "window_join", "outer_join", "end_of_stream_flush", "window_join_accumulation"}

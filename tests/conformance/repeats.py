@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import operators
 from tests.conformance.aggregates import Asked
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, CaseError, Unsupported, steps_of
@@ -13,6 +12,7 @@ from tests.conformance.driver import Driver
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, Setup, input_of
 from tests.conformance.panes import refused
+from tidestate import operators
 
 COLUMNS = {"key": "key", "value": "value", "ts": "time"}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from operators import chain, list_, windowed
-from operators.chains import Chain
-from operators.description import Windowed
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, Unsupported, steps_of
 from tests.conformance.compare import Expectation, Failure, Fields, check_state
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
+from tidestate.operators import chain, list_, windowed
+from tidestate.operators.chains import Chain
+from tidestate.operators.description import Windowed
 
 
 def rewindowed(case: Case, bench: Bench) -> list[Failure]:

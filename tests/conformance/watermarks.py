@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from operators.progress import buffers, observe, origins, restore, save, sources, take
-from operators.progress.generators import MaxEventTime
-from operators.progress.instants import LAST_US
-from operators.progress.origins import OriginsState
-from operators.progress.tracker import Report, Tracker, begin, merged, reset
-from operators.transition import BEGINNING_US, END_US
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, CaseError, Expectation, Step, Unsupported, steps_of
 from tests.conformance.compare import Failure, failure
 from tests.conformance.mapping import check_supported
 from tests.conformance.units import Units, units_of
+from tidestate.operators.progress import buffers, observe, origins, restore, save, sources, take
+from tidestate.operators.progress.generators import MaxEventTime
+from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.origins import OriginsState
+from tidestate.operators.progress.tracker import Report, Tracker, begin, merged, reset
+from tidestate.operators.transition import BEGINNING_US, END_US
 
 STATED = {"from_step", "after_step", "unasserted", "current", "watermark_out", "status_out", "bookkeeping"}
 SEQUENCES = ("sequence_progress", "min_of_sequence_progress")

@@ -171,7 +171,7 @@ def start(
     turns: Annotated[int, typer.Option(min=1, help="How often each.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """How long `tidemark list` and its like take, beside a process that only imports pyarrow."""
+    """How long `tidestate list` and its like take, beside a process that only imports pyarrow."""
     rows = list(start_bench.run(turns))
     if not as_json:
         Console().print(_columns(rows))
@@ -182,7 +182,7 @@ def start(
 
 def measure(keys: int, batch: int, batches: int, rate: int, kind: str = "tumbling") -> dict[str, Any]:
     """Both sides on the same files; the ratio is ours to the peer's, bigger is better."""
-    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as name:
         folder = Path(name)
         bids = Bids(keys, batch, COLD_BATCHES + batches, rate)
         bids.write(folder / "input")

@@ -20,10 +20,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from operators import Joined, Memory, Parquet, RocksDB, join, tumbling
-from recovery.checkpoint import Checkpoint
-from statestore.store import StoreConfig
-from statestore.tables import TIME
+from tidestate.operators import Joined, Memory, Parquet, RocksDB, join, tumbling
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.tables import TIME
 from tools.bench.bids import FILES_PER_BATCH, JITTER_US, SCHEMA, START_US, Bids
 from tools.bench.sides import summary, use_rocksdb
 from tools.java import local_session
@@ -54,7 +54,7 @@ def against_spark(keys: int, events: int, batch: int, state_format: int) -> dict
 
     Spark keeps its state in ``state_format``, of which 2 is its default and 3 puts all into one RocksDB a partition.
     """
-    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as name:
         folder = Path(name)
         for seed, side in enumerate(SIDES):
             Bids(keys, batch, COLD + -(-events // batch), RATE, seed).write(folder / side)
@@ -145,7 +145,7 @@ def history(
     for store in stores:
         base = None
         for rows in kept:
-            with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+            with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
                 row = _with_history(Path(folder), STORES[store], keys, batch, batches, rows)
             base = base or row["median_cpu_ms"]
             yield {"name": f"{store}, {rows:,} rows kept", **row, "ratio": round(row["median_cpu_ms"] / base, 2)}
@@ -158,7 +158,7 @@ def held(keys: int, batch: int, batches: int, store: str) -> Iterator[dict[str, 
     """
     base = None
     for in_order in (False, True):
-        with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
             joined = join(
                 event_time="event_time",
                 on="key",

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from operators.progress.buffers import Buffers, buffers
-from operators.progress.origins import Origins, origins, restore, save, take
+from tidestate.operators.progress.buffers import Buffers, buffers
+from tidestate.operators.progress.origins import Origins, origins, restore, save, take
 
 BATCH = 100_000
 BATCHES = 20

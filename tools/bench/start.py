@@ -15,17 +15,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from operators import count, tumbling, windowed
+from tidestate.operators import count, tumbling, windowed
 
 COMMANDS = ("list ROOT", "show ROOT", "list --help", "--help")
 AIM_S = 0.5
-PROGRAM = "from recovery.cli import main; main()"
+PROGRAM = "from tidestate.recovery.cli import main; main()"
 PEER = "import pyarrow"
 
 
 def run(turns: int) -> Iterator[dict[str, Any]]:
     """One row each: medians in seconds, of the clock and of both kinds of processor time."""
-    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
         root = str(Path(folder) / "root")
         _make(root)
         given = {one: [PROGRAM, *one.replace("ROOT", root).split()] for one in COMMANDS} | {PEER: [PEER]}
@@ -39,7 +39,7 @@ def run(turns: int) -> Iterator[dict[str, Any]]:
     for one in COMMANDS:
         wall_s, cpu_s = (median(times) for times in zip(*taken[one], strict=True))
         yield {
-            "name": f"tidemark {one}",
+            "name": f"tidestate {one}",
             "median_s": round(wall_s, 3),
             "aim": AIM_S,
             "cpu_s": round(cpu_s, 3),

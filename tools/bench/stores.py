@@ -22,17 +22,17 @@ import numpy as np
 import pyarrow as pa
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from statestore.changes import Applied, TableChanges
-from statestore.files.filetable import FileTable, open_sources
-from statestore.files.folding import fold_into
-from statestore.files.partition_log import PartitionLog
-from statestore.files.segments import PartitionState, SegmentName
-from statestore.memory import MemoryStore
-from statestore.objects import Objects
-from statestore.parquet import ParquetStore
-from statestore.rocksdb import RocksStore
-from statestore.store import Parquet, StateStore
-from statestore.tables import Column, TableSpec
+from tidestate.statestore.changes import Applied, TableChanges
+from tidestate.statestore.files.filetable import FileTable, open_sources
+from tidestate.statestore.files.folding import fold_into
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.segments import PartitionState, SegmentName
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.objects import Objects
+from tidestate.statestore.parquet import ParquetStore
+from tidestate.statestore.rocksdb import RocksStore
+from tidestate.statestore.store import Parquet, StateStore
+from tidestate.statestore.tables import Column, TableSpec
 
 VALUES = 4
 ROWS = TableSpec("rows", (Column("k", "binary"),), tuple(Column(f"v{i}", "int64", "", "sum") for i in range(VALUES)))
@@ -163,7 +163,7 @@ def rocksdb(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _bare(folder: Path, wide: pa.Table, asked: pa.Table) -> dict[str, float]:
-    from statestore.rocks.files import options
+    from tidestate.statestore.rocks.files import options
 
     made: Options = options()
     db = Rdict(str(folder), made)
@@ -327,7 +327,7 @@ BENCHES: dict[str, Callable[[Path], Iterator[dict[str, Any]]]] = {
 def run(chosen: list[str]) -> Iterator[dict[str, Any]]:
     """The chosen benches, or all."""
     for name in chosen or list(BENCHES):
-        with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
             yield from BENCHES[name](Path(folder))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from operators import (
+from tidestate.operators import (
     RETRACTING,
     Windowed,
     after_count,
@@ -34,17 +34,17 @@ from operators import (
     tumbling,
     windowed,
 )
-from operators.assignment import assign
-from operators.binding import bind_plan
-from operators.general.counting import count_windows, number
-from operators.general.plan import GeneralPlan
-from operators.general.sessions import merge_sessions
-from operators.plan import Intake
-from operators.transition import BEGINNING_US, Moments
-from operators.windows import Counted
-from statestore.changes import Applied
-from statestore.memory import MemoryStore
-from statestore.tables import TIME
+from tidestate.operators.assignment import assign
+from tidestate.operators.binding import bind_plan
+from tidestate.operators.general.counting import count_windows, number
+from tidestate.operators.general.plan import GeneralPlan
+from tidestate.operators.general.sessions import merge_sessions
+from tidestate.operators.plan import Intake
+from tidestate.operators.transition import BEGINNING_US, Moments
+from tidestate.operators.windows import Counted
+from tidestate.statestore.changes import Applied
+from tidestate.statestore.memory import MemoryStore
+from tidestate.statestore.tables import TIME
 from tools.bench.bids import JITTER_US, START_US
 
 COLD = 2

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError
 from tools.demo.check import check
 from tools.demo.child import Child, ChildFailedError, Event
 from tools.demo.flights import departed_flights, disorder, write_files
@@ -35,9 +35,9 @@ def main() -> None:
     try:
         java_home()
     except UsageError as error:
-        sys.exit(f"tidemark: {error}")
+        sys.exit(f"tidestate: {error}")
     chance = random.Random(arguments.seed)
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="tidemark-demo-"))
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="tidestate-demo-"))
     if folder.exists() and any(folder.iterdir()):
         sys.exit(f"{folder} is not empty: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,10 +81,10 @@ def main() -> None:
 
 
 def look(*words: str) -> None:
-    """Run ``tidemark`` as a user would, the command line first."""
-    console.print("$ tidemark " + " ".join(words), style="bold")
+    """Run ``tidestate`` as a user would, the command line first."""
+    console.print("$ tidestate " + " ".join(words), style="bold")
     sys.stdout.flush()
-    subprocess.run([sys.executable, "-m", "recovery.cli", *words], check=True)
+    subprocess.run([sys.executable, "-m", "tidestate.recovery.cli", *words], check=True)
 
 
 def run_and_kill(folder: Path, store: str, chance: random.Random) -> None:

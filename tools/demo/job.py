@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from operators import (
+from tidestate.operators import (
     RETRACTING,
     Memory,
     Parquet,
@@ -26,8 +26,8 @@ from operators import (
     tumbling,
     windowed,
 )
-from recovery.checkpoint import Checkpoint
-from statestore.store import StoreConfig
+from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.statestore.store import StoreConfig
 from tools.demo.flights import SCHEMA
 from tools.java import local_session
 
