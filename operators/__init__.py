@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidestate.statestore import lazily
+from tidestate.statestore import lazy_exports
 
 if TYPE_CHECKING:
     from tidestate.operators.aggregates import accumulate as accumulate
@@ -34,27 +34,48 @@ if TYPE_CHECKING:
     from tidestate.operators.aggregates import sum_ as sum_
     from tidestate.operators.aggregates import top_n as top_n
     from tidestate.operators.aggregates import variance as variance
-    from tidestate.operators.chains import Chain as Chain
-    from tidestate.operators.chains import chain as chain
-    from tidestate.operators.dedup.description import Deduplicated as Deduplicated
-    from tidestate.operators.dedup.description import deduplicated as deduplicated
-    from tidestate.operators.delivery import Refused as Refused
-    from tidestate.operators.description import ACCUMULATING as ACCUMULATING
-    from tidestate.operators.description import DISCARDING as DISCARDING
-    from tidestate.operators.description import RETRACTING as RETRACTING
-    from tidestate.operators.description import Windowed as Windowed
-    from tidestate.operators.description import windowed as windowed
-    from tidestate.operators.joins import Joined as Joined
-    from tidestate.operators.joins import every as every
-    from tidestate.operators.joins import join as join
-    from tidestate.operators.joins import keep as keep
-    from tidestate.operators.merging.accumulation import merge_accumulate as merge_accumulate
-    from tidestate.operators.merging.description import Merged as Merged
-    from tidestate.operators.merging.description import SessionJoined as SessionJoined
-    from tidestate.operators.merging.description import Unioned as Unioned
-    from tidestate.operators.merging.description import merge as merge
-    from tidestate.operators.merging.description import session_join as session_join
-    from tidestate.operators.merging.description import union as union
+    from tidestate.operators.describe.chain import Chain as Chain
+    from tidestate.operators.describe.chain import chain as chain
+    from tidestate.operators.describe.deduplicate import Deduplicated as Deduplicated
+    from tidestate.operators.describe.deduplicate import deduplicated as deduplicated
+    from tidestate.operators.describe.join import Joined as Joined
+    from tidestate.operators.describe.join import join as join
+    from tidestate.operators.describe.join_choices import every as every
+    from tidestate.operators.describe.join_choices import keep as keep
+    from tidestate.operators.describe.merge import Merged as Merged
+    from tidestate.operators.describe.merge import SessionJoined as SessionJoined
+    from tidestate.operators.describe.merge import Unioned as Unioned
+    from tidestate.operators.describe.merge import merge as merge
+    from tidestate.operators.describe.merge import session_join as session_join
+    from tidestate.operators.describe.merge import union as union
+    from tidestate.operators.describe.merge_accumulation import merge_accumulate as merge_accumulate
+    from tidestate.operators.describe.triggers import after_count as after_count
+    from tidestate.operators.describe.triggers import after_processing_time as after_processing_time
+    from tidestate.operators.describe.triggers import after_watermark as after_watermark
+    from tidestate.operators.describe.triggers import all_of as all_of
+    from tidestate.operators.describe.triggers import any_of as any_of
+    from tidestate.operators.describe.triggers import each_batch as each_batch
+    from tidestate.operators.describe.triggers import every_element as every_element
+    from tidestate.operators.describe.triggers import every_event_time as every_event_time
+    from tidestate.operators.describe.triggers import every_processing_time as every_processing_time
+    from tidestate.operators.describe.triggers import or_finally as or_finally
+    from tidestate.operators.describe.triggers import repeatedly as repeatedly
+    from tidestate.operators.describe.windowed import ACCUMULATING as ACCUMULATING
+    from tidestate.operators.describe.windowed import DISCARDING as DISCARDING
+    from tidestate.operators.describe.windowed import RETRACTING as RETRACTING
+    from tidestate.operators.describe.windowed import Windowed as Windowed
+    from tidestate.operators.describe.windowed import windowed as windowed
+    from tidestate.operators.describe.windows import count_window as count_window
+    from tidestate.operators.describe.windows import global_window as global_window
+    from tidestate.operators.describe.windows import session as session
+    from tidestate.operators.describe.windows import sliding as sliding
+    from tidestate.operators.describe.windows import tumbling as tumbling
+    from tidestate.operators.embedded import JoinOperator as JoinOperator
+    from tidestate.operators.embedded import WindowOperator as WindowOperator
+    from tidestate.operators.embedded import run_operator as run_operator
+    from tidestate.operators.engine.delivery import Refused as Refused
+    from tidestate.operators.inspect.query import Query as Query
+    from tidestate.operators.inspect.query import query as query
     from tidestate.operators.progress import advance_time as advance_time
     from tidestate.operators.progress import generation as generation
     from tidestate.operators.progress.buffered import BufferProgress as BufferProgress
@@ -62,35 +83,14 @@ if TYPE_CHECKING:
     from tidestate.operators.progress.generators import Punctuation as Punctuation
     from tidestate.operators.progress.generators import fixed as fixed
     from tidestate.operators.progress.generators import max_event_time as max_event_time
-    from tidestate.operators.querying import Query as Query
-    from tidestate.operators.querying import query as query
-    from tidestate.operators.triggers import after_count as after_count
-    from tidestate.operators.triggers import after_processing_time as after_processing_time
-    from tidestate.operators.triggers import after_watermark as after_watermark
-    from tidestate.operators.triggers import all_of as all_of
-    from tidestate.operators.triggers import any_of as any_of
-    from tidestate.operators.triggers import each_batch as each_batch
-    from tidestate.operators.triggers import every_element as every_element
-    from tidestate.operators.triggers import every_event_time as every_event_time
-    from tidestate.operators.triggers import every_processing_time as every_processing_time
-    from tidestate.operators.triggers import or_finally as or_finally
-    from tidestate.operators.triggers import repeatedly as repeatedly
-    from tidestate.operators.window_operator import JoinOperator as JoinOperator
-    from tidestate.operators.window_operator import WindowOperator as WindowOperator
-    from tidestate.operators.window_operator import run_operator as run_operator
-    from tidestate.operators.windows import count_window as count_window
-    from tidestate.operators.windows import global_window as global_window
-    from tidestate.operators.windows import session as session
-    from tidestate.operators.windows import sliding as sliding
-    from tidestate.operators.windows import tumbling as tumbling
-    from tidestate.recovery.outputs import DeliveryId as DeliveryId
-    from tidestate.recovery.policy import Policy as Policy
+    from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
+    from tidestate.recovery.start.policy import Policy as Policy
     from tidestate.statestore.messages.tables import Retention as Retention
-    from tidestate.statestore.store import Memory as Memory
-    from tidestate.statestore.store import Parquet as Parquet
-    from tidestate.statestore.store import RocksDB as RocksDB
+    from tidestate.statestore.spec.store import Memory as Memory
+    from tidestate.statestore.spec.store import Parquet as Parquet
+    from tidestate.statestore.spec.store import RocksDB as RocksDB
 
-__getattr__, __dir__ = lazily.names(
+__getattr__, __dir__ = lazy_exports.names(
     __name__,
     {
         "tidestate.operators.aggregates": (
@@ -119,31 +119,33 @@ __getattr__, __dir__ = lazily.names(
             "top_n",
             "variance",
         ),
-        "tidestate.operators.chains": (
+        "tidestate.operators.describe.chain": (
             "Chain",
             "chain",
         ),
-        "tidestate.operators.dedup.description": (
+        "tidestate.operators.describe.deduplicate": (
             "Deduplicated",
             "deduplicated",
         ),
-        "tidestate.operators.delivery": ("Refused",),
-        "tidestate.operators.description": (
+        "tidestate.operators.engine.delivery": ("Refused",),
+        "tidestate.operators.describe.windowed": (
             "ACCUMULATING",
             "DISCARDING",
             "RETRACTING",
             "Windowed",
             "windowed",
         ),
-        "tidestate.operators.joins": (
+        "tidestate.operators.describe.join": (
             "Joined",
-            "every",
             "join",
+        ),
+        "tidestate.operators.describe.join_choices": (
+            "every",
             "keep",
         ),
-        "tidestate.operators.merging.accumulation": ("merge_accumulate",),
+        "tidestate.operators.describe.merge_accumulation": ("merge_accumulate",),
         # By the modules that define them: one beside them has the name of a function.
-        "tidestate.operators.merging.description": (
+        "tidestate.operators.describe.merge": (
             "Merged",
             "SessionJoined",
             "Unioned",
@@ -162,11 +164,11 @@ __getattr__, __dir__ = lazily.names(
             "fixed",
             "max_event_time",
         ),
-        "tidestate.operators.querying": (
+        "tidestate.operators.inspect.query": (
             "Query",
             "query",
         ),
-        "tidestate.operators.triggers": (
+        "tidestate.operators.describe.triggers": (
             "after_count",
             "after_processing_time",
             "after_watermark",
@@ -179,22 +181,22 @@ __getattr__, __dir__ = lazily.names(
             "or_finally",
             "repeatedly",
         ),
-        "tidestate.operators.window_operator": (
+        "tidestate.operators.embedded": (
             "JoinOperator",
             "WindowOperator",
             "run_operator",
         ),
-        "tidestate.operators.windows": (
+        "tidestate.operators.describe.windows": (
             "count_window",
             "global_window",
             "session",
             "sliding",
             "tumbling",
         ),
-        "tidestate.recovery.outputs": ("DeliveryId",),
-        "tidestate.recovery.policy": ("Policy",),
+        "tidestate.recovery.log.outputs": ("DeliveryId",),
+        "tidestate.recovery.start.policy": ("Policy",),
         "tidestate.statestore.messages.tables": ("Retention",),
-        "tidestate.statestore.store": (
+        "tidestate.statestore.spec.store": (
             "Memory",
             "Parquet",
             "RocksDB",

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidestate.statestore import lazily
+from tidestate.statestore import lazy_exports
 
 if TYPE_CHECKING:
-    from tidestate.recovery.checkpoint import Checkpoint as Checkpoint
-    from tidestate.recovery.checkpoint import Head as Head
-    from tidestate.recovery.manifest import Manifest as Manifest
+    from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint
+    from tidestate.recovery.log.checkpoint import Head as Head
+    from tidestate.recovery.log.manifest import Manifest as Manifest
 
-__getattr__, __dir__ = lazily.names(
-    __name__, {"tidestate.recovery.checkpoint": ("Checkpoint", "Head"), "tidestate.recovery.manifest": ("Manifest",)}
+__getattr__, __dir__ = lazy_exports.names(
+    __name__,
+    {"tidestate.recovery.log.checkpoint": ("Checkpoint", "Head"), "tidestate.recovery.log.manifest": ("Manifest",)},
 )

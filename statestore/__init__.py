@@ -7,15 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidestate.statestore import lazily
+from tidestate.statestore import lazy_exports
 
 if TYPE_CHECKING:
-    from tidestate.statestore.changes import Applied as Applied
-    from tidestate.statestore.changes import ChangeSet as ChangeSet
-    from tidestate.statestore.changes import Lookup as Lookup
-    from tidestate.statestore.changes import Ranges as Ranges
-    from tidestate.statestore.changes import TableChanges as TableChanges
-    from tidestate.statestore.combiners import register_combiner as register_combiner
     from tidestate.statestore.errors import ConflictError as ConflictError
     from tidestate.statestore.errors import CorruptionError as CorruptionError
     from tidestate.statestore.errors import DataError as DataError
@@ -27,24 +21,30 @@ if TYPE_CHECKING:
     from tidestate.statestore.errors import TidestateError as TidestateError
     from tidestate.statestore.errors import UnavailableError as UnavailableError
     from tidestate.statestore.errors import UsageError as UsageError
-    from tidestate.statestore.memory import MemoryStore as MemoryStore
-    from tidestate.statestore.objects import Objects as Objects
-    from tidestate.statestore.parquet import ParquetStore as ParquetStore
-    from tidestate.statestore.store import Memory as Memory
-    from tidestate.statestore.store import Parquet as Parquet
-    from tidestate.statestore.store import RocksDB as RocksDB
-    from tidestate.statestore.store import StateStore as StateStore
-    from tidestate.statestore.store import StateView as StateView
-    from tidestate.statestore.store import StoreConfig as StoreConfig
-    from tidestate.statestore.tables import Column as Column
-    from tidestate.statestore.tables import Group as Group
-    from tidestate.statestore.tables import TableSpec as TableSpec
+    from tidestate.statestore.spec.changes import Applied as Applied
+    from tidestate.statestore.spec.changes import ChangeSet as ChangeSet
+    from tidestate.statestore.spec.changes import Lookup as Lookup
+    from tidestate.statestore.spec.changes import Ranges as Ranges
+    from tidestate.statestore.spec.changes import TableChanges as TableChanges
+    from tidestate.statestore.spec.combiners import register_combiner as register_combiner
+    from tidestate.statestore.spec.store import Memory as Memory
+    from tidestate.statestore.spec.store import Parquet as Parquet
+    from tidestate.statestore.spec.store import RocksDB as RocksDB
+    from tidestate.statestore.spec.store import StateStore as StateStore
+    from tidestate.statestore.spec.store import StateView as StateView
+    from tidestate.statestore.spec.store import StoreConfig as StoreConfig
+    from tidestate.statestore.spec.tables import Column as Column
+    from tidestate.statestore.spec.tables import Group as Group
+    from tidestate.statestore.spec.tables import TableSpec as TableSpec
+    from tidestate.statestore.storage.objects import Objects as Objects
+    from tidestate.statestore.stores.memory import MemoryStore as MemoryStore
+    from tidestate.statestore.stores.parquet import ParquetStore as ParquetStore
 
-__getattr__, __dir__ = lazily.names(
+__getattr__, __dir__ = lazy_exports.names(
     __name__,
     {
-        "tidestate.statestore.changes": ("Applied", "ChangeSet", "Lookup", "Ranges", "TableChanges"),
-        "tidestate.statestore.combiners": ("register_combiner",),
+        "tidestate.statestore.spec.changes": ("Applied", "ChangeSet", "Lookup", "Ranges", "TableChanges"),
+        "tidestate.statestore.spec.combiners": ("register_combiner",),
         "tidestate.statestore.errors": (
             "ConflictError",
             "CorruptionError",
@@ -58,10 +58,10 @@ __getattr__, __dir__ = lazily.names(
             "UnavailableError",
             "UsageError",
         ),
-        "tidestate.statestore.memory": ("MemoryStore",),
-        "tidestate.statestore.objects": ("Objects",),
-        "tidestate.statestore.parquet": ("ParquetStore",),
-        "tidestate.statestore.store": ("Memory", "Parquet", "RocksDB", "StateStore", "StateView", "StoreConfig"),
-        "tidestate.statestore.tables": ("Column", "Group", "TableSpec"),
+        "tidestate.statestore.stores.memory": ("MemoryStore",),
+        "tidestate.statestore.storage.objects": ("Objects",),
+        "tidestate.statestore.stores.parquet": ("ParquetStore",),
+        "tidestate.statestore.spec.store": ("Memory", "Parquet", "RocksDB", "StateStore", "StateView", "StoreConfig"),
+        "tidestate.statestore.spec.tables": ("Column", "Group", "TableSpec"),
     },
 )

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tidestate.statestore import opening
 from tidestate.statestore.files import footers
 from tidestate.statestore.storage import local
+from tidestate.statestore.stores import opening
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

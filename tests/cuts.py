@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tidestate.operators import Memory
-from tidestate.operators.harness import Harness
-from tidestate.operators.runnable import Runnable
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.spec.store import StoreConfig
 
 T = TypeVar("T")
 SECOND = 1_000_000

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidestate.statestore.admission import admit, check_sequence, expiring, in_order, loadable, specs_by_name
-from tidestate.statestore.changes import Applied, ChangeSet, Lookup, Ranges
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import FileRef, PartitionState, SegmentName
 from tidestate.statestore.files.sortedfile import write_sorted
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.parquet import ParquetStore
-from tidestate.statestore.store import Parquet, StoreConfig
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import Applied, ChangeSet, Lookup, Ranges
+from tidestate.statestore.spec.store import Parquet, StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.parquet import ParquetStore
+from tidestate.statestore.table.validation import admit, check_sequence, expiring, in_order, loadable, specs_by_name
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 from tests.conftest import SCRATCH, forget
 from tests.test_standalone import STREAM, batch, example
 from tidestate.operators import Parquet
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.cli import app
-from tidestate.recovery.collection import collect
-from tidestate.recovery.pins import pin
-from tidestate.recovery.report import write_report
-from tidestate.recovery.retention import Retention
-from tidestate.recovery.rewind import rewind
+from tidestate.operators.inspect.report.document import write_report
+from tidestate.recovery.cli.main import app
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.moves.rewind import rewind
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
 from tidestate.statestore.errors import TidestateError
 
 SAME, SAYS_SO = "=", "says so"

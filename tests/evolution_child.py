@@ -10,10 +10,10 @@ from pathlib import Path
 from tests.standalone_child import store_config
 from tests.test_evolution import events, first, tables, without
 from tidestate.operators import every_element, max_, sum_
-from tidestate.operators.description import Windowed
-from tidestate.recovery.checkpoint import Checkpoint, Head
-from tidestate.recovery.manifest import Manifest
-from tidestate.statestore.store import StoreName
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.recovery.log.checkpoint import Checkpoint, Head
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.statestore.spec.store import StoreName
 
 ROWS = tables(events(5))
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from tests.conftest import forget
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.history import history
+from tidestate.operators.inspect.history.window_history import history
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError
 
 WINDOWS = ("1970-01-01T00:00:00", "1970-01-01T00:00:10")

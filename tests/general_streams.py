@@ -29,10 +29,10 @@ from tests.twin_words import (
     tumbling,
 )
 from tidestate import operators as api
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KINDS = [

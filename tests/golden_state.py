@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidestate.statestore.changes import TableChanges
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.store import Parquet
-from tidestate.statestore.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.storage.objects import Objects
 
 GOLDEN = Path(__file__).parent / "golden"
 T = [datetime(1969, 12, 31, 23, 59, 59, 5, UTC), datetime(2026, 11, 21, 12, 0, tzinfo=UTC)]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tests.join_operator_messages import held, near, operator, plain, sessions, sided, two_streams
 from tests.operator_messages import store_config
 from tidestate.operators import Joined, SessionJoined
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 JOBS: dict[str, Joined | SessionJoined] = {"join": near(), "sessions": sessions(), "held": held()}
 BATCHES = two_streams(9)

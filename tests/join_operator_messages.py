@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tests.operator_messages import SECOND, TIME
 from tidestate.operators import Joined, JoinOperator, SessionJoined, join, session_join, sliding, tumbling
-from tidestate.operators.harness import Harness
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.spec.store import StoreConfig
 
 LEFT = pa.schema([("part", pa.string()), ("at", pa.int64()), ("t", TIME), ("k", pa.string()), ("v", pa.int64())])
 RIGHT = pa.schema([("part", pa.string()), ("at", pa.int64()), ("t", TIME), ("k", pa.string()), ("w", pa.int64())])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-from tidestate.statestore.changes import TableChanges
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import PartitionState, SegmentName, levels_of
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.store import Parquet, StoreConfig
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import Parquet, StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
 
 
 def segment_name(first: int, last: int, segment: str, previous: str = "") -> SegmentName:

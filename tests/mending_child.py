@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.mending import Mending
-from tidestate.recovery.policy import Policy
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.start.policy import Policy
+from tidestate.recovery.start.spark_repair import Mending
 
 
 def main(root: str, moment: str) -> None:

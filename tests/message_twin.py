@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from tidestate.statestore.changes import Applied, ChangeSet
-from tidestate.statestore.memory import MemoryStore
 from tidestate.statestore.messages.keys import LAYOUTS, parse_layout
 from tidestate.statestore.messages.reads import get_messages
 from tidestate.statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
 from tidestate.statestore.messages.tables import MessageTables, Retention
-from tidestate.statestore.parquet import ParquetStore
-from tidestate.statestore.rocksdb import RocksStore
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import Applied, ChangeSet
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.stores.parquet import ParquetStore
+from tidestate.statestore.stores.rocksdb import RocksStore
 
 PAYLOAD = (Column("v", "int64"), Column("tags", "list<item: struct<t: string>>"))
 EQUAL, SESSION = (Column("k", "int64"),), (Column("s", "string"),)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tests.operator_messages import description, operator, plain, store_config, stream, table
 from tidestate.operators import session
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 JOB = description(session("3 seconds"), "retracting", allowed=20)
 

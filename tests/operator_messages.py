@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tidestate.operators import Windowed, WindowOperator, apply_rows, count, sum_, windowed
-from tidestate.operators.harness import Harness
-from tidestate.operators.windows import Windows
-from tidestate.recovery.outputs import DeliveryId
-from tidestate.statestore.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
+from tidestate.operators.describe.windows import Windows
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

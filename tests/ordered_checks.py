@@ -18,7 +18,7 @@ from tests.test_general_twin import check_panes, net
 from tests.test_windows_twin import STORES, new_folder, store_config
 from tests.transcripts.told import Step, sorted_steps
 from tests.twin_words import EACH_BATCH, Row
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 LONG = os.environ.get("TIDESTATE_LONG") == "1"
 SHARE = run_settings.default.max_examples

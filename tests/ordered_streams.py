@@ -18,9 +18,9 @@ from tests.transcripts.told import Step as Line
 from tests.transcripts.told import Told, kept, said
 from tests.twin_words import FOREVER, Rejected, Row, Trigger
 from tidestate import operators as api
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
-from tidestate.statestore.store import Memory, StoreConfig
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.spec.store import Memory, StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
 TYPES = {

@@ -29,7 +29,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000
 LATEST = 60

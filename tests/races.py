@@ -8,14 +8,14 @@ import threading
 from pathlib import Path
 
 from tidestate.statestore.errors import ConflictError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 
 ROOT = Path(__file__).parents[1]
 
 RACER = """
 import sys
 from tidestate.statestore.errors import ConflictError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 from tests.races import content
 root, me, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 objects = Objects(root)

@@ -6,9 +6,9 @@ import json
 import sys
 import time
 
-from tidestate.recovery.checkpoint import Checkpoint, Head
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.rescale import rescale
+from tidestate.recovery.log.checkpoint import Checkpoint, Head
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.moves.rescale import rescale
 
 
 def main(root: str, partitions: str, moment: str) -> None:

@@ -31,8 +31,8 @@ from tidestate.operators import (
     union,
     windowed,
 )
-from tidestate.operators.sides import Sided
-from tidestate.statestore.tables import TIME
+from tidestate.operators.describe.sides import Sided
+from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("t", TIME), ("v", pa.int64()), ("o", pa.int64())])

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.reset import reset
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.moves.reset import reset
 
 
 def main(root: str, to: int, moment: str) -> None:

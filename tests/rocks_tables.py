@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.statestore.changes import Applied, TableChanges
-from tidestate.statestore.memory import MemoryStore
-from tidestate.statestore.rocksdb import RocksStore
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.stores.rocksdb import RocksStore
 
 LEADING = TableSpec(
     "leading",

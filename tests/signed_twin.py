@@ -36,13 +36,13 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.aggregates import Aggregate
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.chains.graph import alone
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
-from tidestate.operators.job import Job
-from tidestate.operators.triggers import after_watermark
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.triggers import after_watermark
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.engine.job import Job
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.plan.graph import alone
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

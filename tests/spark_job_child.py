@@ -28,7 +28,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.job import local_session
 
 STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests import streams
 from tests.naive_twin import Event, Setting
-from tidestate.statestore.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
 
 SETTING = Setting(size=6, slide=2, delay=3, allowed=18, mode="retracting", key=("k", "j"))
 PARTITIONS = 2

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.naive_twin import Event, Setting
 from tidestate.operators import count, max_, mean, min_, sliding, sum_, windowed
-from tidestate.operators.description import Windowed
-from tidestate.operators.job import Hook, no_hook
-from tidestate.operators.standalone import Standalone
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.engine.job import Hook, no_hook
+from tidestate.operators.local.standalone import Standalone
+from tidestate.statestore.spec.store import StoreConfig
 
 SCHEMA = pa.schema(
     [

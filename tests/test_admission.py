@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.statestore import admission, limits
-from tidestate.statestore.admission import admit, specs_by_name
-from tidestate.statestore.changes import TableChanges
 from tidestate.statestore.errors import LimitError
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec import limits
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.table import validation
+from tidestate.statestore.table.validation import admit, specs_by_name
 
 SPEC = TableSpec("t", (Column("k", "string"), Column("b", "binary")), (Column("v", "list<item: string>"),))
 
@@ -50,12 +51,12 @@ def test_the_longest_key_counts_not_their_sum() -> None:
 def test_a_change_of_the_limit_is_taken_and_one_more_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = rows("key", b"raw", ["a", "b"])
     for limit, expected in ((changes.nbytes, True), (changes.nbytes - 1, False)):
-        monkeypatch.setattr(admission, "CHANGE_BYTES", limit)
+        monkeypatch.setattr(validation, "CHANGE_BYTES", limit)
         assert taken(TableChanges(put=changes)) is expected
 
 
 def test_nested_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "ROW_BYTES", 200_000)
+    monkeypatch.setattr(validation, "ROW_BYTES", 200_000)
     assert taken(TableChanges(put=rows("k", b"", ["x" * 100_000])))
     assert not taken(TableChanges(put=rows("k", b"", ["x" * 100_000, "y" * 100_001])))
 

@@ -14,7 +14,7 @@ import pytest
 from tidestate.operators import Memory, Parquet, RocksDB, count, max_, mean, min_, sum_, tumbling, windowed
 from tidestate.operators.aggregates import Aggregate
 from tidestate.statestore.errors import LimitError, UsageError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
 FUNCTIONS = {"count": count, "sum": sum_, "min": min_, "max": max_, "mean": mean}

@@ -52,10 +52,10 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.aggregates import Aggregate
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.slices.plan import SlicePlan
-from tidestate.statestore.fold import combine
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.table.fold import combine
 
 TIME = pa.timestamp("us", tz="UTC")
 START = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)

@@ -40,11 +40,11 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.aggregates import Aggregate
-from tidestate.operators.binding import bind_plan
-from tidestate.statestore import combiners
+from tidestate.operators.bind.operator import bind_plan
 from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.fold import combine
-from tidestate.statestore.tables import Column, Group, TableSpec
+from tidestate.statestore.spec import combiners
+from tidestate.statestore.spec.tables import Column, Group, TableSpec
+from tidestate.statestore.table.fold import combine
 
 ROOT = Path(__file__).resolve().parent.parent
 TIME = pa.timestamp("us", tz="UTC")
@@ -285,7 +285,7 @@ def test_aggregates_on_spark_are_those_of_the_standalone_runner(spark: Any, tmp_
 def shown(root: Path) -> list[tuple[object, ...]]:
     import pyarrow.parquet as pq
 
-    from tidestate.recovery.checkpoint import Checkpoint
+    from tidestate.recovery.log.checkpoint import Checkpoint
 
     checkpoint = Checkpoint.open(root)
     refs = [ref for manifest in checkpoint.history() for ref in manifest.panes]

@@ -23,18 +23,18 @@ from tests.conftest import LONG
 from tests.test_checkpoint import files_below, following
 from tests.test_forging import KAFKA, files_of, head_of, made
 from tidestate.operators import Policy
-from tidestate.operators.bootstrapping import FILES_READ, spark_position
-from tidestate.recovery.agreement import Agreement, compare
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.forging import COMPACTED, files_read, finish
-from tidestate.recovery.fork import fork
-from tidestate.recovery.input_files import NOTHING, KnownFiles, followed, read_of, with_files
-from tidestate.recovery.manifest import Manifest, SparkPosition
-from tidestate.recovery.mending import Mending
-from tidestate.recovery.repair import plan_resync, resync
-from tidestate.recovery.reset import reset
-from tidestate.recovery.spark_log import SparkLog, folded_every, load_files
-from tidestate.recovery.verify import of_spark, spark_findings, verify
+from tidestate.operators.engine.bootstrap import FILES_READ, spark_position
+from tidestate.recovery.inspect.verify import of_spark, spark_findings, verify
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.input_files import NOTHING, KnownFiles, followed, read_of, with_files
+from tidestate.recovery.log.manifest import Manifest, SparkPosition
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.repair import plan_resync, resync
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.spark.agreement import Agreement, compare
+from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish
+from tidestate.recovery.spark.spark_log import SparkLog, folded_every, load_files
+from tidestate.recovery.start.spark_repair import Mending
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 
 BATCHES = 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidestate.statestore.arrowtypes import parse_type, type_text
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 
 GOLDEN = {
     "null": pa.null(),

@@ -15,15 +15,15 @@ import pytest
 
 from tests.test_forging import made
 from tests.test_standalone import STREAM, example
-from tidestate.recovery.ahead import AT_ONCE, ahead, each
-from tidestate.statestore.store import Parquet
+from tidestate.recovery.log.prefetch import AT_ONCE, ahead, each
+from tidestate.statestore.spec.store import Parquet
 
 ROOT = Path(__file__).parents[1]
 COMMAND = """
 import sys
-from tidestate.recovery import bars
-bars.PATIENCE_S = float(sys.argv.pop(1))
-from tidestate.recovery.cli import main
+from tidestate.recovery.cli import progress_bar
+progress_bar.PATIENCE_S = float(sys.argv.pop(1))
+from tidestate.recovery.cli.main import main
 main()
 """
 VERBS = {
@@ -109,7 +109,7 @@ def test_a_verb_that_takes_long_has_a_bar_on_a_terminal(places: dict[str, str], 
 
 def test_nothing_of_a_bar_is_left_where_rows_are_printed_beside_it(places: dict[str, str]) -> None:
     plain = subprocess.run(
-        [sys.executable, "-m", "tidestate.recovery.cli", "panes", places["ROOT"], "--format", "csv"],
+        [sys.executable, "-m", "tidestate.recovery.cli.main", "panes", places["ROOT"], "--format", "csv"],
         cwd=ROOT,
         capture_output=True,
         check=True,
@@ -149,7 +149,7 @@ def test_reading_ahead_keeps_order_and_raises_in_its_turn() -> None:
 
 READER = """
 import sys
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
 sys.setswitchinterval(1e-6)
 checkpoint = Checkpoint.open(sys.argv[1])
 print([read().manifest.id for _, read in checkpoint.loads(checkpoint.ids())])
@@ -176,7 +176,7 @@ def test_no_more_is_read_ahead_than_was_said() -> None:
 
 DROPPED = """
 import threading
-from tidestate.recovery.ahead import ahead
+from tidestate.recovery.log.prefetch import ahead
 reading = ahead(len, ["x"] * 100)
 next(reading)
 with getattr(threading, "_shutdown_locks_lock", threading.Lock()):  # held while a thread starts

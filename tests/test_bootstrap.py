@@ -27,12 +27,12 @@ from tests.test_cli import tidestate
 from tests.test_spark_chains import two_streams
 from tests.test_spark_job import output
 from tidestate.operators import join
-from tidestate.operators.archive import Archive, streams_of
-from tidestate.operators.bootstrapping import offset_text
-from tidestate.operators.file_names import file_url, local_file
-from tidestate.operators.history_files import HistoryFiles, schema_of
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.outputs import DeliveryId
+from tidestate.operators.engine.bootstrap import offset_text
+from tidestate.operators.local.bootstrap import Archive, streams_of
+from tidestate.operators.local.file_names import file_url, local_file
+from tidestate.operators.local.history_files import HistoryFiles, schema_of
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import ConflictError, IncompatibleError, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -330,13 +330,14 @@ def test_a_broken_verb_hinders_no_other(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_verbs_are_loaded_when_they_are_asked_for() -> None:
-    program = "import sys, tidestate.recovery.cli; print([name for name in sys.modules if '.operators' in name])"
+    program = "import sys, tidestate.recovery.cli.main; print([name for name in sys.modules if '.operators' in name])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     program = (
-        "import sys, tidestate.recovery.cli\ntry:\n    tidestate.recovery.cli.app(['bootstrap', '--help'])\n"
+        "import sys\nfrom tidestate.recovery.cli.main import app\ntry:\n    app(['bootstrap', '--help'])\n"
         "except SystemExit:\n    pass\n"
-        "print([name for name in ('pyspark', 'tidestate.operators.description', 'pandas') if name in sys.modules])"
+        "heavy = ('pyspark', 'tidestate.operators.describe.windowed', 'pandas')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")

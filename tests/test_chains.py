@@ -30,11 +30,11 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.harness import Harness
-from tidestate.recovery.outputs import DeliveryId
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.store import Memory, Parquet, RocksDB
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
+from tidestate.statestore.spec.tables import TIME
 
 SECOND, MINUTE = 1_000_000, 60_000_000
 CLICKS = pa.schema([("at", TIME), ("user", pa.string()), ("country", pa.string()), ("amount", pa.int64())])

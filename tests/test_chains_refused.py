@@ -20,7 +20,7 @@ from tidestate.operators import (
     union,
     windowed,
 )
-from tidestate.operators.harness import Harness
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 
 WRONG = {

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidestate.recovery.checkpoint import MARKER, Checkpoint, Head, manifest_path
-from tidestate.recovery.manifest import FORMAT, Manifest, encode
+from tidestate.recovery.log.checkpoint import MARKER, Checkpoint, Head, manifest_path
+from tidestate.recovery.log.manifest import FORMAT, Manifest, encode
 from tidestate.statestore.errors import (
     ConflictError,
     CorruptionError,

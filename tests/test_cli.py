@@ -16,8 +16,8 @@ from tests.test_progress_standalone import SCHEMA
 from tests.test_progress_standalone import job as sources
 from tests.test_progress_standalone import rows as events
 from tests.test_standalone import STREAM, example
-from tidestate.operators.harness import Harness
-from tidestate.statestore.store import Parquet
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.spec.store import Parquet
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 def tidestate(
     *arguments: object, columns: int = 80, stdout: int = subprocess.PIPE
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tidestate.recovery.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "tidestate.recovery.cli.main", *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
     return subprocess.run(
         command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
@@ -195,7 +195,7 @@ def test_a_reader_that_goes_away_is_no_error(root: Path, arguments: list[str]) -
 
 
 def test_head_takes_what_it_wants(root: Path) -> None:
-    line = f"set -o pipefail; {sys.executable} -m tidestate.recovery.cli list {root} | head -1"
+    line = f"set -o pipefail; {sys.executable} -m tidestate.recovery.cli.main list {root} | head -1"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split()[0] == "id"
@@ -229,7 +229,7 @@ def test_a_report_that_cannot_be_written(root: Path) -> None:
 
 def test_looking_needs_no_spark_and_changes_nothing(root: Path) -> None:
     program = (
-        "import sys\nimport tidestate.recovery.cli\n"
+        "import sys\nimport tidestate.recovery.cli.main\n"
         "heavy = {'pyspark', 'pandas', 'rocksdict', 'tidestate.operators'} & {*sys.modules}\n"
         "assert not heavy, heavy\n"
     )

@@ -19,10 +19,10 @@ from tests import evidence
 from tests.test_cli import ROOT, copy, tidestate
 from tests.test_standalone import STREAM, example
 from tidestate.operators import chain, count, sum_, tumbling, windowed
-from tidestate.operators.harness import Harness
-from tidestate.recovery.printing import Format, print_rows
-from tidestate.recovery.reading import difference
-from tidestate.statestore.store import Parquet
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.cli.printing import Format, print_rows
+from tidestate.recovery.inspect.rows import difference
+from tidestate.statestore.spec.store import Parquet
 
 __all__ = ["copy"]
 
@@ -116,7 +116,7 @@ def test_a_limit_is_the_number_of_rows_in_every_format(tmp_path: Path, form: For
 
 
 def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
-    line = f"set -o pipefail; {sys.executable} -m tidestate.recovery.cli state {root} --format csv | head -1"
+    line = f"set -o pipefail; {sys.executable} -m tidestate.recovery.cli.main state {root} --format csv | head -1"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

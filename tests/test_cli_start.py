@@ -12,9 +12,9 @@ import pytest
 
 from tests.test_standalone import STREAM, example
 from tidestate.operators import Parquet
-from tidestate.recovery import commands
-from tidestate.recovery.commands.app import verbs
-from tidestate.recovery.commands.group import VERBS, own
+from tidestate.recovery import cli
+from tidestate.recovery.cli.app import verbs
+from tidestate.recovery.cli.group import VERBS, own
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {
@@ -22,16 +22,19 @@ HEAVY = {
     *("pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
 }
 """What takes long to import, and looking at checkpoints does not need."""
-STATE = {"pyarrow", "numpy", "tidestate.recovery.checkpoint"}
+STATE = {"pyarrow", "numpy", "tidestate.recovery.log.checkpoint"}
 """What the list of all verbs does not need either."""
-PLUG_IN = {"tidestate.operators", "tidestate.operators.commands"}
+PLUG_IN = {
+    *("tidestate.operators", "tidestate.operators.cli"),
+    *(f"tidestate.operators.cli.{name}" for name in ("bootstrap", "history", "report")),
+}
 """What is loaded for the line that the list has about the verb of another package."""
 
 
 def loaded(arguments: list[str], **environment: str) -> set[str]:
     """The modules there are when the command has done its work."""
     program = (
-        "import sys\nfrom recovery.cli import main\nsys.argv[0] = 'tidestate'\n"
+        "import sys\nfrom tidestate.recovery.cli.main import main\nsys.argv[0] = 'tidestate'\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "print(*sys.modules, file=sys.stderr)\n"
     )
@@ -71,7 +74,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
     """An environment with the command on the path and an empty home."""
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "tidestate"
-    command.write_text(f"#!{sys.executable}\nfrom recovery.cli import main\nmain()\n")
+    command.write_text(f"#!{sys.executable}\nfrom tidestate.recovery.cli.main import main\nmain()\n")
     command.chmod(0o755)
     home = tmp_path / "home"
     home.mkdir()
@@ -105,7 +108,14 @@ def test_completion_installs_itself_for_bash(shell: dict[str, str]) -> None:
 
 def test_each_verb_stands_with_its_module() -> None:
     for name, (module, _) in VERBS.items():
-        assert own(name).callback.__module__ == f"tidestate.recovery.commands.{module}"
-    modules = {one.name for one in pkgutil.iter_modules(commands.__path__)} - {"app", "group"}
+        assert own(name).callback.__module__ == f"tidestate.recovery.cli.{module}"
+    modules = {one.name for one in pkgutil.iter_modules(cli.__path__)} - {
+        "app",
+        "group",
+        "main",
+        "options",
+        "printing",
+        "progress_bar",
+    }
     assert modules == {module for module, _ in VERBS.values()}
     assert {one.name or one.callback.__name__ for one in verbs.registered_commands if one.callback} == set(VERBS)

@@ -17,19 +17,19 @@ from tests.spark_inputs import sample
 from tests.test_checkpoint import chain, following
 from tests.test_fork import JOB
 from tidestate.operators import Parquet
-from tidestate.operators.delivery import read_rows
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.collection import collect, plan_collection, survey
-from tidestate.recovery.fork import fork
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.pins import pin, unpin
-from tidestate.recovery.reading import Wanted, state_rows
-from tidestate.recovery.records import read_pins
-from tidestate.recovery.reset import reset
-from tidestate.recovery.retention import Retention, limit
-from tidestate.recovery.verify import verify
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.recovery.inspect.rows import Wanted, state_rows
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.pins import pin, unpin
+from tidestate.recovery.log.records import read_pins
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.retention.collection import collect, plan_collection, survey
+from tidestate.recovery.retention.rules import Retention, limit
 from tidestate.statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 
 STORE = Parquet(max_levels=3, snapshot_bytes=1)
 TABLES = sample(14, 60)

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 
 from tests.test_collection import NOW, files, root, run, shown, state, whole
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.collection import collect, plan_collection
-from tidestate.recovery.pins import pin
-from tidestate.recovery.reset import reset
-from tidestate.recovery.retention import HOUR_US, Retention
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.retention.collection import collect, plan_collection
+from tidestate.recovery.retention.rules import HOUR_US, Retention
 from tidestate.statestore.errors import ConflictError, NotFoundError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
 
 __all__ = ["root"]
@@ -144,9 +144,9 @@ def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, w
 
 CHILD = """
 import os, signal, sys
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.collection import collect
-from tidestate.recovery.retention import Retention
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
 def seen(what, done, total):
     if (what, done) == (sys.argv[2], int(sys.argv[3])):
         os.kill(os.getpid(), signal.SIGKILL)

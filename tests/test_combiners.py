@@ -15,12 +15,12 @@ from pyspark import cloudpickle
 
 from tests.test_cli import ROOT
 from tidestate.operators import accumulate, count_by_value, count_distinct_approx, tumbling, windowed
-from tidestate.operators.chains.binding import bind_graph
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.statestore import combiners
-from tidestate.statestore.combiners import ENTRY_POINTS, Starts, register_combiner, registered, registrations
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
-from tidestate.statestore.tables import Column, Group, TableSpec
+from tidestate.statestore.spec import combiners
+from tidestate.statestore.spec.combiners import ENTRY_POINTS, Starts, register_combiner, registered, registrations
+from tidestate.statestore.spec.tables import Column, Group, TableSpec
 
 LIBRARY = """
 import pathlib
@@ -55,7 +55,7 @@ def written(root: Path, name: str) -> None:
 
 def state(root: Path, *options: str, path: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """`tidestate state` in a process that has registered nothing."""
-    command = [sys.executable, "-m", "tidestate.recovery.cli", "state", str(root), "--json", *options]
+    command = [sys.executable, "-m", "tidestate.recovery.cli.main", "state", str(root), "--json", *options]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([path, str(ROOT)])}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
@@ -115,7 +115,7 @@ def test_nothing_durable_names_a_module() -> None:
 
 @pytest.mark.parametrize("name", ["tidestate-cancel", "tidestate-hll"])
 def test_ours_are_entry_points_of_our_own_package(name: str) -> None:
-    program = "import sys; from tidestate.statestore.combiners import registered; "
+    program = "import sys; from tidestate.statestore.spec.combiners import registered; "
     program += "assert 'tidestate.operators' not in sys.modules; "
     program += f"registered('{name}', 1)"
     subprocess.run([sys.executable, "-c", program], check=True)

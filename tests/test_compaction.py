@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from tests.lineage import segment_name
 from tests.table_model import Row, TableModel, plain, table
-from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer, TableChanges
 from tidestate.statestore.files import sortedfile
 from tidestate.statestore.files.compaction import WORK_BYTES, Fold, live_levels, plan, under_way
 from tidestate.statestore.files.filetable import FileTable, open_sources
 from tidestate.statestore.files.folding import fold_into
 from tidestate.statestore.files.segments import FileKind, FileRef, Level, write_segment
-from tidestate.statestore.fold import fold, fold_run, parts
-from tidestate.statestore.keyrange import EVERYTHING
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.store import Parquet, StoreConfig
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer, TableChanges
+from tidestate.statestore.spec.keyrange import EVERYTHING
+from tidestate.statestore.spec.store import Parquet, StoreConfig
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.table.fold import fold, fold_run, parts
 
 SPEC = TableSpec(
     "counts",

@@ -19,16 +19,16 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.durable_store import DurableStore
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.statestore import parquet
-from tidestate.statestore.changes import Applied, ChangeSet, Lookup, Ranges, TableChanges
 from tidestate.statestore.errors import CommitUnknownError, LimitError, UnavailableError
 from tidestate.statestore.files import filetable, partition_log, sortedfile
-from tidestate.statestore.memory import MemoryStore
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.parquet import ParquetStore
-from tidestate.statestore.rocksdb import RocksStore
-from tidestate.statestore.store import Parquet, StateStore
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import Applied, ChangeSet, Lookup, Ranges, TableChanges
+from tidestate.statestore.spec.store import Parquet, StateStore
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores import parquet
+from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.stores.parquet import ParquetStore
+from tidestate.statestore.stores.rocksdb import RocksStore
 from tidestate.statestore.testing import BrokenPromise, Crash, FaultyObjects, StoreContract
 from tidestate.statestore.testing.faults import When
 from tidestate.statestore.testing.machine import machine, machine_settings

@@ -15,13 +15,13 @@ from tests.lineage import advance
 from tests.races import child, let_go
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tests.table_model import NAMED
-from tidestate.statestore.changes import TableChanges
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, UnavailableError
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.parquet import ParquetStore
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.parquet import ParquetStore
 
 MIB = 1 << 20
 
@@ -132,7 +132,7 @@ PLENTY = str(10 * MIB)
 FETCHER = """
 import sys
 from tidestate.statestore.checksums import checksum
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 objects = Objects(sys.argv[1], copies=sys.argv[2], copies_bytes=int(sys.argv[3]))
 print("ready", flush=True)
 sys.stdin.readline()

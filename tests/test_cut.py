@@ -37,8 +37,8 @@ from tidestate.operators import (
     union,
     windowed,
 )
-from tidestate.operators.chains import chain
-from tidestate.operators.harness import Harness
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress import advance_time, generation
 from tidestate.statestore.errors import IncompatibleError, UsageError
 

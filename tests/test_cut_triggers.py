@@ -28,7 +28,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.triggers import Trigger
+from tidestate.operators.describe.triggers import Trigger
 from tidestate.statestore.errors import UsageError
 
 ORDER = {"offset": "at", "origin": "part"}

@@ -12,14 +12,15 @@ import pytest
 
 from tests import evidence
 from tests.test_standalone import STREAM, example
-from tidestate.operators import Refused, delivery
-from tidestate.operators.delivery import ArrowSink
-from tidestate.operators.standalone import Standalone
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.outputs import DeliveryId
-from tidestate.recovery.rewind import rewind
+from tidestate.operators import Refused
+from tidestate.operators.engine import delivery
+from tidestate.operators.engine.delivery import ArrowSink
+from tidestate.operators.local.standalone import Standalone
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError, FencedError
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
 
 Rows = Counter[evidence.Row]
 

@@ -15,21 +15,21 @@ import pytest
 
 from tests import evidence
 from tests.test_standalone import STREAM, batch, example
-from tidestate.operators.chains.binding import bind_graph
-from tidestate.operators.harness import Harness
-from tidestate.operators.job import Job
-from tidestate.operators.standalone import Standalone
-from tidestate.recovery.acknowledged import FOLDER, delivered
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.collection import collect
-from tidestate.recovery.fork import fork
-from tidestate.recovery.outputs import DeliveryId
-from tidestate.recovery.repair import plan_repair
-from tidestate.recovery.rescale import rescale
-from tidestate.recovery.retention import Retention
-from tidestate.recovery.rewind import plan_rewind, rewind
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine.job import Job
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.local.standalone import Standalone
+from tidestate.recovery.log.acknowledgements import FOLDER, delivered
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.repair import plan_repair
+from tidestate.recovery.moves.rescale import rescale
+from tidestate.recovery.moves.rewind import plan_rewind, rewind
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
 from tidestate.statestore.errors import FencedError
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.testing.faults import FaultyObjects
 
 OTHER = [batch([(60 + 10 * n, key, n) for key in "abc"]) for n in range(4)]

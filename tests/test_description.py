@@ -32,8 +32,8 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.plan import RESERVED
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.plan.plan import RESERVED
 from tidestate.statestore.durations import span_us, text_of
 from tidestate.statestore.errors import UsageError
 

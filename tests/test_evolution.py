@@ -28,13 +28,13 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.description import Windowed
-from tidestate.operators.querying import query
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.printing import Format, print_rows
-from tidestate.recovery.reading import Wanted, output_rows, state_difference
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.inspect.query import query
+from tidestate.recovery.cli.printing import Format, print_rows
+from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
-from tidestate.statestore.store import Memory, Parquet, RocksDB, StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 BATCHES, CHANGED = 8, 4
 WINDOW = [("window_end", "ascending"), ("window_start", "ascending"), ("k", "ascending")]

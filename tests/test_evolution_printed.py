@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from tests.spark_inputs import sample
 from tidestate.operators import Windowed, count, max_, min_, sum_, tumbling, windowed
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.cli import app
-from tidestate.recovery.reading import Wanted, output_rows
+from tidestate.recovery.cli.main import app
+from tidestate.recovery.inspect.rows import Wanted, output_rows
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 TABLES = sample(6, 40)
 

@@ -25,19 +25,18 @@ from tests.standalone_child import store_config
 from tests.test_evolution import CASES, CHANGED, events, first, tables
 from tests.test_other_cuts import in_seconds, stream
 from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, max_, query, sum_, tumbling, windowed
-from tidestate.operators.chains import chain
-from tidestate.operators.chains.description import Chain
-from tidestate.operators.description import Windowed
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.fork import fork
-from tidestate.recovery.rescale import rescale
-from tidestate.recovery.reset import reset
-from tidestate.recovery.traces import REACHED
-from tidestate.recovery.verify import verify
+from tidestate.operators.describe.chain import Chain, chain
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.traces import REACHED
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.rescale import rescale
+from tidestate.recovery.moves.reset import reset
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.files.segments import FileRef
-from tidestate.statestore.store import StoreConfig, StoreName
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.store import StoreConfig, StoreName
+from tidestate.statestore.spec.tables import TIME
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2), Memory(max_levels=2), RocksDB(max_levels=2)]
 ROOT = Path(__file__).parents[1]

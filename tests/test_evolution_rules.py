@@ -23,12 +23,12 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.chains.graph import alone
-from tidestate.operators.evolution.renames import given_renames
-from tidestate.operators.evolution.settings import Change
-from tidestate.operators.evolution.taking_over import begun, evolve
-from tidestate.operators.runnable import Runnable
+from tidestate.operators.bind.evolve import begun, evolve
+from tidestate.operators.bind.evolve_settings import Change
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.renames import given_renames
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.plan.graph import alone
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 SCHEMA = pa.schema(

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.statestore.changes import TableChanges
-from tidestate.statestore.evolved import declared, differences, readable, succeeding, widens
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.opening import open_store
-from tidestate.statestore.store import Memory, Parquet, RocksDB, StoreConfig
-from tidestate.statestore.tables import Column, Group, TableSpec
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.schema_evolution import declared, differences, readable, succeeding, widens
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
+from tidestate.statestore.spec.tables import Column, Group, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.opening import open_store
 
 KEY = (Column("end", "int64", "window_end"), Column("k", "string", "key"))
 FIRST = TableSpec(

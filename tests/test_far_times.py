@@ -13,13 +13,13 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tidestate.operators import count, each_batch, list_, max_, session, tumbling, windowed
-from tidestate.operators.bootstrapping import offset_text
-from tidestate.operators.harness import Harness
-from tidestate.recovery.cli import app
-from tidestate.recovery.history.bounds import Measure
-from tidestate.recovery.printing import values_of
-from tidestate.recovery.reading import Wanted
-from tidestate.recovery.summary import time_text
+from tidestate.operators.engine.bootstrap import offset_text
+from tidestate.operators.inspect.history.bounds import Measure
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.cli.main import app
+from tidestate.recovery.cli.printing import values_of
+from tidestate.recovery.inspect.rows import Wanted
+from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import TidestateError, UsageError
 

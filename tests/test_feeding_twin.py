@@ -40,10 +40,10 @@ from tests.test_windows_twin import new_folder, store_config
 from tests.transcripts import CLOSED, FEEDING
 from tests.twin_words import EACH_BATCH
 from tidestate.operators import after_count, count, sliding, sum_, tumbling, windowed
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -14,15 +14,15 @@ from cachetools import LRUCache
 
 from tests.lineage import advance
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
-from tidestate.statestore.changes import TableChanges
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers, sortedfile
 from tidestate.statestore.files.segments import FileRef, PartitionState
-from tidestate.statestore.keyrange import EVERYTHING, key_range
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.parquet import ParquetStore
-from tidestate.statestore.store import Parquet
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import EVERYTHING, key_range
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.parquet import ParquetStore
 from tidestate.statestore.testing import FaultyObjects
 
 SPEC = TableSpec("rows", (Column("k", "int64"),), (Column("v", "int64"),))

@@ -16,11 +16,11 @@ import pytest
 
 from tests.test_hostile import answers, put, run
 from tests.test_standalone import STREAM, batch, example
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import DataError
 from tidestate.statestore.files.tails import tail_of
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
 
 Ref = dict[str, Any]
 READERS = (

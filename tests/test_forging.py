@@ -12,13 +12,13 @@ import pytest
 
 from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.test_checkpoint import following
-from tidestate.recovery.agreement import compare
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.forging import files_read, finish
-from tidestate.recovery.input_files import Entries, followed
-from tidestate.recovery.manifest import Manifest, SparkPosition
-from tidestate.recovery.reset import reset
-from tidestate.recovery.spark_log import SparkLog, store_files
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.input_files import Entries, followed
+from tidestate.recovery.log.manifest import Manifest, SparkPosition
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.spark.agreement import compare
+from tidestate.recovery.spark.spark_checkpoint import files_read, finish
+from tidestate.recovery.spark.spark_log import SparkLog, store_files
 from tidestate.statestore.errors import IncompatibleError
 
 BATCHES = 14

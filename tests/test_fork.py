@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 from tests.spark_inputs import batch, sample, write
 from tests.test_spark_job import output, stream
 from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, Windowed, count, sum_, tumbling, windowed
-from tidestate.operators.delivery import read_rows
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.fork import fork
-from tidestate.recovery.manifest import Manifest
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 JOB = (
     windowed(event_time="t", key="k", watermark_delay="5 seconds")
@@ -99,7 +99,7 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
     said = caplog.messages[-1]
     command = said[said.index("tidestate fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
     done = subprocess.run(
-        [sys.executable, "-m", "tidestate.recovery.cli", *command[1:], "--json"], capture_output=True, text=True
+        [sys.executable, "-m", "tidestate.recovery.cli.main", *command[1:], "--json"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["files"] > 0

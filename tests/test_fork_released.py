@@ -10,15 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.test_collection import root, run, whole
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.cli import app
-from tidestate.recovery.collection import collect, plan_collection
-from tidestate.recovery.fork import fork
-from tidestate.recovery.manifest import state_files
-from tidestate.recovery.pins import pin
-from tidestate.recovery.records import held_pins, read_pins
-from tidestate.recovery.retention import Retention
-from tidestate.statestore.objects import Objects
+from tidestate.recovery.cli.main import app
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import state_files
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.log.records import held_pins, read_pins
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.retention.collection import collect, plan_collection
+from tidestate.recovery.retention.rules import Retention
+from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
 
 __all__ = ["root"]

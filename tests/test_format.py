@@ -14,7 +14,7 @@ from tests import evidence
 from tests.table_model import moment
 from tests.test_standalone import SECOND, batch
 from tidestate.operators import Parquet, count, tumbling, windowed
-from tidestate.operators.description import Windowed
+from tidestate.operators.describe.windowed import Windowed
 
 EVENTS = batch([(1, "a", 0), (2, "a", 0), (12, "b", 0)])
 

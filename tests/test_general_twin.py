@@ -19,7 +19,7 @@ from tests.naive_twin import Setting as OldSetting
 from tests.naive_twin import Twin as OldTwin
 from tests.test_windows_twin import STORES, added, new_folder, store_config
 from tests.twin_words import EACH_BATCH, Row, Setting
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 LONG = os.environ.get("TIDESTATE_LONG") == "1"
 SHARE = run_settings.default.max_examples

@@ -19,7 +19,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.harness import Harness
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -31,16 +31,16 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.harness import Harness
-from tidestate.operators.joins import join
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.collection import collect
-from tidestate.recovery.history import History, history
-from tidestate.recovery.history.happenings import Event
-from tidestate.recovery.reset import reset
-from tidestate.recovery.retention import Retention
+from tidestate.operators.describe.join import join
+from tidestate.operators.inspect.history.events import Event
+from tidestate.operators.inspect.history.window_history import History, history
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
 from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
 
 __all__ = ["s3_endpoint", "s3_root"]
 SCHEMA = STREAM[0].schema

@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 from tests.conftest import SCRATCH, forget
 from tests.test_standalone import STREAM, example
 from tidestate.operators import chain, count, query, session, sliding, sum_, tumbling, windowed
-from tidestate.operators.harness import Harness
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.cli import app
-from tidestate.recovery.input_files import NOTHING, with_files
-from tidestate.recovery.manifest import decode
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.cli.main import app
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.input_files import NOTHING, with_files
+from tidestate.recovery.log.manifest import decode
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import (
     CorruptionError,
@@ -37,7 +37,7 @@ from tidestate.statestore.errors import (
     TidestateError,
     UsageError,
 )
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
 
 BIG = 2**63
 POOL: list[Any] = [

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from tests.conftest import SCRATCH
 from tests.test_hostile import POOL, answers, changed, manifest_of, places, put, run, untouched
 from tests.test_standalone import STREAM, example
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path, now_us
-from tidestate.recovery.collection import collect
-from tidestate.recovery.lease import Lease, this_process
-from tidestate.recovery.names import is_pin
-from tidestate.recovery.pins import pin
-from tidestate.recovery.records import boundary_path, pin_path
-from tidestate.recovery.retention import Retention
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
+from tidestate.recovery.log.lease import Lease, this_process
+from tidestate.recovery.log.names import is_pin
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.log.records import boundary_path, pin_path
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
 from tidestate.statestore.checksums import checksum
 
 VERBS = [

@@ -15,12 +15,12 @@ from tests.cuts import cuts, net
 from tests.join_twin import SIDES, Asked, Row, Twin, Window
 from tests.test_join_twin import SCHEMA, STORES, described, shown, table
 from tidestate.operators import Memory, count_window, join, sliding, tumbling
-from tidestate.operators.harness import Harness
-from tidestate.operators.job import progress_of
-from tidestate.operators.joins import Joined
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.rescale import rescale
-from tidestate.recovery.rewind import rewind
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.engine.job import progress_of
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.moves.rescale import rescale
+from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError
 
 DELAY = 6

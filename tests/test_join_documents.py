@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from tidestate.operators import Memory, Parquet, RocksDB, count_window, tumbling
-from tidestate.operators.harness import Harness
-from tidestate.operators.joins import Joined, every, join
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.describe.join import Joined, join
+from tidestate.operators.describe.join_choices import every
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.spec.store import StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
 ORDERS = pa.schema([("id", pa.int64()), ("time", TIME), ("offset", pa.int64()), ("value", pa.int64())])

@@ -40,9 +40,9 @@ from tidestate.operators import (
     sliding,
     tumbling,
 )
-from tidestate.operators.joins import every
+from tidestate.operators.describe.join_choices import every
 from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 ORDERS = pa.schema([("offset", pa.int64()), ("value", pa.int64()), ("id", pa.int64()), ("time", TIME)])
 SHIPMENTS = pa.schema([("offset", pa.int64()), ("cost", pa.int64()), ("id", pa.int64()), ("time", TIME)])

@@ -16,7 +16,7 @@ import pytest
 from tests.join_operator_child import BATCHES, JOBS
 from tests.join_operator_messages import expected
 from tests.operator_messages import STORES
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 ROOT = Path(__file__).parents[1]
 LONG = bool(os.environ.get("TIDESTATE_LONG"))

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from tests.join_twin import SIDES, Asked, Pane, Row, Twin, Window
 from tidestate.operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.harness import Harness
-from tidestate.operators.joins import Joined, join, keep
-from tidestate.operators.transition import BEGINNING_US
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.join import Joined, join
+from tidestate.operators.describe.join_choices import keep
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.statestore.spec.store import StoreConfig
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 from tidestate.operators import count_window, session, tumbling
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.harness import Harness
-from tidestate.operators.joins import join, keep
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.join import join
+from tidestate.operators.describe.join_choices import keep
 from tidestate.operators.joins.plan import JoinPlan
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import parse_layout
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.keyhash import key_hash, partition_of
+from tidestate.statestore.spec.keyhash import key_hash, partition_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -13,8 +13,8 @@ import pytest
 from tests import evidence
 from tests.test_standalone import STREAM, example
 from tidestate.operators import Policy
-from tidestate.recovery.checkpoint import Checkpoint, now_us
-from tidestate.recovery.lease import (
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.lease import (
     DURATION_US,
     FOLDER,
     Lease,

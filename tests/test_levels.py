@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table_model import Row, TableModel, plain, table
-from tidestate.statestore.changes import TableChanges
 from tidestate.statestore.files import compaction, folding, partition_log, sortedfile
 from tidestate.statestore.files.compaction import under_way
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import FileRef, PartitionState, levels_of
 from tidestate.statestore.files.sortedfile import SortedFile
-from tidestate.statestore.keyrange import EVERYTHING
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.opening import open_store
-from tidestate.statestore.parquet import ParquetStore
-from tidestate.statestore.store import Memory, Parquet, RocksDB
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import EVERYTHING
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.opening import open_store
+from tidestate.statestore.stores.parquet import ParquetStore
 
 BY_KEY = TableSpec(
     "t",

@@ -21,13 +21,13 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.window_operator import WindowOperator
-from tidestate.statestore import limits
-from tidestate.statestore.admission import admit
-from tidestate.statestore.changes import TableChanges
+from tidestate.operators.embedded import WindowOperator
 from tidestate.statestore.errors import LimitError
-from tidestate.statestore.store import Memory, Parquet, RocksDB, StoreConfig
-from tidestate.statestore.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.spec import limits
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
+from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.table.validation import admit
 
 MIB = 1 << 20
 SECOND = 1_000_000

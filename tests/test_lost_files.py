@@ -16,20 +16,20 @@ from tests.test_checkpoint import chain, following
 from tests.test_cli import tidestate
 from tests.test_collection import NOW, files, run, shown, whole
 from tidestate.operators import Policy
-from tidestate.recovery.checkpoint import MARKER, Checkpoint, manifest_path
-from tidestate.recovery.collection import collect, plan_collection
-from tidestate.recovery.fork import fork
-from tidestate.recovery.history import history
-from tidestate.recovery.pins import pin, unpin
-from tidestate.recovery.reading import Wanted, output_rows, state_difference, state_rows
-from tidestate.recovery.records import Boundary, boundary_path, held_pins, read_pins, seal
-from tidestate.recovery.repair import plan_repair, repair
-from tidestate.recovery.report import points
-from tidestate.recovery.rescale import plan_rescale
-from tidestate.recovery.reset import reset
-from tidestate.recovery.retention import Retention
-from tidestate.recovery.traces import REACHED
-from tidestate.recovery.verify import verify
+from tidestate.operators.inspect.history.window_history import history
+from tidestate.operators.inspect.report import points
+from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference, state_rows
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import MARKER, Checkpoint, manifest_path
+from tidestate.recovery.log.pins import pin, unpin
+from tidestate.recovery.log.records import Boundary, boundary_path, held_pins, read_pins, seal
+from tidestate.recovery.log.traces import REACHED
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.repair import plan_repair, repair
+from tidestate.recovery.moves.rescale import plan_rescale
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.retention.collection import collect, plan_collection
+from tidestate.recovery.retention.rules import Retention
 from tidestate.statestore.errors import CorruptionError, DataError, NotFoundError
 
 SOME = (3, 6, 7, 10, 14)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.table_model import MAIN, NAMED
-from tidestate.recovery.manifest import (
+from tidestate.recovery.log.manifest import (
     END_OF_TIME_US,
     FORMAT,
     InputPosition,
@@ -22,7 +22,7 @@ from tidestate.recovery.manifest import (
     decode,
     encode,
 )
-from tidestate.recovery.summary import brief, full, partitions, size_text, time_text
+from tidestate.recovery.log.summary import brief, full, partitions, size_text, time_text
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.files.segments import FileRef, PartitionState

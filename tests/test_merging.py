@@ -30,9 +30,9 @@ from tidestate.operators import (
     sum_,
     tumbling,
 )
-from tidestate.operators.harness import Harness
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMES = ("ordered", "paid")

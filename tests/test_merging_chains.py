@@ -13,7 +13,7 @@ from tests.conformance.harness import SCRATCH
 from tests.test_merging_sessions import ENDED, Brute
 from tests.two_streams import LEFT, RIGHT, Row, numbered, rows, table
 from tidestate.operators import RETRACTING, Windowed, count, merge, session_join, sum_, tumbling, union, windowed
-from tidestate.operators.chains import chain
+from tidestate.operators.describe.chain import chain
 
 Batches = list[list[Row]]
 

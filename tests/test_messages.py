@@ -30,9 +30,7 @@ from tests.message_twin import (
     simple,
     tables_of,
 )
-from tidestate.statestore.changes import Applied
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.memory import MemoryStore
 from tidestate.statestore.messages.keys import choose_layout, parse_layout
 from tidestate.statestore.messages.reads import get_messages, messages_for
 from tidestate.statestore.messages.sizes import row_bytes
@@ -46,7 +44,9 @@ from tidestate.statestore.messages.store import (
     together,
 )
 from tidestate.statestore.messages.tables import MessageTables, Retention
-from tidestate.statestore.tables import Column
+from tidestate.statestore.spec.changes import Applied
+from tidestate.statestore.spec.tables import Column
+from tidestate.statestore.stores.memory import MemoryStore
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARE = settings.default.max_examples

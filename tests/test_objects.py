@@ -14,7 +14,7 @@ import pytest
 from tests.races import processes_race, threads_race
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, UnavailableError, UsageError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.sink import Sink
 
 

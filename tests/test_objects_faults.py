@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 
 CALLS = [(os, name) for name in ("link", "unlink", "fsync", "open", "mkdir", "rename", "listdir", "stat")]
 PLACES: list[tuple[Any, str]] = [*CALLS, (builtins, "open")]

@@ -12,8 +12,8 @@ from tests.races import processes_race, threads_race
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, NotFoundError, TidestateError, UnavailableError, UsageError
-from tidestate.statestore.objects import Objects
 from tidestate.statestore.storage.connection import connection
+from tidestate.statestore.storage.objects import Objects
 
 MIB = 1 << 20
 

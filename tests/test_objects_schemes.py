@@ -13,8 +13,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, IncompatibleError, NotFoundError, UnavailableError, UsageError
-from tidestate.statestore.objects import Objects
 from tidestate.statestore.storage import faults as storage_faults
+from tidestate.statestore.storage.objects import Objects
 
 
 class Shelf(MemoryFileSystem):  # type: ignore[misc]

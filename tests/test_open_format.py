@@ -20,9 +20,9 @@ from tests.golden_state import EXPECTED_KINDS, EXPECTED_SUMS, GOLDEN, KINDS, SPE
 from tests.test_standalone import STREAM, example
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.opening import open_store
-from tidestate.statestore.store import StateStore, StoreConfig
+from tidestate.statestore.spec.store import StateStore, StoreConfig
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.opening import open_store
 
 STORES = ("memory", "rocksdb", "parquet")
 

@@ -43,13 +43,13 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.delivery import read_rows
-from tidestate.operators.windows import Windows
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.outputs import DeliveryId
+from tidestate.operators.describe.windows import Windows
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import TidestateError, UsageError
-from tidestate.statestore.opening import _memory
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
+from tidestate.statestore.stores.opening import _memory
 
 ROOT = Path(__file__).parents[1]
 WINDOWS: dict[str, Windows] = {

@@ -16,7 +16,7 @@ import pytest
 
 from tests.operator_child import JOB
 from tests.operator_messages import STORES, expected, stream
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 ROOT = Path(__file__).parents[1]
 LONG = bool(os.environ.get("TIDESTATE_LONG"))

@@ -20,7 +20,7 @@ from tests.operator_messages import (
     table,
 )
 from tidestate.operators import DeliveryId, Refused, run_operator, session, tumbling
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 
 class Slow(Receiver):

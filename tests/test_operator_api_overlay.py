@@ -8,9 +8,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from tidestate.statestore.memory import MemoryStore
-from tidestate.statestore.overlay import Overlay
-from tidestate.statestore.store import StateView
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.table.overlay import Overlay
 from tidestate.statestore.testing import generated
 from tidestate.statestore.testing.rows import table
 from tidestate.statestore.testing.tables import SPECS

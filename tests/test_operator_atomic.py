@@ -24,10 +24,10 @@ from tests.operator_messages import (
     table,
 )
 from tidestate.operators import JoinOperator, WindowOperator, run_operator, session, tumbling
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.rewind import rewind
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError
-from tidestate.statestore.store import Parquet, StoreName
+from tidestate.statestore.spec.store import Parquet, StoreName
 from tidestate.statestore.testing.faults import FaultyObjects
 
 ByHand = WindowOperator | JoinOperator

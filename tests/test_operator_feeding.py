@@ -20,10 +20,10 @@ from tests.operator_messages import (
     take,
 )
 from tidestate.operators import count, count_window, session, sliding, sum_, tumbling, windowed
-from tidestate.operators.harness import Harness
-from tidestate.operators.windows import Windows
-from tidestate.statestore.opening import _memory
-from tidestate.statestore.store import StoreName
+from tidestate.operators.describe.windows import Windows
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.spec.store import StoreName
+from tidestate.statestore.stores.opening import _memory
 
 WINDOWS: dict[str, Windows] = {
     "tumbling": tumbling("6 seconds"),

@@ -20,10 +20,10 @@ from tests.operator_messages import (
     take,
 )
 from tidestate.operators import Windowed, apply_rows, count, count_window, session, sum_, windowed
-from tidestate.operators.harness import Harness
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.opening import _memory
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
+from tidestate.statestore.stores.opening import _memory
 
 TOTAL = 120
 WINDOWS = {"tumbling": count_window(8, by="offset"), "hopping": count_window(9, 3, by="offset", late=20)}

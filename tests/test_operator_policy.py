@@ -22,11 +22,11 @@ from tests.operator_messages import (
     take,
 )
 from tidestate.operators import Policy, tumbling
-from tidestate.operators.delivery import read_rows
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.rewind import rewind
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 JOB = description(tumbling("6 seconds"))
 

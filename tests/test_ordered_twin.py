@@ -36,10 +36,10 @@ from tests.transcripts import CLOCK, OFFSETS, ORDER, PER_ELEMENT, SCENARIOS
 from tests.transcripts.told import played, sorted_steps
 from tests.twin_words import Kind
 from tidestate.operators import after_count, count, count_window, max_, min_, session, sum_, tumbling, windowed
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 # Sessions that do not retract are warned about; here they are wanted.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -39,15 +39,15 @@ from tests.other_cuts import (
 )
 from tests.test_recovery_mixed import folder
 from tidestate.operators import Memory, Parquet, Policy, RocksDB, query
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.fork import fork
-from tidestate.recovery.repair import plan_repair, repair
-from tidestate.recovery.rescale import rescale
-from tidestate.recovery.reset import plan_reset, reset
-from tidestate.recovery.verify import verify
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.repair import plan_repair, repair
+from tidestate.recovery.moves.rescale import rescale
+from tidestate.recovery.moves.reset import plan_reset, reset
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.segments import FileRef
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=3), RocksDB(max_levels=3)]
 STEPS = ("rewound", "forked", "rescaled", "repaired", "fallen back", "fed", "changed")

@@ -14,10 +14,10 @@ import pytest
 from tests.conftest import LONG
 from tests.test_hostile import run
 from tests.test_standalone import STREAM, example
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.report import write_report
+from tidestate.operators.inspect.report.document import write_report
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import DataError
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
 
 READERS = (
     ["panes"],

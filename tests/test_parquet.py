@@ -15,15 +15,15 @@ import pytest
 
 from tests.durable_store import DurableStore
 from tests.lineage import advance
-from tidestate.statestore.changes import Applied, TableChanges
 from tidestate.statestore.errors import TidestateError, UnavailableError
 from tidestate.statestore.files import sortedfile
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.parquet import ParquetStore
-from tidestate.statestore.store import Parquet
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.parquet import ParquetStore
 from tidestate.statestore.testing import Crash, FaultyObjects
 from tidestate.statestore.testing.generated import applied, seeded_changes
 from tidestate.statestore.testing.history import History, check_store
@@ -176,7 +176,7 @@ def test_a_spill_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     def refuse(*_: Any, **__: Any) -> None:
         raise UnavailableError("storage refused", code="storage", path="x", reason="ENOSPC")
 
-    monkeypatch.setattr("tidestate.statestore.parquet.fold_into", refuse)
+    monkeypatch.setattr("tidestate.statestore.stores.parquet.fold_into", refuse)
     with pytest.raises(TidestateError, match="ENOSPC"):
         store.apply({"numbers": TableChanges(merge=numbers(0, 500))}, Applied(2, "two"))
     assert store.applied == Applied(1, "one")

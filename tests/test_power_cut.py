@@ -12,19 +12,19 @@ import pytest
 from msgspec import structs
 
 from tidestate.operators import count, tumbling, windowed
-from tidestate.recovery.checkpoint import Checkpoint, now_us
-from tidestate.recovery.collection import collect
-from tidestate.recovery.manifest import files_of
-from tidestate.recovery.outputs import DeliveryId
-from tidestate.recovery.pins import pin
-from tidestate.recovery.policy import Policy
-from tidestate.recovery.repair import opened
-from tidestate.recovery.retention import Retention
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.manifest import files_of
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.moves.repair import opened
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import ConflictError
 from tidestate.statestore.files.segments import read_verified
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.storage import local
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.testing.faults import Crash
 from tidestate.statestore.testing.power import Disk
 

@@ -19,9 +19,9 @@ from tests.spark_inputs import job, sample, write
 from tests.test_spark_job import stream
 from tests.test_standalone import STREAM, example
 from tidestate.operators import Policy
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.lease import FOLDER, check_idle, leases, running
-from tidestate.recovery.presence import Presence
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.lease import FOLDER, check_idle, leases, running
+from tidestate.recovery.start.heartbeat import Presence
 from tidestate.statestore.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,10 +13,10 @@ import pytest
 from tests.table_model import NAMED
 from tidestate.statestore.errors import TidestateError, UnavailableError, UsageError
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.opening import open_store
-from tidestate.statestore.private import make_private, of_this_user
-from tidestate.statestore.store import RocksDB
+from tidestate.statestore.spec.store import RocksDB
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.private import make_private, of_this_user
+from tidestate.statestore.stores.opening import open_store
 
 
 @pytest.fixture

@@ -25,10 +25,9 @@ from tidestate.operators.progress.advance_time import (
     in_force,
     lifetimes,
 )
-from tidestate.operators.progress.instants import LAST_US
-from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 
 class Row(NamedTuple):

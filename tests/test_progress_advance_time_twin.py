@@ -15,8 +15,7 @@ from tidestate.operators.progress.advance_time import (
     AdvanceTime,
     Generation,
 )
-from tidestate.operators.progress.instants import LAST_US
-from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 
 instants = st.integers(0, 20)
 rows = st.builds(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests import evidence
 from tests.conftest import SCRATCH
 from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
-from tidestate.operators.harness import Harness
+from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.buffered import once, pack, unpack
 from tidestate.operators.progress.buffers import buffers
 from tidestate.statestore.errors import UsageError

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from tests import evidence
 from tests.conftest import SCRATCH
 from tidestate.operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
-from tidestate.operators.harness import Harness
+from tidestate.operators.embedded import WindowOperator
+from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress import advance_time, generation
 from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
+from tidestate.operators.progress.instants import END_US
 from tidestate.operators.spark import tasks
-from tidestate.operators.transition import END_US
-from tidestate.operators.window_operator import WindowOperator
 from tidestate.statestore.errors import UsageError
 
 SECOND = 1_000_000

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import SCRATCH
 from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
-from tidestate.operators.chains.binding import bind_graph
-from tidestate.operators.harness import Harness
-from tidestate.operators.watermarks import restarted
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.watermarks import restarted
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

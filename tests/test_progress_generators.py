@@ -20,11 +20,10 @@ from tidestate.operators.progress.generators import (
     fixed,
     max_event_time,
 )
-from tidestate.operators.progress.instants import FIRST_US, LAST_US, instants, moved
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
 from tidestate.operators.progress.tracker import Report, merged
-from tidestate.operators.transition import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 
 def table(times: list[int | None], **more: list[Any]) -> pa.Table:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tidestate.operators.progress.buffers import buffers, from_table
-from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     REASONS,
     Origins,
@@ -27,7 +27,6 @@ from tidestate.operators.progress.origins import (
     take,
     wait,
 )
-from tidestate.operators.transition import BEGINNING_US
 from tidestate.statestore.errors import UsageError
 
 

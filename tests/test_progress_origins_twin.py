@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.test_progress_origins import Buffer, after, arrive, round_trip
 from tidestate.operators.progress.buffers import buffers
-from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     REASONS,
     origins,
@@ -19,7 +19,6 @@ from tidestate.operators.progress.origins import (
     take,
     wait,
 )
-from tidestate.operators.transition import BEGINNING_US
 
 
 class Twin:

@@ -25,11 +25,11 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators import standalone as runner
-from tidestate.operators.harness import Harness
+from tidestate.operators.local import standalone as runner
+from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.generators import Generator
-from tidestate.operators.watermarks import not_asked_until
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.operators.progress.watermarks import not_asked_until
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 SECOND = 1_000_000

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tidestate.operators.progress import through
 from tidestate.operators.progress.buffers import buffers
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import origins, take
 from tidestate.operators.progress.through import Numbering
-from tidestate.operators.transition import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 
 

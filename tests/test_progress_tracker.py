@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset, sources
-from tidestate.operators.transition import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 
 

@@ -28,10 +28,10 @@ from tests.ordered_strategies import History
 from tests.ordered_twin import OrderedSetting
 from tests.transcripts import PROPAGATED
 from tidestate.operators import after_count, count, max_, session, sliding, sum_, tumbling, windowed
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 TIME = streams.TIME
 EVENTS = pa.schema([("time", TIME), ("k", pa.string()), ("shop", pa.int64()), ("v", pa.int64())])

@@ -46,9 +46,9 @@ from tidestate.operators import (
     variance,
     windowed,
 )
-from tidestate.operators.harness import Harness
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.store import Parquet, StoreName
+from tidestate.statestore.spec.store import Parquet, StoreName
 
 ROOT = Path(__file__).parents[1]
 

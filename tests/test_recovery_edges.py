@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from tidestate.operators import Memory, Parquet, RocksDB, Windowed, count, max_, mean, sum_, tumbling, windowed
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.manifest import SparkPosition
-from tidestate.recovery.outputs import DeliveryId
-from tidestate.statestore import opening
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import SparkPosition
+from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.opening import open_store
-from tidestate.statestore.store import StoreConfig
-from tidestate.statestore.tables import TIME, Column, TableSpec
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import TIME, Column, TableSpec
+from tidestate.statestore.stores import opening
+from tidestate.statestore.stores.opening import open_store
 
 
 def job(**aggregates: object) -> Windowed:
@@ -44,8 +44,8 @@ def test_a_cache_that_followed_a_copy_further_is_rebuilt(tmp_path: Path, name: s
         "s", (Column("end", str(TIME)), Column("k", "string")), (Column("n", "int64", "", "sum"),), "end"
     )
     from tests.lineage import advance
-    from tidestate.statestore.changes import TableChanges
-    from tidestate.statestore.objects import Objects
+    from tidestate.statestore.spec.changes import TableChanges
+    from tidestate.statestore.storage.objects import Objects
 
     objects = Objects(tmp_path / "root")
     rows = pa.table({"end": pa.array([10, 20]).cast(TIME), "k": ["a", "b"], "n": [1, 2]})

@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from tests.conftest import SCRATCH, forget
 from tests.spark_inputs import rows, sample
 from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
-from tidestate.operators.description import Windowed
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.collection import collect
-from tidestate.recovery.fork import fork
-from tidestate.recovery.pins import pin
-from tidestate.recovery.repair import repair
-from tidestate.recovery.rescale import rescale
-from tidestate.recovery.reset import reset
-from tidestate.recovery.retention import Retention
-from tidestate.recovery.verify import verify
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.repair import repair
+from tidestate.recovery.moves.rescale import rescale
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
+from tidestate.statestore.spec.store import StoreConfig
 
 BATCHES = 6
 TABLES = sample(BATCHES, 60)

@@ -24,8 +24,8 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -22,12 +22,12 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.dedup.description import deduplicated
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
-from tidestate.operators.transition import BEGINNING_US, END_US
-from tidestate.operators.windows import Windows, count_window
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import Windows, count_window
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -12,10 +12,10 @@ from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.test_objects_schemes import Honest
 from tests.test_standalone import STREAM, example
 from tidestate.operators import Memory, Parquet, RocksDB
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.fork import fork
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import FencedError, IncompatibleError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 STORES = ["memory", "rocksdb", "parquet"]
 

@@ -21,18 +21,19 @@ from tests.test_cli_rows import damaged, root
 from tests.test_spark_job import finish
 from tests.test_standalone import STREAM, example
 from tidestate.operators import chain, count, session, sliding, sum_, tumbling, windowed
-from tidestate.operators.harness import Harness
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.fork import fork
-from tidestate.recovery.report import page, write_report
-from tidestate.recovery.report.points import history
-from tidestate.recovery.report.series import BUCKETS, buckets
-from tidestate.recovery.report.windows import WINDOWS, windows_of
-from tidestate.recovery.report.words import skew_text, span_text
-from tidestate.recovery.rescale import rescale
-from tidestate.recovery.traces import REACHED
+from tidestate.operators.inspect.report import page
+from tidestate.operators.inspect.report.document import write_report
+from tidestate.operators.inspect.report.points import history
+from tidestate.operators.inspect.report.series import BUCKETS, buckets
+from tidestate.operators.inspect.report.windows import WINDOWS, windows_of
+from tidestate.operators.inspect.report.words import skew_text, span_text
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.traces import REACHED
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
 
 __all__ = ["copy", "root", "s3_endpoint", "s3_root"]
 

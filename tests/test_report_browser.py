@@ -18,12 +18,12 @@ import pytest
 from tests import evidence
 from tests.test_cli import copy
 from tests.test_cli_rows import root
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.manifest import Manifest, OperatorState
-from tidestate.recovery.report import write_report
+from tidestate.operators.inspect.report.document import write_report
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.files.segments import FileRef
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 
 __all__ = ["copy", "root"]
 

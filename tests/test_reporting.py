@@ -21,11 +21,11 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.harness import Harness
+from tidestate.operators.embedded import WindowOperator
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.peaks import Peak, Steps, highest, leapt, peak_of, stepped
-from tidestate.operators.transition import BEGINNING_US
-from tidestate.operators.window_operator import WindowOperator
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 SECOND, DAY = 1_000_000, 86_400_000_000
 SCHEMA = pa.schema([("at", TIME), ("user", pa.string()), ("source", pa.int64()), ("offset", pa.int64())])

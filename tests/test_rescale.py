@@ -20,15 +20,15 @@ from tests.conformance.harness import SCRATCH
 from tests.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.spark_inputs import rows
 from tidestate.operators import Memory, Parquet, RocksDB
-from tidestate.operators.harness import Harness
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.rescale import rescale
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.keyhash import partition_of
-from tidestate.statestore.opening import open_store
-from tidestate.statestore.store import StoreConfig
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.keyhash import partition_of
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.stores.opening import open_store
 
 LONG = bool(os.environ.get("TIDESTATE_LONG"))
 STORES: dict[str, StoreConfig] = {

@@ -18,23 +18,23 @@ from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.spark_inputs import job, rows, sample
 from tests.test_cli import tidestate
 from tidestate.operators import Memory, Parquet, RocksDB, WindowOperator, count, join, min_, tumbling, windowed
-from tidestate.operators.window_operator import JoinOperator
-from tidestate.recovery.checkpoint import Checkpoint, now_us
-from tidestate.recovery.fork import fork
-from tidestate.recovery.lease import FOLDER, Lease, this_process
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.reading import Wanted, state_rows
-from tidestate.recovery.rescale import divided, plan_rescale, rescale
-from tidestate.recovery.verify import verify
-from tidestate.statestore.changes import TableChanges
+from tidestate.operators.embedded import JoinOperator
+from tidestate.recovery.inspect.rows import Wanted, state_rows
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.lease import FOLDER, Lease, this_process
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.rescale import divided, plan_rescale, rescale
 from tidestate.statestore.errors import FencedError, IncompatibleError, NotFoundError, UsageError
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.keyhash import hash_range, key_hash, partition_of
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.opening import open_store
-from tidestate.statestore.store import StoreConfig
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyhash import hash_range, key_hash, partition_of
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.opening import open_store
 from tools.demo.child import Child
 
 TABLES = sample(6, 60)

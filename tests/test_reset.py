@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from tests.test_checkpoint import following
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.collection import collect
-from tidestate.recovery.manifest import Ids, SparkPosition
-from tidestate.recovery.ranges import joined
-from tidestate.recovery.reset import plan_reset, reset
-from tidestate.recovery.retention import Retention
-from tidestate.recovery.verify import verify
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.manifest import Ids, SparkPosition
+from tidestate.recovery.log.ranges import joined
+from tidestate.recovery.moves.reset import plan_reset, reset
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
 from tidestate.statestore.errors import FencedError, NotFoundError
 from tidestate.statestore.files.segments import FileRef
 

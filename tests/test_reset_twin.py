@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from tests import evidence, streams
 from tests.naive_twin import Setting, Twin
 from tests.test_windows_twin import STORES, new_folder, store_config
-from tidestate.operators.standalone import Standalone
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.outputs import DeliveryId
-from tidestate.recovery.repair import plan_repair, repair
-from tidestate.recovery.reset import plan_reset, reset
-from tidestate.recovery.verify import verify
+from tidestate.operators.local.standalone import Standalone
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.moves.repair import plan_repair, repair
+from tidestate.recovery.moves.reset import plan_reset, reset
 from tidestate.statestore.errors import CorruptionError
-from tidestate.statestore.store import StoreConfig, StoreName
+from tidestate.statestore.spec.store import StoreConfig, StoreName
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["run", "run", "rewind", "head", "state", "panes"]), st.integers(0, 99)), max_size=6

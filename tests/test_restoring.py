@@ -19,16 +19,16 @@ from tests.test_cli import tidestate
 from tests.test_spark_job import stream
 from tests.test_standalone import STREAM, example
 from tidestate.operators import Memory, Parquet, RocksDB
-from tidestate.recovery import budget
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.manifest import Manifest, OperatorState, Restore, files_of
-from tidestate.recovery.rehearsal import rehearse
-from tidestate.statestore import opening
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest, OperatorState, Restore, files_of
+from tidestate.recovery.start import restore_budget
+from tidestate.recovery.start.restore_drill import rehearse
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.compaction import plan
 from tidestate.statestore.files.segments import FileRef, PartitionState
-from tidestate.statestore.restoring import Restored, Restoring, progress_text
-from tidestate.statestore.store import RESTORE_BYTES_PER_S, StoreConfig
+from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, StoreConfig
+from tidestate.statestore.stores import opening
+from tidestate.statestore.stores.restore_monitor import Restored, Restoring, progress_text
 
 MB = 1_000_000
 
@@ -129,30 +129,33 @@ def measured(rate: int | None, store: str = "memory") -> Restore:
 
 def test_a_prediction_is_the_slowest_partition_on_the_slots_there_are() -> None:
     sizes = manifest_of((10, 20), (50,), (5,)).operators.values()
-    assert budget.predicted_s(sizes, "rocksdb", 10) == 10.0  # 50 bytes in each of two operators
-    assert budget.predicted_s(sizes, "rocksdb", 10, 3) == 10.0
-    assert budget.predicted_s(sizes, "rocksdb", 10, 1) == 17.0
-    assert budget.predicted_s(sizes, "parquet", 10) == 0.0
-    assert budget.prediction(manifest_of((10,))) is None
-    assert budget.prediction(manifest_of((10, 20), (50,), restored=measured(20))) == ("memory", 5.0)
-    assert budget.outlook_text(manifest_of((1,), restored=measured(1))) == "2.0 s predicted into memory, budget 30 s"
+    assert restore_budget.predicted_s(sizes, "rocksdb", 10) == 10.0  # 50 bytes in each of two operators
+    assert restore_budget.predicted_s(sizes, "rocksdb", 10, 3) == 10.0
+    assert restore_budget.predicted_s(sizes, "rocksdb", 10, 1) == 17.0
+    assert restore_budget.predicted_s(sizes, "parquet", 10) == 0.0
+    assert restore_budget.prediction(manifest_of((10,))) is None
+    assert restore_budget.prediction(manifest_of((10, 20), (50,), restored=measured(20))) == ("memory", 5.0)
+    assert (
+        restore_budget.outlook_text(manifest_of((1,), restored=measured(1)))
+        == "2.0 s predicted into memory, budget 30 s"
+    )
 
 
 def test_the_speed_is_measured_where_enough_was_read_and_believed_within_bounds() -> None:
     head, store = manifest_of((10,), restored=measured(77 * MB)), Memory()
     whole = Restored(1, 100 * MB, 5, 2.0)
-    assert budget.restore_of(head, store, [(0, whole), (1, whole)], 2).rate == 50 * MB
-    assert budget.restore_of(head, store, [(0, Restored(1, 100, 5, 2.0))], 2).rate == 77 * MB
-    assert budget.restore_of(head, RocksDB(), [(0, Restored())], 2).rate is None
+    assert restore_budget.restore_of(head, store, [(0, whole), (1, whole)], 2).rate == 50 * MB
+    assert restore_budget.restore_of(head, store, [(0, Restored(1, 100, 5, 2.0))], 2).rate == 77 * MB
+    assert restore_budget.restore_of(head, RocksDB(), [(0, Restored())], 2).rate is None
     slow, fast = Restored(1, 100 * MB, 5, 1e6), Restored(1, 100 * MB, 5, 1e-9)
-    assert budget.restore_of(head, store, [(0, slow)], 2).rate == budget.SLOWEST
-    assert budget.restore_of(head, store, [(0, fast)], 2).rate == budget.FASTEST
-    assert budget.rate_of(head, "memory") == 77 * MB
-    assert budget.rate_of(head, "rocksdb") == RESTORE_BYTES_PER_S
-    assert budget.budgeted(store, head).restore_bytes_per_s == 77 * MB
-    taken = budget.restore_of(head, store, [(0, whole), (0, whole), (1, whole)], 2)
+    assert restore_budget.restore_of(head, store, [(0, slow)], 2).rate == restore_budget.SLOWEST
+    assert restore_budget.restore_of(head, store, [(0, fast)], 2).rate == restore_budget.FASTEST
+    assert restore_budget.rate_of(head, "memory") == 77 * MB
+    assert restore_budget.rate_of(head, "rocksdb") == RESTORE_BYTES_PER_S
+    assert restore_budget.budgeted(store, head).restore_bytes_per_s == 77 * MB
+    taken = restore_budget.restore_of(head, store, [(0, whole), (0, whole), (1, whole)], 2)
     assert (taken.seconds, taken.total_s) == (4.0, 6.0)
-    assert budget.sentence(taken).startswith("restored 3 files, 300 MB, 15 rows in 4.0 s; predicted")
+    assert restore_budget.sentence(taken).startswith("restored 3 files, 300 MB, 15 rows in 4.0 s; predicted")
 
 
 def test_snapshots_follow_the_measured_speed() -> None:
@@ -165,8 +168,8 @@ def test_snapshots_follow_the_measured_speed() -> None:
 
 
 def test_a_measured_speed_is_used_by_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "ENOUGH_BYTES", 1)
-    monkeypatch.setattr(budget, "SLOWEST", 1)
+    monkeypatch.setattr(restore_budget, "ENOUGH_BYTES", 1)
+    monkeypatch.setattr(restore_budget, "SLOWEST", 1)
     for batches in (3, 4, 5):
         forget()
         example("retracting").standalone(checkpoint=tmp_path, store=Memory()).run(STREAM[:batches])
@@ -217,7 +220,7 @@ def test_a_drill_finds_a_damaged_file(tmp_path: Path) -> None:
 
 def test_the_rocksdb_store_says_which_package_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example("retracting").standalone(checkpoint=tmp_path).run(STREAM[:2])
-    monkeypatch.setitem(__import__("sys").modules, "tidestate.statestore.rocksdb", None)
+    monkeypatch.setitem(__import__("sys").modules, "tidestate.statestore.stores.rocksdb", None)
     checkpoint = Checkpoint.open(tmp_path)
     with pytest.raises(UsageError, match=r"tidestate\[rocksdb\].*\[store-package\]"):
         rehearse(checkpoint, checkpoint.read(3).manifest, "rocksdb")

@@ -17,13 +17,13 @@ from tests.test_checkpoint import files_below, following
 from tests.test_cli import tidestate
 from tests.test_standalone import STREAM, example
 from tidestate.operators import Policy, count, tumbling, windowed
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.lease import FOLDER, Lease, this_process
-from tidestate.recovery.manifest import SparkPosition
-from tidestate.recovery.mending import Mending
-from tidestate.recovery.outputs import DeliveryId
-from tidestate.recovery.repair import plan_repair, repair
-from tidestate.recovery.rewind import checkpoint_at, plan_rewind, rewind
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.lease import FOLDER, Lease, this_process
+from tidestate.recovery.log.manifest import SparkPosition
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.moves.repair import plan_repair, repair
+from tidestate.recovery.moves.rewind import checkpoint_at, plan_rewind, rewind
+from tidestate.recovery.start.spark_repair import Mending
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from tests.conftest import SCRATCH
 from tests.rocks_tables import LEADING, PLAIN, SECOND, SPECS, VALUE, fill, numbers, opened, rows_of
-from tidestate.statestore.changes import Applied, TableChanges
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.memory import MemoryStore
-from tidestate.statestore.rocks import table as rocks_table
-from tidestate.statestore.rocksdb import RocksStore
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.stores.rocks import table as rocks_table
+from tidestate.statestore.stores.rocksdb import RocksStore
 
 
 @pytest.fixture

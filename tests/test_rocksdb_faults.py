@@ -17,9 +17,9 @@ import pytest
 
 from tests.conftest import SCRATCH
 from tests.rocks_tables import PLAIN, SPECS, VALUE, fill, numbers, opened, rows_of, sst_files
-from tidestate.statestore.changes import Applied
 from tidestate.statestore.errors import CorruptionError, TidestateError, UnavailableError, UsageError
-from tidestate.statestore.rocksdb import RocksStore
+from tidestate.statestore.spec.changes import Applied
+from tidestate.statestore.stores.rocksdb import RocksStore
 
 
 @pytest.fixture
@@ -156,9 +156,9 @@ CHILD = """
 import os, resource, sys
 from pathlib import Path
 import pyarrow as pa
-from tidestate.statestore.changes import Applied, TableChanges
+from tidestate.statestore.spec.changes import Applied, TableChanges
 from tidestate.statestore.errors import UnavailableError
-from tidestate.statestore.rocksdb import RocksStore
+from tidestate.statestore.stores.rocksdb import RocksStore
 from tests.rocks_tables import PLAIN, SPECS, numbers
 folder = Path(sys.argv[1])
 """

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidestate.statestore.keyrange import Cut, before, plain
-from tidestate.statestore.rocks.bytestrings import Strings, between, matrix
-from tidestate.statestore.rocks.keys import KeyCodec, successor
-from tidestate.statestore.rocks.rows import decode_rows, encode_rows
+from tidestate.statestore.spec.keyrange import Cut, before, plain
+from tidestate.statestore.stores.rocks.bytestrings import Strings, between, matrix
+from tidestate.statestore.stores.rocks.keys import KeyCodec, successor
+from tidestate.statestore.stores.rocks.rows import decode_rows, encode_rows
 
 INTS = {str(t): t for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())}
 INTS["uint64"] = pa.uint64()

@@ -11,10 +11,10 @@ import pytest
 
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
-from tidestate.statestore.objects import Objects
 from tidestate.statestore.storage import connection as storage_connection
 from tidestate.statestore.storage import faults as storage_faults
 from tidestate.statestore.storage import remote as storage_remote
+from tidestate.statestore.storage.objects import Objects
 
 MIB = 1 << 20
 

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from tests.s3_server import s3_endpoint as s3_endpoint
 from tests.s3_server import s3_root as s3_root
 from tests.test_standalone import STREAM, example
-from tidestate.recovery.cli import app
-from tidestate.recovery.fork import fork
+from tidestate.recovery.cli.main import app
+from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 
 KEY, SECRET, TOKEN = "KEY-THAT-NOBODY-SEES", "SECRET-THAT-NOBODY-SEES", "TOKEN-THAT-NOBODY-SEES"
 VERBS = (

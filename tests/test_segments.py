@@ -15,16 +15,16 @@ import pytest
 
 from tests.lineage import segment_name
 from tests.table_model import MAIN, NAMED, Row, moment, plain, table
-from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.files.filetable import open_sources
 from tidestate.statestore.files.segments import FileKind, FileRef, read_segment, read_verified, with_op, write_segment
 from tidestate.statestore.files.sortedfile import write_sorted
 from tidestate.statestore.files.tails import tail_of
-from tidestate.statestore.keyrange import EVERYTHING
-from tidestate.statestore.layers import clustered, ordered
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
+from tidestate.statestore.spec.keyrange import EVERYTHING
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.table.layers import clustered, ordered
 
 DELETED: list[Row] = [(5, "gone", 1), (-7, "gone", 1)]
 PUTS: list[Row] = [(9, "b", 2, 1, 0.5, date(2024, 2, 29), None), (-3, "é", -1, None, None, None, "note")]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tests.operator_messages import SECOND, STORES, TIME, store_config
 from tidestate.operators import JoinOperator, SessionJoined, join, query, session_join
-from tidestate.operators.harness import Harness
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreConfig, StoreName
+from tidestate.statestore.spec.store import StoreConfig, StoreName
 
 GAP, LATE = 3, 6
 COLUMNS = [("part", pa.string()), ("at", pa.int64()), ("t", TIME), ("user", pa.string()), ("item", pa.int64())]

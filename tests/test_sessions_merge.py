@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators.general.sessions import merge_sessions
-from tidestate.statestore import sorting
+from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.statestore.table import sorting
 
 FAR = 2**61
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {

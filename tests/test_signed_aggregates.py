@@ -17,11 +17,11 @@ from tests.naive_aggregates import Event, Naive
 from tests.test_aggregates_naive import KINDS, events_of, same, table, wanted
 from tidestate.operators import count, max_, mean, min_, sum_, tumbling, windowed
 from tidestate.operators.aggregates import Aggregate
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.general.plan import GeneralPlan
-from tidestate.statestore.alike import alike
-from tidestate.statestore.fold import combine
-from tidestate.statestore.tables import TableSpec
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.table.fold import combine
+from tidestate.statestore.table.group_ids import alike
 
 ORDERED = (
     "listed",

@@ -27,13 +27,13 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.description import Windowed
-from tidestate.operators.general.plan import GeneralPlan
-from tidestate.operators.harness import Harness
-from tidestate.operators.windows import count_window
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import count_window
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -166,7 +166,7 @@ def test_without_a_kind_nothing_is_taken_back() -> None:
 
 def test_any_process_finds_how_rows_cancel_out() -> None:
     program = (
-        "from tidestate.statestore.combiners import registered; import sys; "
+        "from tidestate.statestore.spec.combiners import registered; import sys; "
         "assert 'tidestate.operators' not in sys.modules; "
         "registered('tidestate-cancel', 1)"
     )

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.statestore import sorting
-from tidestate.statestore.arrowtypes import is_position
-from tidestate.statestore.sorting import firsts, lasts, order, ranks, search, shared_ranks
+from tidestate.statestore.spec.arrowtypes import is_position
+from tidestate.statestore.table import sorting
+from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, search, shared_ranks
 
 PREFIXES = st.sampled_from(["", "user-", "a\0", "ü"])
 STRINGS = st.tuples(PREFIXES, st.text(alphabet="ab\0ü", max_size=12)).map("".join)

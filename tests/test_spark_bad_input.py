@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark_inputs import SCHEMA, batch, job, sample, write
 from tidestate.operators import Policy, Windowed, count, mean, tumbling, windowed
-from tidestate.recovery.checkpoint import MARKER, Checkpoint, manifest_path
+from tidestate.recovery.log.checkpoint import MARKER, Checkpoint, manifest_path
 from tidestate.statestore.errors import (
     CorruptionError,
     IncompatibleError,

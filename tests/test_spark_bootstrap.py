@@ -21,9 +21,9 @@ from tests.test_spark_chains import two_streams
 from tests.test_spark_job import output, stream
 from tidestate.operators import join
 from tidestate.operators.spark.job import SparkJob
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.spark_log import INLINE_FILES
-from tidestate.recovery.verify import verify
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.spark.spark_log import INLINE_FILES
 from tidestate.statestore.errors import ConflictError, UsageError
 from tools.demo.child import Child, ChildFailedError
 

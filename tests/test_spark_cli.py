@@ -15,7 +15,7 @@ from tests.spark_inputs import job, rows, sample, write
 from tests.test_cli import tidestate
 from tests.test_spark_job import output, stream
 from tidestate.operators.spark.query import DurableQuery
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from tests.spark_inputs import sample, write
 from tests.test_spark_job import output, stream
 from tidestate.operators import every_element, max_, mean, min_, sum_, tumbling, windowed
-from tidestate.operators.description import Windowed
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.cli import app
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.recovery.cli.main import app
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 

@@ -35,8 +35,8 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.runnable import Runnable
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.statestore.spec.store import StoreConfig
 
 pytestmark = pytest.mark.spark
 

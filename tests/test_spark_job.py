@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark_inputs import SCHEMA, batch, job, rows, sample, write
 from tidestate.operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
-from tidestate.operators.runnable import Runnable
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.outputs import DeliveryId
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import FencedError, UsageError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 pytestmark = pytest.mark.spark
 

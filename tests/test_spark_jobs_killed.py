@@ -21,7 +21,7 @@ import pytest
 from tests.spark_inputs import write
 from tests.spark_job_child import JOBS, batches
 from tests.test_spark_job import output
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.child import Child
 from tools.demo.flights import departed_flights, weather
 

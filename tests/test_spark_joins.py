@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from tests.spark_inputs import SCHEMA, Event, batch, sample, write
 from tests.test_spark_job import output, stream
 from tidestate.operators import Memory, Parquet, sliding, tumbling
-from tidestate.operators.joins import Joined, join
+from tidestate.operators.describe.join import Joined, join
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 pytestmark = pytest.mark.spark
 

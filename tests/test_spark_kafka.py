@@ -22,8 +22,8 @@ from tests.kafka_job_child import TOPIC
 from tests.spark_inputs import job, sample
 from tests.test_cli import ROOT, tidestate
 from tests.test_spark_job import output
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.verify import verify
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 TABLES = sample(4, 80)

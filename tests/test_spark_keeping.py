@@ -14,9 +14,9 @@ from tests.spark_inputs import job, sample, write
 from tests.test_cli import tidestate
 from tests.test_fork import after
 from tests.test_spark_job import output, stream
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.collection import collect
-from tidestate.recovery.retention import Retention
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
 
 pytestmark = pytest.mark.spark
 

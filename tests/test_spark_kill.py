@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.check import check
 from tools.demo.child import Child
 from tools.demo.flights import departed_flights, disorder, write_files

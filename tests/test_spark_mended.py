@@ -18,9 +18,9 @@ from tests.spark_inputs import SCHEMA, job, sample, write
 from tests.test_agreement import DAMAGES, cut, empty, missing, zeros
 from tests.test_spark_job import output
 from tidestate.operators import Policy
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.verify import verify
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
 from tidestate.statestore.errors import IncompatibleError
 
 pytestmark = pytest.mark.spark

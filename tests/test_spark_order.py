@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark_inputs import SCHEMA, Event, batch, write
 from tests.test_spark_job import output
 from tidestate.operators import Parquet, count_window, deduplicated, list_, windowed
-from tidestate.operators.runnable import Runnable
+from tidestate.operators.describe.runnable import Runnable
 
 pytestmark = pytest.mark.spark
 

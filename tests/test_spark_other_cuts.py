@@ -18,8 +18,8 @@ from tests.spark_inputs import write
 from tests.test_cli import tidestate
 from tests.test_other_cuts import Held, Root, check_exact, stream
 from tidestate.operators import Policy
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.spark_log import load_files
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.spark.spark_log import load_files
 
 pytestmark = pytest.mark.spark
 

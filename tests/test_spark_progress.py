@@ -36,8 +36,8 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.spark.query import DurableQuery
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.manifest import Manifest
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark

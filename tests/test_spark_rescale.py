@@ -12,8 +12,8 @@ from tests.spark_inputs import job, sample, write
 from tests.test_cli import tidestate
 from tests.test_spark_job import output, stream
 from tidestate.operators import Memory, Parquet, RocksDB
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.statestore.store import StoreConfig
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.spec.store import StoreConfig
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark

@@ -21,13 +21,13 @@ from tests.spark_inputs import job, sample, write
 from tests.test_cli import tidestate
 from tests.test_spark_job import output, stream
 from tidestate.operators import Policy
-from tidestate.recovery.agreement import compare
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.forging import finish
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.reset import reset
-from tidestate.recovery.spark_log import SparkLog, load_files
-from tidestate.recovery.verify import verify
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.spark.agreement import compare
+from tidestate.recovery.spark.spark_checkpoint import finish
+from tidestate.recovery.spark.spark_log import SparkLog, load_files
 from tidestate.statestore.errors import CorruptionError, DataError
 
 pytestmark = pytest.mark.spark

@@ -24,10 +24,10 @@ from tests.s3_server import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F40
 from tests.spark_inputs import job, sample
 from tests.test_cli import ROOT, tidestate
 from tests.test_spark_job import output, stream
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.verify import verify
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 from tools.demo.child import ChildFailedError
 
 pytestmark = pytest.mark.spark

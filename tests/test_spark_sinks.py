@@ -15,8 +15,8 @@ from tests.spark_inputs import batch, job, rows, write
 from tests.test_spark_job import output, stream
 from tidestate.operators import DeliveryId, Refused, count, tumbling, windowed
 from tidestate.operators.spark.query import DurableQuery
-from tidestate.recovery.acknowledged import delivered
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.acknowledgements import delivered
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 

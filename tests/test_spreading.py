@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidestate.operators import RETRACTING, count, every_element, list_, max_, sliding, sum_, windowed
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.description import Windowed
-from tidestate.operators.plan import Intake, Plan
-from tidestate.operators.slices.plan import SLICES, SlicePlan
-from tidestate.operators.spreading import bands
-from tidestate.operators.transition import Moments, Transition
-from tidestate.operators.windows import Sliding
-from tidestate.statestore.changes import Applied, TableChanges
-from tidestate.statestore.memory import MemoryStore
-from tidestate.statestore.tables import TIME
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.plan import Intake, Plan
+from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.windows.expansion import bands
+from tidestate.operators.windows.slices.plan import SLICES, SlicePlan
+from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.stores.memory import MemoryStore
 
 MINUTE, DAY = 60_000_000, 86_400_000_000
 MIB = 1 << 20

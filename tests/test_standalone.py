@@ -11,9 +11,9 @@ import pytest
 
 from tests import evidence
 from tidestate.operators import Memory, Parquet, RocksDB, Windowed, count, max_, sliding, sum_, tumbling, windowed
-from tidestate.operators.standalone import Standalone
+from tidestate.operators.local.standalone import Standalone
 from tidestate.statestore.errors import FencedError, IncompatibleError, UsageError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

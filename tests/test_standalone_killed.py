@@ -15,7 +15,7 @@ import pytest
 from tests import evidence, streams
 from tests.naive_twin import Twin
 from tests.standalone_child import PARTITIONS, SETTING, store_config, stream
-from tidestate.statestore.store import StoreName
+from tidestate.statestore.spec.store import StoreName
 
 ROOT = Path(__file__).parents[1]
 STORES: tuple[StoreName, ...] = ("memory", "parquet", "rocksdb")

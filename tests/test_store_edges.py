@@ -12,15 +12,15 @@ import pytest
 
 from tests.lineage import advance
 from tests.table_model import MAIN, NAMED, SPECS, Row, plain, table
-from tidestate.statestore.changes import Applied, TableChanges
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.memory import MemoryStore
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.opening import open_store, rocks_folder
-from tidestate.statestore.rocksdb import RocksStore
-from tidestate.statestore.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.stores.opening import open_store, rocks_folder
+from tidestate.statestore.stores.rocksdb import RocksStore
 
 Make = Callable[[list[TableSpec]], StateStore]
 A: Row = (1, "a", 1, 5, 0.5, date(2024, 1, 1), "x")

@@ -18,14 +18,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.conftest import SCRATCH, forget
 from tests.lineage import advance
 from tests.table_model import MAIN, SPECS, Row, TableModel, plain, table
-from tidestate.statestore import parquet
-from tidestate.statestore.changes import TableChanges
 from tidestate.statestore.files import partition_log, sortedfile
 from tidestate.statestore.files.segments import PartitionState
-from tidestate.statestore.fold import combine
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.opening import open_store
-from tidestate.statestore.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores import parquet
+from tidestate.statestore.stores.opening import open_store
+from tidestate.statestore.table.fold import combine
 
 TIMES = st.integers(-3, 6)
 TEXTS = st.sampled_from(["", "a", "a\x00", "a\x00\xff", "b", "é", "漢"])

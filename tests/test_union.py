@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.conformance.harness import SCRATCH
 from tests.two_streams import SECOND, STORES, TIME
 from tidestate.operators import Unioned, union
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.harness import Harness
-from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
 
 PANES = pa.schema(
     [

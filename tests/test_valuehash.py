@@ -16,8 +16,8 @@ import pytest
 
 from tidestate.operators import count, max_, tumbling, windowed
 from tidestate.statestore.errors import IncompatibleError
-from tidestate.statestore.tables import TIME
-from tidestate.statestore.valuehash import hash_tables
+from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.spec.valuehash import hash_tables
 
 NAN = float("nan")
 COLUMNS: dict[str, tuple[list[Any], list[pa.DataType]]] = {

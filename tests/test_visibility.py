@@ -15,20 +15,20 @@ import pytest
 
 from tests.test_cli import ROOT
 from tidestate.operators import count, tumbling, windowed
-from tidestate.operators.chains.binding import bind_graph
-from tidestate.operators.chains.graph import one_batch
-from tidestate.operators.job import Job, Position
-from tidestate.operators.partition import PartitionResult
-from tidestate.operators.standalone import take
-from tidestate.recovery import visibility
-from tidestate.recovery.checkpoint import Checkpoint, now_us
-from tidestate.recovery.collection import collect
-from tidestate.recovery.retention import HOUR_US, Retention
-from tidestate.recovery.verify import verify
-from tidestate.recovery.visibility import Probe, Written, check_visible
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.local.standalone import take
+from tidestate.operators.plan.graph import one_batch
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import HOUR_US, Retention
+from tidestate.recovery.start import visibility
+from tidestate.recovery.start.visibility import Probe, Written, check_visible
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.storage.objects import Objects
 from tools.demo.child import Child
 
 ROWS = pa.table({"at": [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(4)], "k": list("abab")})

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pytest
 
 from tidestate.operators import Joined, chain, count, join, max_, tumbling, windowed
-from tidestate.operators.transition import total
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.operators.plan.transition import total
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.flights import departed_flights, weather
 
 BATCHES = 24

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.message_twin import open_store
-from tidestate.operators import window_metadata as metadata
-from tidestate.operators.window_metadata import WindowTables
-from tidestate.statestore.changes import Applied, ChangeSet
+from tidestate.operators.embedded import window_metadata as metadata
+from tidestate.operators.embedded.window_metadata import WindowTables
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.memory import MemoryStore
 from tidestate.statestore.messages.keys import choose_layout
 from tidestate.statestore.messages.reads import get_messages
 from tidestate.statestore.messages.store import add, together
 from tidestate.statestore.messages.tables import MessageTables
-from tidestate.statestore.tables import TIME, Column
+from tidestate.statestore.spec.changes import Applied, ChangeSet
+from tidestate.statestore.spec.tables import TIME, Column
+from tidestate.statestore.stores.memory import MemoryStore
 
 SHARE = settings.default.max_examples
 KEY = (Column("k", "string", "key"),)

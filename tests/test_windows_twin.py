@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests import evidence, streams
 from tests.conftest import SCRATCH, forget
 from tests.naive_twin import Event, Row, Setting, Twin
-from tidestate.statestore.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
 
 STORES: tuple[StoreName, ...] = ("memory", "parquet", "rocksdb")
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1), (12, 1), (2, 1)])

@@ -14,11 +14,11 @@ import pytest
 from tests.conftest import LONG
 from tests.test_hostile import answers, put
 from tests.test_standalone import STREAM, example
-from tidestate.recovery.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.report import write_report
+from tidestate.operators.inspect.report.document import write_report
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.files.tails import tail_of
-from tidestate.statestore.store import Parquet
+from tidestate.statestore.spec.store import Parquet
 
 NO_TEXT = pa.Array.from_buffers(
     pa.string(), 1, [None, pa.py_buffer((0).to_bytes(4, "little") + (1).to_bytes(4, "little")), pa.py_buffer(b"\xff")]

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark_inputs import job
 from tidestate.operators.spark.job import SparkJob
 from tidestate.operators.spark.query import DurableQuery
-from tidestate.recovery.outputs import DeliveryId
+from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import TidestateError
 from tools.java import local_session
 

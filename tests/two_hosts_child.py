@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.spark import job as spark_job
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError
 from tools.java import java_home, local_session
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from tidestate.operators import Memory, Parquet, RocksDB
-from tidestate.operators.sides import Sided
-from tidestate.statestore.store import StoreConfig
+from tidestate.operators.describe.sides import Sided
+from tidestate.statestore.spec.store import StoreConfig
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.private import make_private, of_this_user
+from tidestate.statestore.storage.private import make_private, of_this_user
 
 SUPPORTED = (17, 21)
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from tidestate.recovery.cli import app
-from tidestate.recovery.commands.group import VERBS, own
+from tidestate.recovery.cli.group import VERBS, own
+from tidestate.recovery.cli.main import app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "CLI.md"
 HEAD = """# The command `tidestate`

@@ -8,9 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.base import Aggregate, BoundAggregate, Values, doubles, is_number, ones, refused
-from tidestate.statestore.arrowtypes import type_text
-from tidestate.statestore.tables import Column, Group
+from tidestate.operators.aggregates.aggregate import (
+    Aggregate,
+    BoundAggregate,
+    Values,
+    doubles,
+    is_number,
+    ones,
+    refused,
+)
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.tables import Column, Group
 
 
 def count(column: str | None = None) -> Aggregate:

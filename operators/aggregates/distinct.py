@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.base import (
+from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
     Values,
@@ -18,10 +18,10 @@ from tidestate.operators.aggregates.base import (
     plain,
     singles,
 )
-from tidestate.statestore.arrowtypes import type_text
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.lists import flat
-from tidestate.statestore.tables import Column, Group
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.lists import flat
+from tidestate.statestore.spec.tables import Column, Group
 
 
 def set_(column: str) -> Aggregate:

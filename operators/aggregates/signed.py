@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.base import BoundAggregate, Values, ones
-from tidestate.operators.aggregates.own import Accumulation, Rows
-from tidestate.statestore.alike import alike
-from tidestate.statestore.combiners import Starts, register_combiner
+from tidestate.operators.aggregates.aggregate import BoundAggregate, Values, ones
+from tidestate.operators.aggregates.custom import Accumulation, Rows
 from tidestate.statestore.errors import LimitError
-from tidestate.statestore.fold import combine_values
-from tidestate.statestore.lists import Numbers, flat, nested, whole
-from tidestate.statestore.sorting import sorting
-from tidestate.statestore.tables import Column, Group, TableSpec
+from tidestate.statestore.spec.combiners import Starts, register_combiner
+from tidestate.statestore.spec.lists import Numbers, flat, nested, whole
+from tidestate.statestore.spec.tables import Column, Group, TableSpec
+from tidestate.statestore.table.fold import combine_values
+from tidestate.statestore.table.group_ids import alike
+from tidestate.statestore.table.sorting import sorting
 
 KIND, RETRACT = "kind", "retract"
 COMBINER = "tidestate-cancel"

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.base import Aggregate, BoundAggregate, Values, kept_type
-from tidestate.statestore.combiners import Starts, register_combiner
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, kept_type
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.lists import whole
-from tidestate.statestore.tables import Column, Group
+from tidestate.statestore.spec.combiners import Starts, register_combiner
+from tidestate.statestore.spec.lists import whole
+from tidestate.statestore.spec.tables import Column, Group
 
 COMBINER = "tidestate-hll"
 

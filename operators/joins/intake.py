@@ -9,19 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.describe.sides import AT, SIDE
+from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.names import NUMBERED, SENT, SIDES
 from tidestate.operators.joins.rule import after, before
-from tidestate.operators.plan import Flags
-from tidestate.operators.prepare import BAD_OFFSET, OFFSET_LIMIT, ledger
-from tidestate.operators.sides import AT, SIDE
-from tidestate.operators.transition import Moments
-from tidestate.operators.windows import Times
-from tidestate.statestore.arrowtypes import positions
-from tidestate.statestore.changes import TableChanges
+from tidestate.operators.plan.classify import BAD_OFFSET, OFFSET_LIMIT, ledger
+from tidestate.operators.plan.plan import Flags
+from tidestate.operators.plan.transition import Moments
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
-from tidestate.statestore.sorting import firsts, order, ranks
-from tidestate.statestore.store import StateView
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.table.sorting import firsts, order, ranks
 
 if TYPE_CHECKING:
     from tidestate.operators.joins.plan import JoinPlan

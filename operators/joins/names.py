@@ -1,7 +1,7 @@
 """Names of a join's tables and columns."""
 
-from tidestate.operators.holding import NUMBERED as NUMBERED
-from tidestate.operators.sides import LEFT, RIGHT
+from tidestate.operators.describe.sides import LEFT, RIGHT
+from tidestate.operators.plan.held_rows import NUMBERED as NUMBERED
 from tidestate.statestore.messages.tables import BOUNDS, OFFSET, ORIGIN
 
 SIDES = (LEFT, RIGHT)

@@ -8,7 +8,7 @@
 | ``alone_left``, … where they may be taken back | due, the row | due |
 | ``held``, with update periods | due, order | due |
 | ``numbered`` | what is counted | – |
-| ``ahead``, where rows are held: `tidestate.operators.holding` | time, number, key | time |
+| ``ahead``, where rows are held: `tidestate.operators.plan.held_rows` | time, number, key | time |
 
 The **position** of a row is its time, or its offset where windows are of offsets. **Due** is the last watermark, or
 position of the side, at which a partner may come, but for late ones. Where offsets are not named a running number
@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.assignment import refused
-from tidestate.operators.holding import numbered
-from tidestate.operators.joins.description import Joined
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.sides import AT, LEFT, SIDE
+from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.names import (
     DUE,
     FIRST,
@@ -42,17 +42,18 @@ from tidestate.operators.joins.names import (
 )
 from tidestate.operators.joins.rule import Rule
 from tidestate.operators.joins.step import join_step
-from tidestate.operators.joins.windowed import rule_of
-from tidestate.operators.plan import Flags, Intake, Plan
-from tidestate.operators.releasing import no_bound
-from tidestate.operators.sides import AT, LEFT, SIDE
-from tidestate.operators.transition import BEGINNING_US, END_US, Moments, Transition
-from tidestate.operators.windows import Times
-from tidestate.statestore.arrowtypes import type_text
+from tidestate.operators.joins.window_rules import rule_of
+from tidestate.operators.plan.held_rows import numbered
+from tidestate.operators.plan.output_watermark import no_bound
+from tidestate.operators.plan.plan import Flags, Intake, Plan
+from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.assignment import refused
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
-from tidestate.statestore.store import StateView
-from tidestate.statestore.tables import TIME, Column, TableSpec
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)

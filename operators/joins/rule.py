@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidestate.operators.joins.description import Joined
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.names import SIDES
-from tidestate.operators.maxima import Maxima
-from tidestate.operators.plan import Flags
-from tidestate.operators.transition import BEGINNING_US, END_US, Moments
-from tidestate.operators.windows import Times
+from tidestate.operators.plan.plan import Flags
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.maxima import Maxima
 
 Bound = Times | None
 

@@ -1,6 +1,6 @@
 """One step of a join: what a batch of either side meets, what is shown alone, what is remembered. Pure.
 
-Reads go by the message key of each side: see `tidestate.operators.joins.pairing`.
+Reads go by the message key of each side: see `tidestate.operators.joins.pairs`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidestate.operators.joins.alone import show_alone
+from tidestate.operators.joins.emission import hold, pane_rows
 from tidestate.operators.joins.intake import Taken, take_in
 from tidestate.operators.joins.names import HELD, NUMBERED, SIDES
-from tidestate.operators.joins.pairing import meet
+from tidestate.operators.joins.pairs import meet
 from tidestate.operators.joins.rule import after
-from tidestate.operators.joins.showing import hold, pane_rows
-from tidestate.operators.transition import Moments, Transition
-from tidestate.statestore.changes import TableChanges
-from tidestate.statestore.store import StateView
+from tidestate.operators.joins.unmatched import show_alone
+from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import StateView
 
 if TYPE_CHECKING:
     from tidestate.operators.joins.plan import JoinPlan

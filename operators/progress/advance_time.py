@@ -16,11 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import Flags, Times, instants, is_watermark, moved
-from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags, Times, instants, is_watermark, moved
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 Codes = npt.NDArray[np.int8]
 Policy = Literal["drop", "adjust"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
-from tidestate.operators.progress.instants import Flags
+from tidestate.operators.progress.instants import BEGINNING_US, Flags
 from tidestate.operators.progress.origins import (
     SEEN,
     Gap,
@@ -30,7 +30,6 @@ from tidestate.operators.progress.origins import (
     wait,
 )
 from tidestate.operators.progress.tracker import Report
-from tidestate.operators.transition import BEGINNING_US
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 

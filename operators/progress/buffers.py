@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import Flags, Times, instants, is_watermark
-from tidestate.operators.transition import BEGINNING_US
+from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times, instants, is_watermark
 from tidestate.statestore.errors import UsageError
 
 Numbers = npt.NDArray[np.int64]

@@ -28,10 +28,9 @@ from tidestate.operators.progress.advance_time import (
     lifetimes,
 )
 from tidestate.operators.progress.generators import Counters, Parts
-from tidestate.operators.progress.instants import Flags, Times
-from tidestate.operators.transition import BEGINNING_US
+from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 States = Mapping[str, Advance]
 Settings = AdvanceTime | Mapping[str, AdvanceTime] | None

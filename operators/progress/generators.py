@@ -14,12 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import FIRST_US, LAST_US, Flags, Times, instants, is_watermark, moved_one
+from tidestate.operators.progress.instants import (
+    BEGINNING_US,
+    FIRST_US,
+    LAST_US,
+    Flags,
+    Times,
+    instants,
+    is_watermark,
+    moved_one,
+)
 from tidestate.operators.progress.tracker import Report
-from tidestate.operators.transition import BEGINNING_US
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 Counters = dict[str, int]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import Gap, OriginCounters
 from tidestate.operators.progress.tracker import Source, Tracker
-from tidestate.operators.transition import BEGINNING_US, END_US
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What an HTTP answer with `prometheus_text` says it is."""

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
-from tidestate.operators.progress.instants import Flags, Times
+from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
 from tidestate.operators.progress.units import Rows, Units, absorbed_of, no_numbers, no_rows, units_of
-from tidestate.operators.transition import BEGINNING_US
 from tidestate.statestore.errors import UsageError, invariant
 
 OPEN = -1

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import Times
-from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, Times
 
 SAMPLE_ROWS = 10_000
 BULK_SHARE, STRAYS = 20, 2

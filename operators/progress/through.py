@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from tidestate.operators.progress.instants import Flags, Times, moved
-from tidestate.operators.transition import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags, Times, moved
 from tidestate.statestore.errors import UsageError
 
 

@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidestate.operators.progress.instants import usable
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, usable
 from tidestate.operators.progress.peaks import Peak
-from tidestate.operators.transition import BEGINNING_US, END_US
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidestate.operators.progress.buffers import Numbers
-from tidestate.operators.progress.instants import Flags, Times
-from tidestate.operators.transition import BEGINNING_US
+from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
 
 _MORE_THAN_ANY = np.iinfo(np.int64).max
 

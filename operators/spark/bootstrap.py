@@ -11,7 +11,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from tidestate.operators.bootstrapping import (
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.sides import Sided
+from tidestate.operators.engine.bootstrap import (
     FILES_READ,
     Offset,
     at_work,
@@ -20,24 +23,21 @@ from tidestate.operators.bootstrapping import (
     publish,
     spark_position,
 )
-from tidestate.operators.chains.binding import bind_graph
-from tidestate.operators.chains.description import Chain
-from tidestate.operators.chains.graph import Graph
-from tidestate.operators.job import Position
-from tidestate.operators.sides import Sided
+from tidestate.operators.engine.job import Position
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.rounds import run_history
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, Source, dropping, sources_of
 from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.types import arrow_schema, read_schemas
-from tidestate.operators.watermarks import INPUT
-from tidestate.recovery.checkpoint import now_us
-from tidestate.recovery.forging import finish
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.spark_log import NOTHING_READ
-from tidestate.statestore.arrowtypes import type_text
+from tidestate.recovery.log.checkpoint import now_us
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.spark.spark_checkpoint import finish
+from tidestate.recovery.spark.spark_log import NOTHING_READ
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.storage.objects import Objects
 
 if TYPE_CHECKING:
     from tidestate.operators.spark.job import SparkJob

@@ -10,28 +10,28 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tidestate.operators.bootstrapping import begun
-from tidestate.operators.chains.binding import bind_graph
-from tidestate.operators.chains.graph import Graph
-from tidestate.operators.delivery import SparkSink
-from tidestate.operators.job import Hook, Job, no_hook
-from tidestate.operators.runnable import Runnable
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.engine.bootstrap import begun
+from tidestate.operators.engine.delivery import SparkSink
+from tidestate.operators.engine.job import Hook, Job, no_hook
+from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.bootstrap import Handover, History, bootstrap
 from tidestate.operators.spark.query import DurableQuery
-from tidestate.operators.spark.sharing import check_shared
+from tidestate.operators.spark.shared_root import check_shared
 from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.types import read_schemas
-from tidestate.recovery.agreement import compare
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.forging import COMPACTED
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.mending import Mending
-from tidestate.recovery.names import SPARK_ENTRIES, spark_number
-from tidestate.recovery.policy import Policy
-from tidestate.recovery.spark_log import SparkLog
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.names import SPARK_ENTRIES, spark_number
+from tidestate.recovery.spark.agreement import compare
+from tidestate.recovery.spark.spark_checkpoint import COMPACTED
+from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.start.policy import Policy
+from tidestate.recovery.start.spark_repair import Mending
 from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.storage.objects import Objects
 
 
 @dataclass(frozen=True)

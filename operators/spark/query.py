@@ -16,29 +16,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tidestate.operators.chains.running import GraphRound
-from tidestate.operators.delivery import Delivery, SparkSink
-from tidestate.operators.feeding import to_feed, warn_of_purged
-from tidestate.operators.job import Job, Position
+from tidestate.operators.engine.delivery import Delivery, SparkSink
+from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.reprocess import to_feed, warn_of_purged
+from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.progress.metrics import Metrics, metrics
 from tidestate.operators.progress.origins import Gap
+from tidestate.operators.progress.watermarks import Progress, not_asked_until
 from tidestate.operators.spark.rounds import run_batch, run_feed, run_tick
 from tidestate.operators.spark.ticker import Ticker
-from tidestate.operators.watermarks import Progress, not_asked_until
-from tidestate.recovery.checkpoint import now_us
-from tidestate.recovery.input_files import followed
-from tidestate.recovery.manifest import Manifest
-from tidestate.recovery.mending import FilesRead
-from tidestate.recovery.outputs import Output
-from tidestate.recovery.presence import Presence
-from tidestate.recovery.spark_log import (
-    FOLDER,
-    SparkLog,
-    check_follows,
-    check_same,
-    load_files,
-    store_files,
-)
+from tidestate.recovery.log.checkpoint import now_us
+from tidestate.recovery.log.input_files import followed
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.spark.spark_log import FOLDER, SparkLog, check_follows, check_same, load_files, store_files
+from tidestate.recovery.start.heartbeat import Presence
+from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.files.segments import read_verified
 

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
-from tidestate.operators.chains.graph import Graph
-from tidestate.operators.chains.running import GraphRound, fed_back
-from tidestate.operators.partition import PartitionResult
+from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.round import GraphRound, fed_back
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.watermarks import Progress
 from tidestate.operators.spark.tasks import EXCHANGE, decode_answers, exchange_rows, level_side, map_side, tick_side
-from tidestate.operators.watermarks import Progress
 
 BATCH_ROWS = 100_000
 """Rows in one Arrow batch from Spark to Python."""

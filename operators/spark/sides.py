@@ -8,8 +8,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from tidestate.operators.chains.graph import STREAM
-from tidestate.operators.sides import AT, SIDE, Sides
+from tidestate.operators.describe.sides import AT, SIDE, Sides
+from tidestate.operators.plan.graph import STREAM
 from tidestate.operators.spark.types import arrow_schema
 from tidestate.statestore.errors import UsageError
 

@@ -7,10 +7,10 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from tidestate.recovery.checkpoint import MARKER, Checkpoint
-from tidestate.recovery.spark_log import FOLDER
+from tidestate.recovery.log.checkpoint import MARKER, Checkpoint
+from tidestate.recovery.spark.spark_log import FOLDER
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 
 
 def open_with(session: SparkSession, root: str) -> Checkpoint:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.chains.pieces import Header, Piece
-from tidestate.operators.chains.running import GraphRound, Intakes, Outgoing, known_after, run_level
-from tidestate.operators.partition import PartitionResult
-from tidestate.operators.watermarks import Progress
+from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.pieces import Header, Piece
+from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, known_after, run_level
+from tidestate.operators.progress.watermarks import Progress
 from tidestate.statestore import errors
 from tidestate.statestore.errors import TidestateError, invariant
 

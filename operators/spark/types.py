@@ -6,11 +6,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, TimestampType
 
-from tidestate.operators.chains.binding import stream_columns
-from tidestate.operators.chains.description import Chain
-from tidestate.operators.runnable import Runnable
+from tidestate.operators.bind.graph import stream_columns
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 
 def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidestate.statestore.files.segments import FileRef, Level, taken_over
-from tidestate.statestore.store import StoreConfig
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
 
 WORK_BYTES = 256 << 20
 """What one checkpoint folds at once; and a table larger than this has no snapshot written whole."""

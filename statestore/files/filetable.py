@@ -12,14 +12,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidestate.statestore import layers as reading
-from tidestate.statestore.changes import Layer, Lookup, Ranges
 from tidestate.statestore.files.segments import FileRef, levels_of, read_segment
 from tidestate.statestore.files.shares import Share
 from tidestate.statestore.files.sortedfile import BLOCK_BYTES, SortedFile
-from tidestate.statestore.keyrange import Cut, Key, KeyRange, plain
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import Layer, Lookup, Ranges
+from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, plain
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.table import layers as reading
 
 LEVEL_0_BANDS = 2
 """A segment larger than this many bands is sorted and cut into bands too, before it is folded."""

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidestate.statestore.changes import PUT, Layer
 from tidestate.statestore.files.filetable import FileTable, open_sources
 from tidestate.statestore.files.segments import FileKind, FileRef, Level, SegmentName, with_op
 from tidestate.statestore.files.sortedfile import SortedFile, write_sorted
-from tidestate.statestore.fold import fold_run
-from tidestate.statestore.keyrange import EVERYTHING, Cut, KeyRange
-from tidestate.statestore.layers import ordered
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import PUT, Layer
+from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.table.fold import fold_run
+from tidestate.statestore.table.layers import ordered
 
 FILE_BYTES = 32 << 20
 """Uncompressed bytes after which the next file of a level begins."""

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from cachetools import LRUCache
 
 from tidestate.statestore.files.segments import FileRef
-from tidestate.statestore.keyrange import Key
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.keyrange import Key
+from tidestate.statestore.spec.tables import TableSpec
 
 CACHE_BYTES = 32 << 20
 """Memory for footers that nobody may be using, per process."""

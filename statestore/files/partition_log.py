@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tidestate.statestore.admission import admit, specs_by_name
-from tidestate.statestore.changes import ChangeSet
 from tidestate.statestore.files.compaction import live_levels, plan
 from tidestate.statestore.files.folding import LevelFolder
 from tidestate.statestore.files.segments import FileRef, PartitionState, SegmentName, levels_of, write_segment
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.parquet import BAND_SHARE
-from tidestate.statestore.store import StoreConfig
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import ChangeSet
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.parquet import BAND_SHARE
+from tidestate.statestore.table.validation import admit, specs_by_name
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.statestore.arrowtypes import positions
-from tidestate.statestore.changes import DELETE, MERGE, Layer
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import (
     CorruptionError,
@@ -28,10 +26,12 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
-from tidestate.statestore.evolved import readable, through
 from tidestate.statestore.files.arrowfile import read_batches
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.spec.changes import DELETE, MERGE, Layer
+from tidestate.statestore.spec.schema_evolution import readable, through
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
 
 FileKind = Literal["changelog", "run", "snapshot"]
 FORMAT = "1"

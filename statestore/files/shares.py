@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.files.segments import FileRef
-from tidestate.statestore.keyhash import key_hash
-from tidestate.statestore.layers import living
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
+from tidestate.statestore.spec.keyhash import key_hash
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.table.layers import living
 
 
 class Share:

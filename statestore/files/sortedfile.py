@@ -18,9 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidestate.statestore.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.errors import CorruptionError
-from tidestate.statestore.evolved import through
 from tidestate.statestore.files import footers
 from tidestate.statestore.files.footers import Footer
 from tidestate.statestore.files.segments import (
@@ -35,10 +33,12 @@ from tidestate.statestore.files.segments import (
     expiry_range,
 )
 from tidestate.statestore.files.tails import check_metadata, checked_rows, opened, read_tail, tail_of
-from tidestate.statestore.keyrange import Cut, Key, KeyRange, bisect, plain
-from tidestate.statestore.layers import cut
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
+from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, bisect, plain
+from tidestate.statestore.spec.schema_evolution import through
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.table.layers import cut
 
 BLOCK_BYTES = 2 << 20
 """Uncompressed bytes of a row group: what is read at once."""

@@ -24,8 +24,8 @@ from tidestate.statestore.files.segments import (
     read_verified,
     understood,
 )
-from tidestate.statestore.limits import CHANGE_BYTES
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.spec.limits import CHANGE_BYTES
+from tidestate.statestore.storage.objects import Objects
 
 RATIO = 1024
 """No file of ours unpacks to more than so many times its size, unless that is less than `CHANGE_BYTES` anyway."""

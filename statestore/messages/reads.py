@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrowtypes import positions
-from tidestate.statestore.changes import Ranges
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.keyrange import Key, as_scalar
-from tidestate.statestore.layers import assign
 from tidestate.statestore.messages.retention import column_of
 from tidestate.statestore.messages.tables import BOUNDS, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
-from tidestate.statestore.store import StateView
+from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.spec.changes import Ranges
+from tidestate.statestore.spec.keyrange import Key, as_scalar
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.layers import assign
 
 FIRST, LAST = -(2**63), 2**63 - 1
 Numbers = npt.NDArray[np.int64]

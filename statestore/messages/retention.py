@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrowtypes import positions
-from tidestate.statestore.changes import TableChanges
-from tidestate.statestore.fold import combine
 from tidestate.statestore.messages.sizes import row_bytes
 from tidestate.statestore.messages.tables import MESSAGE_TIME, MessageTables
-from tidestate.statestore.store import StateView
+from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.fold import combine
 
 BEGINNING = -(2**63)
 NEWEST, BOUND = "newest", "bound"

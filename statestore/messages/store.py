@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.statestore.arrowtypes import positions
-from tidestate.statestore.changes import ChangeSet, TableChanges
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import Marks, read_marks, retention_bound, slot_bound, tally
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
-from tidestate.statestore.store import StateView
+from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.store import StateView
 
 STORED, DUPLICATE, OUT_OF_RETENTION = 0, 1, 2
 """What became of a message."""

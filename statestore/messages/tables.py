@@ -18,10 +18,10 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from tidestate.statestore.arrowtypes import is_ordered, is_position, type_text
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout
-from tidestate.statestore.tables import TIME, Column, TableSpec
+from tidestate.statestore.spec.arrowtypes import is_ordered, is_position, type_text
+from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
 OFFSET, ORIGIN, MESSAGE_TIME = "offset", "origin", "time"
 """Columns every message has."""

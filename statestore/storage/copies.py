@@ -20,9 +20,9 @@ import pyarrow as pa
 import xxhash
 from fsspec.caching import ReadAheadCache
 
-from tidestate.statestore.private import check_private, make_private
 from tidestate.statestore.storage.faults import storage_errors
 from tidestate.statestore.storage.local import remove, version
+from tidestate.statestore.storage.private import check_private, make_private
 
 READ_AHEAD = 256 * 1024
 """Bytes fetched beyond what was asked for: many small reads in a row are one request."""

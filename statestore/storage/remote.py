@@ -21,11 +21,11 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
-from tidestate.statestore.private import of_this_user
 from tidestate.statestore.storage.connection import check_scheme, connection, endpoint
 from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, Ranges
 from tidestate.statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
 from tidestate.statestore.storage.local import remove
+from tidestate.statestore.storage.private import of_this_user
 from tidestate.statestore.storage.probe import probe
 from tidestate.statestore.storage.sink import Sink, sink_into
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.statestore.store import StateStore, StateView
+from tidestate.statestore.spec.store import StateStore, StateView
 from tidestate.statestore.testing.generated import Askers, Question
 from tidestate.statestore.testing.model import StoreModel, TableModel
 from tidestate.statestore.testing.rows import (

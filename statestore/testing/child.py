@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from random import Random
 
+from tidestate.statestore.testing.contract_opening import Opening
 from tidestate.statestore.testing.generated import applied, seeded_changes
-from tidestate.statestore.testing.opening import Opening
 from tidestate.statestore.testing.rows import promise
 from tidestate.statestore.testing.tables import SPECS
 

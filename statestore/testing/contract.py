@@ -6,12 +6,12 @@ from pathlib import Path
 
 from hypothesis.stateful import run_state_machine_as_test
 
-from tidestate.statestore.testing.applying import Applying
-from tidestate.statestore.testing.forgetting import Forgetting
-from tidestate.statestore.testing.keeping import Keeping
+from tidestate.statestore.testing.contract_changes import Applying
+from tidestate.statestore.testing.contract_durability import Keeping
+from tidestate.statestore.testing.contract_expiry import Forgetting
+from tidestate.statestore.testing.contract_reads import Reading
+from tidestate.statestore.testing.contract_types import Typed
 from tidestate.statestore.testing.machine import machine, machine_settings
-from tidestate.statestore.testing.reading import Reading
-from tidestate.statestore.testing.typed import Typed
 
 
 class StoreContract(Applying, Reading, Typed, Forgetting, Keeping):

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, cast
 import pyarrow as pa
 
 from tidestate.statestore.errors import CommitUnknownError, UnavailableError
-from tidestate.statestore.objects import Objects
+from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.sink import Sink
 
 When = Literal["before", "during", "after"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.statestore.changes import Applied, ChangeSet, TableChanges
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import Applied, ChangeSet, TableChanges
+from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.testing.rows import Row, table
 from tidestate.statestore.testing.tables import GROUPS, KEYS, SPECS, START, TIMES, VALUES
 

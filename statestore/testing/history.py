@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidestate.statestore.changes import Applied, ChangeSet
-from tidestate.statestore.store import StateStore
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.changes import Applied, ChangeSet
+from tidestate.statestore.spec.store import StateStore
+from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.testing.checks import check_store
 from tidestate.statestore.testing.model import StoreModel
 from tidestate.statestore.testing.rows import promise

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tidestate.statestore.store import StateStore
-from tidestate.statestore.tables import TableSpec
-from tidestate.statestore.testing.applying import refuse
+from tidestate.statestore.spec.store import StateStore
+from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
+from tidestate.statestore.testing.contract_changes import refuse
 from tidestate.statestore.testing.generated import applied, askers, change_set, key, now, question
 from tidestate.statestore.testing.history import History
 from tidestate.statestore.testing.refusals import REFUSED, Refusal

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from tidestate.statestore.changes import Applied, ChangeSet, TableChanges
-from tidestate.statestore.tables import Group, TableSpec
+from tidestate.statestore.spec.changes import Applied, ChangeSet, TableChanges
+from tidestate.statestore.spec.tables import Group, TableSpec
 from tidestate.statestore.testing.rows import Row, plain
 
 GroupRule = Callable[[Row, Row], Row]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidestate.statestore.changes import ChangeSet, TableChanges
 from tidestate.statestore.errors import LimitError, NotFoundError, TidestateError, UsageError
-from tidestate.statestore.limits import CHANGE_BYTES, KEY_BYTES, ROW_BYTES
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.limits import CHANGE_BYTES, KEY_BYTES, ROW_BYTES
 from tidestate.statestore.testing.rows import table
 from tidestate.statestore.testing.tables import LATEST, MAIN, NAMED, SESSIONS
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.statestore.tables import TableSpec
+from tidestate.statestore.spec.tables import TableSpec
 
 Row = tuple[Any, ...]
 """Key values, then values; times as whole numbers in the unit of their column."""

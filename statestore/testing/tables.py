@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.statestore.combiners import Starts, register_combiner
-from tidestate.statestore.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.spec.combiners import Starts, register_combiner
+from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
 from tidestate.statestore.testing.model import GROUP_RULES
 from tidestate.statestore.testing.rows import Row
 

@@ -26,9 +26,9 @@ Opener = Callable[[Any, pa.Schema, Any, Path], Any]
 def public(description: Any, schema: pa.Schema, store: Any, folder: Path) -> Any:
     """The harness that users have."""
     try:
-        from tidestate.operators.harness import Harness
+        from tidestate.operators.local.harness import Harness
     except ImportError:
-        raise Unsupported("tidestate.operators.harness") from None
+        raise Unsupported("tidestate.operators.local.harness") from None
     return Harness(description, schema, store=store, folder=folder, generate=False)
 
 

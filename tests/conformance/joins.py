@@ -13,8 +13,7 @@ from tests.conformance.compare import Failure, failure
 from tests.conformance.driver import END_US
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
-from tidestate.operators.joins import join
-from tidestate.operators.joins.description import Joined
+from tidestate.operators.describe.join import Joined, join
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 Emission = dict[str, Any]

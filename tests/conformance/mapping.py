@@ -15,7 +15,7 @@ from tests.conformance.units import LIMIT_US, Units, units_of
 from tests.conformance.values import Codec, codec_for, order
 from tidestate import operators
 from tidestate.operators import Windowed, windowed
-from tidestate.statestore.tables import TIME
+from tidestate.statestore.spec.tables import TIME
 
 ON_TIME = {"fire_always": "always", "fire_if_non_empty": "non_empty"}
 CLOSING = {"never": "never", "fire_if_non_empty": "if_new", "fire_always": "always"}

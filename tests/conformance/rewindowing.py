@@ -10,8 +10,8 @@ from tests.conformance.compare import Expectation, Failure, Fields, check_state
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
 from tidestate.operators import chain, list_, windowed
-from tidestate.operators.chains import Chain
-from tidestate.operators.description import Windowed
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.windowed import Windowed
 
 
 def rewindowed(case: Case, bench: Bench) -> list[Failure]:

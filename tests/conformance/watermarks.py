@@ -21,10 +21,9 @@ from tests.conformance.mapping import check_supported
 from tests.conformance.units import Units, units_of
 from tidestate.operators.progress import buffers, observe, origins, restore, save, sources, take
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.instants import LAST_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.origins import OriginsState
 from tidestate.operators.progress.tracker import Report, Tracker, begin, merged, reset
-from tidestate.operators.transition import BEGINNING_US, END_US
 
 STATED = {"from_step", "after_step", "unasserted", "current", "watermark_out", "status_out", "bookkeeping"}
 SEQUENCES = ("sequence_progress", "min_of_sequence_progress")

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tidestate.operators import Joined, Memory, Parquet, RocksDB, join, tumbling
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.statestore.store import StoreConfig
-from tidestate.statestore.tables import TIME
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import TIME
 from tools.bench.bids import FILES_PER_BATCH, JITTER_US, SCHEMA, START_US, Bids
 from tools.bench.sides import summary, use_rocksdb
 from tools.java import local_session

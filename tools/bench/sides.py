@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tidestate.operators import Parquet, count, max_, mean, session, tumbling, windowed
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.bench.bids import FILES_PER_BATCH, SCHEMA
 from tools.java import local_session
 

@@ -19,7 +19,7 @@ from tidestate.operators import count, tumbling, windowed
 
 COMMANDS = ("list ROOT", "show ROOT", "list --help", "--help")
 AIM_S = 0.5
-PROGRAM = "from tidestate.recovery.cli import main; main()"
+PROGRAM = "from tidestate.recovery.cli.main import main; main()"
 PEER = "import pyarrow"
 
 

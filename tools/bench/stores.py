@@ -22,17 +22,17 @@ import numpy as np
 import pyarrow as pa
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from tidestate.statestore.changes import Applied, TableChanges
 from tidestate.statestore.files.filetable import FileTable, open_sources
 from tidestate.statestore.files.folding import fold_into
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import PartitionState, SegmentName
-from tidestate.statestore.memory import MemoryStore
-from tidestate.statestore.objects import Objects
-from tidestate.statestore.parquet import ParquetStore
-from tidestate.statestore.rocksdb import RocksStore
-from tidestate.statestore.store import Parquet, StateStore
-from tidestate.statestore.tables import Column, TableSpec
+from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.store import Parquet, StateStore
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.stores.parquet import ParquetStore
+from tidestate.statestore.stores.rocksdb import RocksStore
 
 VALUES = 4
 ROWS = TableSpec("rows", (Column("k", "binary"),), tuple(Column(f"v{i}", "int64", "", "sum") for i in range(VALUES)))
@@ -163,7 +163,7 @@ def rocksdb(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _bare(folder: Path, wide: pa.Table, asked: pa.Table) -> dict[str, float]:
-    from tidestate.statestore.rocks.files import options
+    from tidestate.statestore.stores.rocks.files import options
 
     made: Options = options()
     db = Rdict(str(folder), made)

@@ -34,17 +34,18 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.assignment import assign
-from tidestate.operators.binding import bind_plan
-from tidestate.operators.general.counting import count_windows, number
-from tidestate.operators.general.plan import GeneralPlan
-from tidestate.operators.general.sessions import merge_sessions
-from tidestate.operators.plan import Intake
-from tidestate.operators.transition import BEGINNING_US, Moments
-from tidestate.operators.windows import Counted
-from tidestate.statestore.changes import Applied
-from tidestate.statestore.memory import MemoryStore
-from tidestate.statestore.tables import TIME
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.windows import Counted
+from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.windows.assignment import assign
+from tidestate.operators.windows.general.counting import count_windows, number
+from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.statestore.spec.changes import Applied
+from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.stores.memory import MemoryStore
 from tools.bench.bids import JITTER_US, START_US
 
 COLD = 2

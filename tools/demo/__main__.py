@@ -84,7 +84,7 @@ def look(*words: str) -> None:
     """Run ``tidestate`` as a user would, the command line first."""
     console.print("$ tidestate " + " ".join(words), style="bold")
     sys.stdout.flush()
-    subprocess.run([sys.executable, "-m", "tidestate.recovery.cli", *words], check=True)
+    subprocess.run([sys.executable, "-m", "tidestate.recovery.cli.main", *words], check=True)
 
 
 def run_and_kill(folder: Path, store: str, chance: random.Random) -> None:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tidestate.recovery.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 IDENTITY = ["window_end", "origin", "pane", "kind"]
 VALUES = ["flights", "mean_delay", "worst"]

@@ -26,8 +26,8 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.statestore.store import StoreConfig
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.spec.store import StoreConfig
 from tools.demo.flights import SCHEMA
 from tools.java import local_session
 

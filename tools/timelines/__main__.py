@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidestate.operators.description import Windowed
+from tidestate.operators.describe.windowed import Windowed
 from tools.timelines.drawing import draw
 from tools.timelines.record import record
 from tools.timelines.scenarios import SCENARIOS

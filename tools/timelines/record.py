@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from tidestate.operators.description import Windowed
-from tidestate.operators.harness import Harness
-from tidestate.recovery.checkpoint import Checkpoint
-from tidestate.recovery.manifest import END_OF_TIME_US
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import END_OF_TIME_US
 from tools.timelines.scenarios import Scenario
 
 MINUTE_US = 60_000_000

@@ -1,0 +1,187 @@
+"""Aggregates that keep every value of a window: lists in the order of arrival, sorted lists, exact quantiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.aggregates.aggregate import (
+    Aggregate,
+    BoundAggregate,
+    Values,
+    counted,
+    doubles,
+    filled,
+    is_number,
+    kept_type,
+    refused,
+    singles,
+)
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.lists import Numbers, by_value, flat, nested
+from tidestate.statestore.spec.tables import Column
+
+Interpolation = Literal["linear", "lower", "higher", "nearest"]
+
+
+def list_(column: str) -> Aggregate:
+    """All values in the order of arrival, nulls left out: a list."""
+    return Kept("list", column)
+
+
+def sorted_list(column: str, *, by: str | None = None, descending: bool = False) -> Aggregate:
+    """All values in the order of ``by``, or in their own; equal ones in the order of arrival."""
+    return Kept("sorted_list", column, by, descending)
+
+
+def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") -> Aggregate:
+    """The value with a share ``q`` of all below it, exact. NaN counts only when there is nothing else.
+
+    Between two values ``linear`` gives a double in between; ``lower``, ``higher`` and ``nearest`` (of a half: the
+    even place) one of the two, so they do for times and text as well.
+    """
+    if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
+        raise UsageError("a quantile lies between 0 and 1", code="aggregate-option", found=repr(q))
+    if interpolation not in ("linear", "lower", "higher", "nearest"):
+        raise UsageError(
+            "the interpolation is linear, lower, higher or nearest",
+            code="aggregate-option",
+            found=repr(interpolation),
+        )
+    return Quantile("quantile", column, float(q), interpolation)
+
+
+def median(column: str) -> Aggregate:
+    """The middle value, or the mean of the two in the middle; double."""
+    return Quantile("median", column)
+
+
+@dataclass(frozen=True)
+class Kept(Aggregate):
+    """Lists of all values."""
+
+    by: str | None = None
+    descending: bool | None = None
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check that what they are sorted by has an order."""
+        assert self.column is not None
+        kind = kept_type(name, self, self.column, schema, sorts=self.function == "sorted_list" and self.by is None)
+        by_type = kind if self.by is None else kept_type(name, self, self.by, schema, sorts=True)
+        return BoundKept(name, self, kind, self.by, by_type, self.descending)
+
+
+@dataclass(frozen=True)
+class BoundKept(BoundAggregate):
+    """State: the values as they came, and beside them what they are sorted by when the window fires."""
+
+    by: str | None
+    by_type: pa.DataType
+    descending: bool | None
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        values = Column(self.name, type_text(self.result_type), "value", "append")
+        if self.by is None:
+            return (values,)
+        return (values, Column(f"{self.name}_by", type_text(pa.list_(self.by_type)), "", "append"))
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """A list of the column's type."""
+        return pa.list_(self.input_type)
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """A list of one value."""
+        values = events[self.aggregate.column]
+        if self.by is None:
+            return [singles(values, values.is_valid())]
+        known = pc.and_(values.is_valid(), events[self.by].is_valid())
+        return [singles(values, known), singles(events[self.by], known)]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """The lists, sorted when that was asked for."""
+        if self.descending is None:
+            return filled(partials[self.name])
+        values, owners = flat(partials[self.name])
+        by = values if self.by is None else flat(partials[self.state[1].name])[0]
+        order = by_value(by, owners, descending=self.descending)
+        return nested(values.take(pa.array(order)), counted(owners, partials.num_rows), self.result_type)
+
+
+@dataclass(frozen=True)
+class Quantile(Aggregate):
+    """A quantile over all values."""
+
+    q: float = 0.5
+    interpolation: str = "linear"
+
+    def describe(self) -> dict[str, Any]:
+        """A median needs no more words."""
+        found = super().describe()
+        return {name: found[name] for name in ("function", "column")} if self.function == "median" else found
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Between two values there must be a number, or one of the two is taken."""
+        assert self.column is not None
+        kind = kept_type(name, self, self.column, schema, sorts=True)
+        if self.interpolation == "linear" and not is_number(kind):
+            raise refused(
+                name, self, self.column, kind, "it is no number; interpolation='lower' takes one of its values"
+            )
+        return BoundQuantile(name, self, kind, self.q, self.interpolation)
+
+
+@dataclass(frozen=True)
+class BoundQuantile(BoundAggregate):
+    """State: all values."""
+
+    q: float
+    interpolation: str
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state column."""
+        return (Column(f"{self.name}_values", type_text(pa.list_(self.input_type)), "", "append"),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """Double where it may lie between two values, else the column's type."""
+        return pa.float64() if self.interpolation == "linear" else self.input_type
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """A list of one value."""
+        values = events[self.aggregate.column]
+        return [singles(values, values.is_valid())]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """Sorted by window and value, the answer of each lies at a place that is a matter of counting."""
+        values, owners = flat(partials[self.state[0].name])
+        rows = partials.num_rows
+        ordered = values.take(pa.array(by_value(values, owners)))
+        starts = np.append(0, np.cumsum(counted(owners, rows)))[:-1]
+        known = counted(owners, rows)
+        if pa.types.is_floating(values.type):
+            numbers = counted(owners[~np.asarray(pc.is_nan(values))], rows)
+            # NaN comes last: the first place is one only where there is no number.
+            known = np.where(numbers == 0, np.minimum(known, 1), numbers)
+        return self._between(ordered, starts, known)
+
+    def _between(self, ordered: pa.Array, starts: Numbers, known: Numbers) -> Values:
+        exact = self.q * np.maximum(known - 1, 0)
+        low, high = np.floor(exact).astype(np.int64), np.ceil(exact).astype(np.int64)
+        empty = known == 0
+        if self.interpolation != "linear":
+            place = {"lower": low, "higher": high, "nearest": np.rint(exact).astype(np.int64)}[self.interpolation]
+            return ordered.take(pa.array(starts + place, mask=empty))
+        pair = [doubles(ordered).take(pa.array(starts + place, mask=empty)) for place in (low, high)]
+        least, most = (pc.fill_null(values, 0.0).to_numpy() for values in pair)
+        with np.errstate(all="ignore"):
+            found = np.where(least == most, least, least + (most - least) * (exact - low))
+        return pa.array(np.where(low == high, least, found), mask=empty)

@@ -1,0 +1,335 @@
+"""Aggregates of your own: an accumulation over a declared Arrow state, and a function over all rows of a window.
+
+Your functions get whole Arrow tables, never one row at a time. State is what you declare it to be in Arrow types, so
+files hold no pickled objects; the name and version you give stand in the manifest in the functions' place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, counted, kept_type, singles
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import parse_type, type_text
+from tidestate.statestore.spec.combiners import Starts, register_combiner
+from tidestate.statestore.spec.lists import flat
+from tidestate.statestore.spec.tables import Column, Group
+
+Lift = Callable[[pa.Table], pa.Table]
+Merge = Callable[[pa.Table, pa.Table], pa.Table]
+Result = Callable[[pa.Table], Values]
+Fields = tuple[tuple[str, pa.DataType], ...]
+
+
+def accumulate(
+    *,
+    name: str,
+    columns: Sequence[str],
+    state: Mapping[str, pa.DataType],
+    lift: Lift,
+    merge: Merge,
+    result: Result,
+    result_type: pa.DataType,
+    version: int = 1,
+) -> Aggregate:
+    """An aggregate of your own: three functions of Arrow tables, over a state declared in Arrow types.
+
+    ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event. ``merge`` gets two
+    tables of state, the rows side by side: the older of a window and the newer; it returns a row for each pair. It
+    must be associative; it need not be commutative. ``result`` gets a table of state, a row for each window, and
+    returns an array of ``result_type``. Nulls are yours to treat; but a row of nulls alone stands for nothing, and no
+    function is asked about it.
+
+    ``name`` and ``version`` stand for the functions: change the version when they compute something else. Another
+    process that reads the state imports the module that calls this, see `register_combiner`.
+    """
+    keeps = tuple((column, _declared(kind)) for column, kind in state.items())
+    if not keeps or not columns:
+        raise UsageError("an accumulation reads a column and keeps one", code="aggregate-option", name=name)
+    return Accumulation(
+        "accumulate",
+        name=name,
+        version=version,
+        reads=tuple(columns),
+        keeps=keeps,
+        result_type=_declared(result_type),
+        lift=lift,
+        merge=merge,
+        result=result,
+    )
+
+
+def apply_rows(
+    function: Callable[[pa.Table], Any],
+    *,
+    columns: Sequence[str],
+    result_type: pa.DataType,
+    name: str = "",
+    version: int = 1,
+    per_group: bool = False,
+) -> Aggregate:
+    """A function over all rows of a window: the ``columns`` of its events are kept, nulls too, in order of arrival.
+
+    It gets one table of all windows and keys that fire together, with a column ``group`` (int64: 0, 1, 2 …,
+    ascending) beside the ``columns``, and returns an array of ``result_type``, one value a group. With ``per_group``
+    it is called for each group with that group's rows and returns a Python value. ``name`` (by default the
+    function's) and ``version`` stand for it in the manifest.
+    """
+    if not columns or "group" in columns:
+        raise UsageError("name the columns to keep; none may be called group", code="aggregate-option")
+    return Rows(
+        "apply_rows",
+        name=name or _named(function),
+        version=version,
+        reads=tuple(columns),
+        result_type=_declared(result_type),
+        per_group=per_group,
+        apply=function,
+    )
+
+
+def _named(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accumulation(Aggregate):
+    """What `accumulate` asks for. Wherever it is made or unpickled, its merge is known to the stores there."""
+
+    name: str
+    version: int
+    reads: tuple[str, ...]
+    keeps: Fields
+    result_type: pa.DataType
+    lift: Lift = field(compare=False)
+    merge: Merge = field(compare=False)
+    result: Result = field(compare=False)
+
+    def __post_init__(self) -> None:
+        self._register()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._register()
+
+    def _register(self) -> None:
+        def combine(rows: pa.Table, starts: Starts) -> pa.Table:
+            return _pairwise(self, rows, starts)
+
+        combine.__qualname__ = _named(self.merge)
+        register_combiner(self.name, self.version)(combine)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input columns it reads."""
+        return self.reads
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and version stand for its functions."""
+        return {
+            "function": self.function,
+            "name": self.name,
+            "version": self.version,
+            "columns": list(self.reads),
+            "state": {name: type_text(kind) for name, kind in self.keeps},
+            "result_type": type_text(self.result_type),
+        }
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Any input will do: what the functions cannot take they say themselves."""
+        return BoundAccumulation(name, self, pa.null(), self)
+
+
+@dataclass(frozen=True)
+class BoundAccumulation(BoundAggregate):
+    """State: the declared columns, under the aggregate's name."""
+
+    own: Accumulation
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        return tuple(Column(f"{self.name}_{name}", type_text(kind)) for name, kind in self.own.keeps)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All together."""
+        names = tuple(column.name for column in self.state)
+        return (Group(names, self.own.name, version=self.own.version),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """As declared."""
+        return self.own.result_type
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """By the function given."""
+        if not events.num_rows:
+            return [pa.array([], kind) for _, kind in self.own.keeps]
+        return list(_checked(self.own, "lift", self.own.lift(events.select(self.own.reads)), events.num_rows).columns)
+
+    def finish(self, partials: pa.Table) -> Values:
+        """By the function given."""
+        if not partials.num_rows:
+            return pa.array([], self.result_type)
+        states = partials.select([column.name for column in self.state])
+        there = _something(states)
+        if not there.all():
+            return _spread(self, partials, there)
+        found = self.own.result(states.rename_columns([name for name, _ in self.own.keeps]))
+        return _answer(self.own.name, found, partials.num_rows, self.result_type)
+
+
+def _pairwise(own: Accumulation, rows: pa.Table, starts: Starts) -> pa.Table:
+    """One row a key: neighbours are merged, then what came of them, so that few calls do for many rows."""
+    names = rows.column_names
+    rows = rows.rename_columns([name for name, _ in own.keeps])
+    owners = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, rows.num_rows)))
+    there = _something(rows)
+    if not there.all():
+        there[starts[np.add.reduceat(there.astype(np.int64), starts) == 0]] = True
+        rows, owners = rows.filter(pa.array(there)), owners[there]
+    while len(owners) > len(starts):
+        even = (np.arange(len(owners)) - np.searchsorted(owners, owners)) % 2 == 0
+        older = np.flatnonzero(even[:-1] & (owners[1:] == owners[:-1]))
+        merged = own.merge(rows.take(pa.array(older)), rows.take(pa.array(older + 1)))
+        places = np.arange(len(owners))
+        places[older] = len(owners) + np.arange(len(older))
+        both = pa.concat_tables([rows, _checked(own, "merge", merged, len(older)).cast(rows.schema)])
+        rows, owners = both.take(pa.array(places[even])), owners[even]
+    return rows.rename_columns(names)
+
+
+def _something(states: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows of state that are not all null: a window that had begun before its job computed this has such a one."""
+    there: npt.NDArray[np.bool_] = np.logical_or.reduce([np.asarray(one.is_valid()) for one in states.columns])
+    return there
+
+
+def _spread(bound: BoundAggregate, partials: pa.Table, there: npt.NDArray[np.bool_]) -> Values:
+    """The results of the rows that have something, null for the others."""
+    found = bound.finish(partials.filter(pa.array(there)))
+    return found.take(pa.array(np.cumsum(there) - 1, mask=~there))
+
+
+def _checked(own: Accumulation, step: str, found: Any, rows: int) -> pa.Table:
+    """What a function returned, as state columns. Raises `UsageError` when it cannot be."""
+    wanted = pa.schema([pa.field(name, kind) for name, kind in own.keeps])
+    facts = {"accumulation": own.name, "step": step}
+    if not isinstance(found, pa.Table) or found.num_rows != rows or set(wanted.names) - set(found.column_names):
+        raise UsageError(
+            "lift and merge return an Arrow table of the state's columns, as many rows as they were given",
+            code="own-function",
+            expected=f"{rows} rows of {', '.join(wanted.names)}",
+            found=f"{found.num_rows} rows of {', '.join(found.column_names)}" if _is_table(found) else repr(found),
+            **facts,
+        )
+    try:
+        return found.select(wanted.names).cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise UsageError(f"the state has other types than declared ({error})", code="own-function", **facts) from None
+
+
+def _is_table(found: Any) -> bool:
+    return isinstance(found, pa.Table)
+
+
+def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:
+    if not isinstance(found, (pa.Array, pa.ChunkedArray)) or len(found) != rows:
+        raise UsageError(
+            "the result is an Arrow array, one value a window",
+            code="own-function",
+            name=name,
+            expected=rows,
+            found=len(found) if isinstance(found, (pa.Array, pa.ChunkedArray)) else repr(found),
+        )
+    try:
+        return found.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise UsageError(
+            f"the result has another type than declared ({error})", code="own-function", name=name
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Aggregate):
+    """What `apply_rows` asks for."""
+
+    name: str
+    version: int
+    reads: tuple[str, ...]
+    result_type: pa.DataType
+    per_group: bool
+    apply: Callable[[pa.Table], Any] = field(compare=False)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input columns it keeps."""
+        return self.reads
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and version stand for its function."""
+        return {
+            "function": self.function,
+            "name": self.name,
+            "version": self.version,
+            "columns": list(self.reads),
+            "per_group": self.per_group,
+            "result_type": type_text(self.result_type),
+        }
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check that the columns can be kept."""
+        kinds = tuple(kept_type(name, self, column, schema) for column in self.reads)
+        return BoundRows(name, self, pa.null(), self, kinds)
+
+
+@dataclass(frozen=True)
+class BoundRows(BoundAggregate):
+    """State: the columns, a list each."""
+
+    own: Rows
+    kinds: tuple[pa.DataType, ...]
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        pairs = zip(self.own.reads, self.kinds, strict=True)
+        return tuple(Column(f"{self.name}_{name}", type_text(pa.list_(kind)), "", "append") for name, kind in pairs)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """As declared."""
+        return self.own.result_type
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """Lists of one row."""
+        everything = pa.array(np.ones(events.num_rows, bool))
+        return [singles(events[name], everything) for name in self.own.reads]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """By the function given, for all groups at once or for each."""
+        if not partials.num_rows:
+            return pa.array([], self.result_type)
+        owners = flat(partials[self.state[0].name])[1]
+        there = counted(owners, partials.num_rows) > 0
+        if not there.all():
+            return _spread(self, partials, there)
+        columns = [flat(partials[column.name])[0] for column in self.state]
+        rows = pa.table(columns, names=list(self.own.reads))
+        if not self.own.per_group:
+            found = self.own.apply(rows.add_column(0, "group", pa.array(owners)))
+            return _answer(self.own.name, found, partials.num_rows, self.result_type)
+        lengths = counted(owners, partials.num_rows)
+        pairs = zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True)
+        return pa.array([self.own.apply(rows.slice(first, count)) for first, count in pairs], self.result_type)
+
+
+def _declared(kind: pa.DataType | str) -> pa.DataType:
+    return parse_type(kind if isinstance(kind, str) else type_text(kind))

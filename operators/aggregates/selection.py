@@ -1,0 +1,108 @@
+"""Aggregates that choose one event of a window and give a column of it: first, latest, arg-min and so on.
+
+Events with a null in the column or in what orders them are passed over. Of equals `first`, `earliest`, `arg_min` and
+`arg_max` keep the one that arrived first, `last` and `latest` the one that arrived last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, kept_type
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.tables import Column, Group
+
+COMBINERS = {
+    "first": "arg_min",
+    "earliest": "arg_min",
+    "arg_min": "arg_min",
+    "arg_max": "arg_max",
+    "last": "arg_max_newest",
+    "latest": "arg_max_newest",
+}
+
+
+def first(column: str, *, by: str) -> Aggregate:
+    """The value of the event with the smallest ``by``, an offset or any other column that has an order."""
+    return Choice("first", column, by)
+
+
+def last(column: str, *, by: str) -> Aggregate:
+    """The value of the event with the largest ``by``, of equals the one that arrived last."""
+    return Choice("last", column, by)
+
+
+def earliest(column: str) -> Aggregate:
+    """The value of the event with the smallest event time, of equals the one that arrived first."""
+    return Choice("earliest", column)
+
+
+def latest(column: str) -> Aggregate:
+    """The value of the event with the largest event time, of equals the one that arrived last."""
+    return Choice("latest", column)
+
+
+def arg_min(column: str, *, by: str) -> Aggregate:
+    """The value of ``column`` where ``by`` is smallest, of equals the one that arrived first."""
+    return Choice("arg_min", column, by)
+
+
+def arg_max(column: str, *, by: str) -> Aggregate:
+    """The value of ``column`` where ``by`` is largest, of equals the one that arrived first."""
+    return Choice("arg_max", column, by)
+
+
+@dataclass(frozen=True)
+class Choice(Aggregate):
+    """One value, chosen by another; by the event time where none is named."""
+
+    by: str | None = None
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check that what it goes by has an order."""
+        assert self.column is not None
+        kind = kept_type(name, self, self.column, schema)
+        by = self.by or event_time
+        return BoundChoice(name, self, kind, by, kept_type(name, self, by, schema, sorts=True))
+
+
+@dataclass(frozen=True)
+class BoundChoice(BoundAggregate):
+    """State: the value, and what it was chosen by."""
+
+    by: str
+    by_type: pa.DataType
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Its state columns."""
+        return (
+            Column(f"{self.name}_by", type_text(self.by_type)),
+            Column(self.name, type_text(self.input_type), "value"),
+        )
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Both together."""
+        by, value = self.state
+        return (Group((by.name, value.name), COMBINERS[self.aggregate.function], by=by.name),)
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """The column's type."""
+        return self.input_type
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """Both columns, null where one is."""
+        by, values = events[self.by], events[self.aggregate.column]
+        if not by.null_count and not values.null_count:
+            return [by, values]
+        known = pc.and_(by.is_valid(), values.is_valid())
+        return [pc.if_else(known, column, pa.scalar(None, column.type)) for column in (by, values)]
+
+    def finish(self, partials: pa.Table) -> Values:
+        """The value."""
+        return partials[self.name]

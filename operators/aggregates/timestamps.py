@@ -1,0 +1,50 @@
+"""The event time of a pane, for whoever reads panes as events: the end of its window, or of its events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.tables import TIME, Column
+
+
+@dataclass(frozen=True)
+class EndOfWindow(Aggregate):
+    """The last moment of the window: its end less a microsecond."""
+
+    function: str = "end_of_window"
+
+    def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Of any input."""
+        return BoundEndOfWindow(name, self, pa.null())
+
+
+@dataclass(frozen=True)
+class BoundEndOfWindow(BoundAggregate):
+    """Keeps nothing: the window says it."""
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """None."""
+        return ()
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """A time."""
+        return TIME
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """Nothing."""
+        return []
+
+    def finish(self, partials: pa.Table) -> Values:
+        """From the window's end."""
+        ends = partials["window_end"]
+        if not pa.types.is_timestamp(ends.type):
+            raise UsageError(
+                'count windows have no end in time: take the "earliest" or "latest" event', code="pane-timestamp"
+            )
+        return pa.array(ends.cast(pa.int64()).to_numpy() - 1).cast(TIME)

@@ -1,0 +1,104 @@
+"""The columns a description reads, and what a column must be like to be a time or a key. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tidestate.operators.aggregates import inputs
+from tidestate.operators.describe.deduplicate import Deduplicated
+from tidestate.operators.describe.merge import Merged
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.sides import AT, SIDE, Sided
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import Sessions
+from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
+from tidestate.operators.progress.generators import IngestionTime
+from tidestate.operators.windows.general.names import END, START
+from tidestate.statestore.errors import UsageError
+
+
+def input_columns(description: Runnable, available: Sequence[str], *, signed: bool = False) -> list[str]:
+    """The input columns a description reads, each once, of those that are there; ``signed``: whether rows retract."""
+    if isinstance(description, Deduplicated):
+        return list(dict.fromkeys([*available, description.event_time, *description.on, *claimed(description)]))
+    if not isinstance(description, Windowed):
+        assert isinstance(description, Sided)
+        return list(dict.fromkeys([*available, SIDE, AT, *description.sides.shared, *claimed(description)]))
+    kind = description.windows
+    lacking = added(description)
+    wanted = [
+        *([description.event_time] if description.event_time else []),
+        *description.key,
+        *inputs(description.aggregates),
+        *([kind.gap_column] if isinstance(kind, Sessions) and kind.gap_column else []),
+        *(name for name in (description.origin, description.offset) if name),
+        *((START, END) if kind is None else ()),
+        *([PANE_KIND] if signed or (kind is None and PANE_KIND in available) else []),
+        *claimed(description),
+        *description.lateness.keep,
+    ]
+    return [name for name in dict.fromkeys(wanted) if name not in lacking]
+
+
+def claimed(description: Runnable) -> list[str]:
+    """Columns that the watermark is claimed by."""
+    if description.watermarks:
+        return description.watermarks.columns
+    return [SIDE] if isinstance(description, Merged) else []
+
+
+def added(description: Windowed) -> tuple[str, ...]:
+    """The column of times that the input lacks, if it lacks one that is needed."""
+    if description.processing_time:
+        return (PROCESSING_TIME,)
+    if description.watermarks and isinstance(description.watermarks.generator, IngestionTime):
+        return (description.watermarks.generator.column,)
+    return (PANE_TIME,) if description.windows is None and description.event_time is None else ()
+
+
+def present(columns: list[str], schema: pa.Schema) -> list[str]:
+    """``columns``, which the input has. Raises `UsageError`."""
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise UsageError(
+            "the input lacks columns that the description names",
+            code="column-missing",
+            missing=missing,
+            input=schema.names,
+        )
+    return columns
+
+
+def check_event_time(column: str, schema: pa.Schema) -> None:
+    """That a column can be an event time. Raises `UsageError`."""
+    event_type = schema.field(column).type
+    if not pa.types.is_timestamp(event_type) or event_type.tz is None:
+        raise UsageError(
+            "the event time is a timestamp with a time zone: cast it first",
+            code="event-time-type",
+            column=column,
+            type=str(event_type),
+        )
+
+
+def key_field(field: pa.Field) -> pa.Field:
+    """A column as a key. Raises `UsageError` where it cannot be one."""
+    kind = field.type
+    if pa.types.is_floating(kind):
+        raise UsageError(
+            "a key cannot be a floating-point number (equal keys may differ in their last bit): "
+            "round or cast it to an integer, a decimal or text",
+            code="key-float",
+            column=field.name,
+            type=str(kind),
+        )
+    if pa.types.is_decimal(kind) and kind.scale < 0:
+        raise UsageError("a decimal key has no negative scale", code="key-type", column=field.name, type=str(kind))
+    text = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal128(kind)
+    plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
+    time = pa.types.is_timestamp(kind) and kind.unit != "ns"
+    if not (text or plain or time):
+        raise UsageError("a key cannot have this type", code="key-type", column=field.name, type=str(kind))
+    return pa.field(field.name, kind)

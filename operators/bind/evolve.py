@@ -1,0 +1,205 @@
+"""A job that goes on from a checkpoint: what it takes over of each operator, and how, or why it cannot. Pure."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import msgspec
+
+from tidestate.operators.bind.evolve_columns import aggregates, plain, tables, types
+from tidestate.operators.bind.evolve_settings import AGGREGATES, Change, settings
+from tidestate.operators.describe.renames import in_force, told_anew
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.graph import Graph, Node
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.windows.general.names import GROUPS
+from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.slices.plan import SLICES, SlicePlan
+from tidestate.operators.windows.slices.succession import SucceedingPlan
+from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
+from tidestate.statestore.durations import span_us
+from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.spec.arrowtypes import type_text
+
+log = logging.getLogger("tidestate")
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """The graph as it fits the state, the operators as the next manifest has them, and what has changed, by name."""
+
+    graph: Graph
+    operators: dict[str, OperatorState]
+    changes: dict[str, list[Change]]
+
+    def input_of(self, head: Manifest) -> InputPosition | None:
+        """Where the standalone input stands. The mark of its last batch is of the columns that were read."""
+        if head.input is None or not any(self.changes.values()):
+            return head.input
+        return msgspec.structs.replace(head.input, last="")
+
+    def report(self, head: Manifest) -> None:
+        """Log a line for each change since ``head``."""
+        for name in self.operators:
+            if name not in head.operators:
+                log.warning("operator %s is new in this job: it begins without state", name)
+        for name in sorted(set(head.operators) - set(self.operators)):
+            log.warning("operator %s is not in this job any more: its state ends with checkpoint %d", name, head.id)
+        for name, changes in self.changes.items():
+            for change in changes:
+                note = f" ({change.note})" if change.note else ""
+                log.warning("checkpoint %d: operator %s: %s: %s%s", head.id + 1, name, change.setting, change, note)
+
+
+def begun(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:
+    """An operator without state."""
+    return OperatorState(
+        configuration=node.plan.configuration,
+        fingerprint=node.plan.fingerprint,
+        tables=node.plan.tables,
+        partitions=(PartitionState(),) * partitions,
+        inputs=node.origins,
+        types=_types(node.plan),
+        since=checkpoint_id,
+    )
+
+
+def take_over(graph: Graph, head: Manifest, *, evolves: bool = True) -> TakenOver:
+    """What a job makes of the checkpoint ``head``. Without ``evolves`` operators must be what they were.
+
+    Raises `IncompatibleError` where that is another job's, or a change that the state cannot follow.
+    """
+    if not set(graph.plans) & set(head.operators):
+        raise IncompatibleError(
+            "this checkpoint belongs to another job: give this job a folder of its own",
+            code="other-job",
+            expected=", ".join(graph.plans),
+            found=sorted(head.operators),
+        )
+    partitions = len(next(iter(head.operators.values())).partitions)
+    nodes, operators, changes = [], {}, {}
+    for node in graph.nodes:
+        name, stored = node.plan.name, head.operators.get(node.plan.name)
+        if stored is None:
+            nodes.append(node)
+            operators[name] = begun(node, partitions, head.id + 1)
+            continue
+        plan, operators[name], changes[name] = evolve(stored, node.plan, head.id + 1, evolves=evolves)
+        operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
+        nodes.append(replace(node, plan=plan))
+    return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes)
+
+
+def check_followed(graph: Graph, head: Manifest, *, evolves: bool = True) -> None:
+    """Raises what `take_over` raises."""
+    take_over(graph, head, evolves=evolves)
+
+
+def evolve(
+    stored: OperatorState, plan: Plan, checkpoint_id: int, *, evolves: bool = True
+) -> tuple[Plan, OperatorState, list[Change]]:
+    """One operator: the plan as it fits the state, the operator as it goes on from ``checkpoint_id``, what changed.
+
+    Raises `IncompatibleError`.
+    """
+    fitting = fitted(plan, stored) if evolves else plan
+    columns = in_force(plan.renames.columns, stored.types, plan.input_schema.names)
+    was, now = told_anew(plain(stored.configuration), columns), plain(plan.configuration)
+    names = in_force(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
+    changes = [Change(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
+    if stored.fingerprint != plan.fingerprint:
+        changes += settings(was, now, fitting)
+        changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, fitting)
+        changes += types(stored, plan, columns)
+    if not evolves:
+        changes = [replace(one, refused="what is fed by hand keeps its settings") for one in changes]
+    made, wrong = tables(stored, fitting, names, columns, str(checkpoint_id))
+    _refuse(plan.name, [one for one in (*changes, *wrong) if one.refused])
+    bounds = _bounds(stored, fitting, {one.setting for one in changes})
+    operator = msgspec.structs.replace(
+        stored,
+        configuration=plan.configuration,
+        fingerprint=plan.fingerprint,
+        tables=made,
+        types=_types(plan),
+        since=checkpoint_id if changes else stored.since,
+        renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
+        **bounds,
+    )
+    return settled(fitting, operator), operator, changes
+
+
+def fitted(plan: Plan, stored: OperatorState) -> Plan:
+    """The plan of the kind whose tables are there: the general one serves all settings, but its tables are others."""
+    names = {spec.name for spec in stored.tables}
+    if isinstance(plan, SlicePlan) and GROUPS in names:
+        plan = GeneralPlan(**vars_of(plan))
+    if isinstance(plan, GeneralPlan) and SLICES in names and isinstance(plan.kind, Sliding):
+        plan = SucceedingPlan(**vars_of(plan), first=GROUPS not in names)
+    return plan
+
+
+def vars_of(plan: Plan) -> dict[str, Any]:
+    """The fields that all plans have."""
+    return {field.name: getattr(plan, field.name) for field in fields(Plan)}
+
+
+def settled(plan: Plan, operator: OperatorState) -> Plan:
+    """The plan with what happened to windows under settings before."""
+    gone = BEGINNING_US if operator.gone_us is None else operator.gone_us
+    if (plan.gone_us, plan.closed_us) == (gone, operator.closed_us):
+        return plan
+    return replace(plan, gone_us=gone, closed_us=operator.closed_us)
+
+
+def stepped(graph: Graph) -> Graph:
+    """After a step nothing is left of what had been closed before settings changed."""
+    if all(node.plan.closed_us is None for node in graph.nodes):
+        return graph
+    return replace(graph, nodes=tuple(replace(node, plan=replace(node.plan, closed_us=None)) for node in graph.nodes))
+
+
+def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, int | None]:
+    """What is forgotten for good, and what had been closed: by the settings before, where these have changed."""
+    mark = stored.watermark_us
+    if mark is None or not changed & {"allowed_lateness", "retained"}:
+        return {}
+    former = _formerly(plan, stored)
+    gone, closed, now = former.forgotten(mark), former.closed_at(mark), plan.closed_at(mark)
+    waiting = closed if stored.closed_us is None else min(closed, stored.closed_us)
+    return {"gone_us": gone, "closed_us": waiting if waiting < now else None}
+
+
+def _formerly(plan: Plan, stored: OperatorState) -> Plan:
+    """The plan with the lateness and retention it had."""
+    told = stored.configuration
+    retained = told.get("retained") or {}
+    span = retained.get("span")
+    return replace(
+        plan,
+        allowed_us=plan.allowed_us if plan.by_offset else span_us(told["allowed_lateness"]),
+        retain_us=0 if not retained else None if span is None else span_us(span),
+        retain_windows=retained.get("windows"),
+        gone_us=BEGINNING_US if stored.gone_us is None else stored.gone_us,
+    )
+
+
+def _refuse(name: str, refused: list[Change]) -> None:
+    if refused:
+        raise IncompatibleError(
+            "the job's configuration has changed and its state cannot follow: put back what is shown, or start with "
+            "a new folder",
+            code="configuration-changed",
+            operator=name,
+            changed={one.setting: str(one) for one in refused},
+            why={one.setting: one.refused for one in refused},
+        )
+
+
+def _types(plan: Plan) -> dict[str, str]:
+    """The input columns that are read."""
+    return {field.name: type_text(field.type) for field in plan.input_schema if field.name not in plan.added}

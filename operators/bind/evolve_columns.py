@@ -1,0 +1,167 @@
+"""Which columns of the state tables go on when aggregates or input columns have changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.aggregates import BoundAggregate
+from tidestate.operators.aggregates.custom import BoundRows
+from tidestate.operators.bind.evolve_settings import AGGREGATES, Change
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.windows.slices.plan import FIRED
+from tidestate.recovery.log.manifest import OperatorState
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import parse_type, type_text
+from tidestate.statestore.spec.schema_evolution import differences, succeeding, widens
+from tidestate.statestore.spec.tables import TableSpec
+
+Configuration = Mapping[str, Any]
+BY_TEXT = "count_distinct_approx"
+"""Its sketches are of values as numbers or as text: another type, and equal values are others to it."""
+
+
+_UNSEEN = "rows that are taken back would be taken from it too, and it has not seen them"
+_HELD = "events that are held came without what it needs: drain first, or begin a new checkpoint"
+_ANOTHER = "another function under the same name: give it another one, or remove this one in a start of its own"
+_NARROWER = "not every value of the old type is one of the new: cast the input to a wider one"
+
+
+def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str], plan: Plan) -> list[Change]:
+    """Aggregates that were added, removed, renamed, or that are others now; ``names`` are old with new ones."""
+    back = {new: old for old, new in names.items()}
+    found = [Change(f"aggregate {old}", old, new, "goes on under its new name") for old, new in names.items()]
+    for name, told in now.items():
+        old = was.get(back.get(name, name))
+        if old is None or (name not in back and name in names):
+            note = "windows that have begun compute it over what comes from now on"
+            found.append(
+                Change(
+                    f"aggregate {name}", None, told, note, _UNSEEN if plan.signed else _HELD if plan.in_order else ""
+                )
+            )
+        elif old != told:
+            found.append(Change(f"aggregate {name}", old, told, "", _ANOTHER))
+    gone = [name for name in was if names.get(name, name) not in now]
+    return [*found, *(Change(f"aggregate {name}", was[name], None, "its values are dropped") for name in gone)]
+
+
+def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list[Change]:
+    """Input columns that had other types. What their state says of it is the tables' matter."""
+    found = []
+    told = plan.configuration.get(AGGREGATES, {})
+    sketched = {one.get("column") for one in told.values() if one.get("function") == BY_TEXT}
+    for name, was in stored.types.items():
+        name = columns.get(name, name)
+        now = type_text(plan.input_schema.field(name).type) if name in plan.input_schema.names else was
+        if now != was:
+            note = "what there is is read as the new type"
+            found.append(Change(f"column {name}", was, now, note, _type_refused(was, now, sketched=name in sketched)))
+    return found
+
+
+def _type_refused(was: str, now: str, *, sketched: bool) -> str:
+    """Why a column cannot have this type now."""
+    try:
+        old, new = parse_type(was), parse_type(now)
+    except UsageError:
+        return _NARROWER  # of a type that only travels, and is never kept
+    if not widens(old, new):
+        return _NARROWER
+    if sketched and not _same_to_a_sketch(old, new):
+        return "a sketch of these values cannot be united with one of those"
+    return ""
+
+
+def _same_to_a_sketch(old: pa.DataType, new: pa.DataType) -> bool:
+    whole = pa.types.is_integer(old) and pa.types.is_integer(new) and pa.uint64() not in (old, new)
+    return bool(whole or (pa.types.is_floating(old) and pa.types.is_floating(new)))
+
+
+def tables(
+    stored: OperatorState, plan: Plan, names: Mapping[str, str], columns: Mapping[str, str], mark: str
+) -> tuple[tuple[TableSpec, ...], list[Change]]:
+    """The plan's tables as what follows those stored, and what of them cannot follow."""
+    before = {spec.name: spec for spec in stored.tables}
+    made, refused = [], []
+    for spec in plan.tables:
+        old = before.pop(spec.name, None)
+        if old is None:
+            made.append(spec)
+            if spec.name not in plan.begun_empty:
+                refused.append(Change(f"table {spec.name}", None, spec.name, "", "the state has no such table"))
+            continue
+        new = succeeding(old, spec, _same(plan, old, spec, stored.configuration, names, columns), mark)
+        made.append(new)
+        refused += [Change(f"table {spec.name}", "", one, "", _why(one)) for one in differences(old, new)]
+    for name in before:
+        if any(ref.table == name for part in stored.partitions for ref in part.files):
+            refused.append(Change(f"table {name}", name, None, "", "nobody would read this part of the state"))
+    return tuple(made), refused
+
+
+def _why(difference: str) -> str:
+    if " -> " in difference and not difference.startswith(("key", "expires")):
+        return f"not every value of the old type is one of the new ({difference}): give it another name"
+    return f"rows of the state cannot be read so ({difference})"
+
+
+def _same(
+    plan: Plan,
+    old: TableSpec,
+    new: TableSpec,
+    configuration: Configuration,
+    names: Mapping[str, str],
+    columns: Mapping[str, str],
+) -> dict[str, str]:
+    """Of each column that goes on what it was called: those of aggregates go by these, all others by their names."""
+    back, own = {now: was for was, now in columns.items()}, _owned(plan, new)
+    there = {column.name for column in (*old.key, *old.values)}
+    found = {
+        column.name: was
+        for column in (*new.key, *new.values)
+        if column.name not in own and (was := back.get(column.name, column.name)) in there
+    }
+    former, told = {new: old for old, new in names.items()}, configuration.get(AGGREGATES, {})
+    for bound in plan.aggregates:
+        name = former.get(bound.name, bound.name)
+        if name not in told or (bound.name in names and bound.name not in former):
+            continue
+        pairs = zip(_columns(bound, new), _columns(_formerly(bound, name, told[name]), new), strict=True)
+        found |= {now: was for now, was in pairs if now in own and was in there}
+    return found
+
+
+def _owned(plan: Plan, spec: TableSpec) -> set[str]:
+    """Columns of a table that aggregates brought."""
+    return {name for bound in plan.aggregates for name in _columns(bound, spec)} & set(spec.schema.names)
+
+
+def _columns(bound: BoundAggregate, spec: TableSpec) -> list[str]:
+    """What an aggregate calls its columns of a table: results in the one of shown panes, else state."""
+    if spec.name == FIRED:
+        return [bound.name]
+    return [*(column.name for column in bound.state), f"_last_{bound.name}"]
+
+
+def _formerly(bound: BoundAggregate, name: str, told: Configuration) -> BoundAggregate:
+    """The aggregate under the name it had, over the columns it had."""
+    changed: dict[str, Any] = {"name": name}
+    for field in fields(bound):  # one inside another: over rows with signs
+        inner = getattr(bound, field.name)
+        if isinstance(inner, BoundAggregate):
+            changed[field.name] = _formerly(inner, name, told)
+    if isinstance(bound, BoundRows):
+        changed["own"] = replace(bound.own, reads=tuple(told["columns"]))
+    assert is_dataclass(bound)
+    return replace(bound, **changed)
+
+
+def plain(configuration: Configuration) -> dict[str, Any]:
+    """A configuration as a manifest has it."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(configuration))
+    return found

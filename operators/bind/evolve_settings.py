@@ -1,0 +1,120 @@
+"""Which settings of an operator may change while its state stays, and what happens to what has begun. Pure, a table.
+
+A setting that is not here cannot change: state was kept by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidestate.operators.describe.sides import SIDE
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.rows.deduplicate import DedupPlan
+from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.slices.plan import SlicePlan
+
+PLAIN = ("max_event_time", "fixed", "punctuation")
+"""Generators of watermarks that keep nothing but the watermark of each source."""
+AGGREGATES = "aggregates"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is not as it was. ``refused``: why it cannot be; ``note``: else what that means."""
+
+    setting: str
+    was: Any
+    now: Any
+    note: str = ""
+    refused: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.was!r} -> {self.now!r}"
+
+
+Rule = Callable[[Any, Any, Plan], str]
+"""Why a setting cannot change from one value to another under a plan; empty where it can."""
+
+
+def _always(_was: Any, _now: Any, _plan: Plan) -> str:
+    return ""
+
+
+def _watermark(was: Any, now: Any, plan: Plan) -> str:
+    """The default is the largest event time of the one source, or of one for each side."""
+    sided = bool(plan.configuration.keys() & {"sides", "event_times"})
+    usual = {"generator": {"kind": "max_event_time"}, "by": SIDE if sided else None}
+    both: list[dict[str, Any]] = [one or usual for one in (was, now)]
+    kinds = [one["generator"].get("kind") for one in both]
+    if any(kind not in PLAIN for kind in kinds):
+        return "what buffers, CTIs and the clock have said cannot be taken for anything else"
+    if both[0]["by"] != both[1]["by"]:
+        return "sources were told apart by another column: how far each has come is not known"
+    return ""
+
+
+def _triggers(was: Any, now: Any, _plan: Plan) -> str:
+    if was["when"] != now["when"]:
+        return "windows keep how far a composite trigger has come, which says nothing to another one"
+    return ""
+
+
+def _accumulation(was: Any, now: Any, plan: Plan) -> str:
+    if "discarding" not in (was, now):
+        return ""
+    if isinstance(plan, GeneralPlan) and not plan.succeeds:
+        return "a discarding window keeps only what was not shown yet, any other keeps everything"
+    if now == "retracting":
+        return "a discarding window does not know the sum of what it has shown, so it cannot take it back"
+    return ""
+
+
+_WATERMARK: dict[str, tuple[Rule, str]] = {
+    "watermark_delay": (_always, "the watermark never goes back: it waits until the input has caught up"),
+    "watermark": (_watermark, "the watermark never goes back: it waits until the input has caught up"),
+}
+_WINDOWED: dict[str, tuple[Rule, str]] = {
+    **_WATERMARK,
+    "allowed_lateness": (_always, "windows that were forgotten stay forgotten"),
+    "late_rule": (_always, "for events from now on"),
+    "future_tolerance": (_always, "for events from now on"),
+    "ledger_columns": (_always, "for events from now on"),
+    "retained": (_always, "windows that were forgotten stay forgotten"),
+    "triggers": (_triggers, "a window that has begun follows a new early or late trigger from its next event on"),
+    "accumulation": (_accumulation, "for panes from now on"),
+}
+_DEDUP: dict[str, tuple[Rule, str]] = {
+    **_WATERMARK,
+    "within": (_always, "ids that were seen are remembered for as long as was said then"),
+}
+_REASONS = {
+    "window": "state is kept by window",
+    "key": "state is kept by key",
+    "event_time": "state is kept by event time",
+    "on": "state is kept by these columns",
+    "signed": "whether rows take others back changes what an aggregate keeps",
+    "operator": "what is fed by hand keeps its settings",
+}
+_OTHERWISE = "what is in the state was kept for this setting"
+
+
+def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list[Change]:
+    """Settings that differ, but for aggregates, which `tidestate.operators.bind.evolve_columns` compares."""
+    rules = _rules(plan)
+    found = []
+    for name in sorted((was.keys() | now.keys()) - {AGGREGATES}):
+        old, new = was.get(name), now.get(name)
+        if old == new:
+            continue
+        rule, note = rules.get(name, (None, ""))
+        why = _REASONS.get(name, _OTHERWISE) if rule is None else rule(old, new, plan)
+        found.append(Change(name, old, new, note, why))
+    return found
+
+
+def _rules(plan: Plan) -> dict[str, tuple[Rule, str]]:
+    if isinstance(plan, GeneralPlan | SlicePlan):
+        return _WINDOWED
+    return _DEDUP if isinstance(plan, DedupPlan) else _WATERMARK

@@ -1,0 +1,147 @@
+"""From a description and the schemas of its streams to a graph: checked here, before anything happens."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidestate.operators.bind.columns import input_columns
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.merge import Merged, Unioned
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
+from tidestate.operators.describe.windows import by_offset
+from tidestate.operators.plan.graph import Feed, Graph, Node, alone, shown_schema
+from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, Plan
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.statestore.errors import UsageError
+
+
+def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schema]) -> Graph:
+    """Check ``description`` against the schemas of its streams, by name where there are several.
+
+    Raises `UsageError`; nothing has happened then.
+    """
+    if not isinstance(description, Chain):
+        if not isinstance(schemas, pa.Schema):
+            schemas = next(iter(schemas.values()))
+        return alone(bind_plan(description, schemas))
+    given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
+    if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
+        raise UsageError(
+            "give each stream of the chain by its name",
+            code="streams",
+            streams=description.streams,
+            found=list(given),
+        )
+    nodes: dict[str, Node] = {}
+    read: dict[str, dict[str, None]] = {name: {} for name in given}
+    for one, origins in zip(description.operators, description.inputs, strict=True):
+        own = {name: given[name] for name in origins if name in given}
+        bound = {name: own[name] if name in own else shown_schema(nodes[name].plan) for name in origins}
+        one, schema = _fitted(one, origins, bound, nodes)
+        signed = any(name in nodes and nodes[name].plan.retracts for name in origins)
+        if signed:
+            _check_signed(one)
+        plan = bind_plan(one, schema, signed=signed)
+        node = _node(one, plan, origins, nodes)
+        for feed in node.feeds:
+            if feed.origin in nodes:
+                _check_upstream(nodes[feed.origin].plan, feed, one)
+        for name in own:
+            read[name] |= dict.fromkeys(given[name].names if isinstance(one, Sided) else plan.read_names)
+        nodes[one.name] = node
+    graph = Graph(tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()})
+    if graph.order and len(graph.streams) > 1:
+        raise UsageError(
+            "a stream whose rows count in their order is the only one of its job",
+            code="chain-order",
+            streams=list(graph.streams),
+        )
+    return graph
+
+
+def stream_columns(description: Runnable, name: str, available: list[str]) -> list[str]:
+    """The columns of a stream that are read, of those that are there."""
+    if not isinstance(description, Chain):
+        return input_columns(description, available)
+    found: list[str] = []
+    for one, origins in zip(description.operators, description.inputs, strict=True):
+        if name in origins:
+            found += available if isinstance(one, Sided) else input_columns(one, available)
+    return list(dict.fromkeys(found))
+
+
+def _node(one: Runnable, plan: Plan, origins: tuple[str, ...], nodes: Mapping[str, Node]) -> Node:
+    level = 1 + max((nodes[name].level for name in origins if name in nodes), default=0)
+    if isinstance(one, Sided):
+        pairs = zip(origins, one.sides.names, one.sides.times, strict=True)
+        return Node(plan, tuple(Feed(origin, side, time) for origin, side, time in pairs), level, one.sides)
+    return Node(plan, (Feed(origins[0], None, plan.event_time),), level)
+
+
+def _fitted(
+    one: Runnable, origins: tuple[str, ...], schemas: Mapping[str, pa.Schema], nodes: Mapping[str, Node]
+) -> tuple[Runnable, pa.Schema]:
+    """The description as it reads these inputs, and the columns of its input."""
+    fed = [name for name in origins if name in nodes]
+    if fed and one.watermarks is not None:
+        raise UsageError(
+            "its watermark comes with the panes it reads", code="chain-watermark", operator=one.name, inputs=fed
+        )
+    if isinstance(one, Sided):
+        return one, one.schema(*(schemas[name] for name in origins))
+    schema = schemas[origins[0]]
+    if not fed or not isinstance(one, Windowed):
+        return one, schema
+    if one.windows is None:
+        # Rows that name their windows lie in them by their last moment, which the plan adds itself.
+        return one, pa.schema([field for field in schema if field.name != PANE_TIME])
+    timeless = one.event_time is None and not one.processing_time and not by_offset(one.windows)
+    if timeless and PANE_TIME in schema.names:
+        return replace(one, event_time="timestamp" if "timestamp" in schema.names else PANE_TIME), schema
+    return one, schema
+
+
+def _check_signed(one: Runnable) -> None:
+    # A merge reads the column of signs where all its sides share it.
+    follows = isinstance(one, Unioned) or (isinstance(one, Windowed) and not isinstance(one, Sided))
+    if not follows and not (isinstance(one, Merged) and PANE_KIND in one.sides.shared):
+        raise UsageError(
+            "what it reads takes rows back, which only windowed operators of one input follow: let the operator "
+            "before it show each window once, or each change alone (DISCARDING)",
+            code="chain-retractions",
+            operator=one.name,
+        )
+
+
+def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
+    """That panes of ``upstream`` add up for who reads them, and that time goes through it."""
+    if upstream.released(0, feed.time) == BEGINNING_US:
+        warnings.warn(
+            f"{upstream.name} may show a row of any time until its input ends, so windows of {one.name} that wait "
+            "for the watermark fire only then: give both sides bounds, and no update period",
+            UserWarning,
+            stacklevel=4,
+        )
+    if not upstream.repeats or upstream.mode != ACCUMULATING or _replaces(upstream, one):
+        return
+    raise UsageError(
+        "a window that shows several panes would count several times: let it take back what it showed, "
+        ".accumulation(RETRACTING), or show what is new alone, DISCARDING; or show one pane, .late('0 seconds')",
+        code="chain-accumulating",
+        operator=one.name,
+        reads=upstream.name,
+    )
+
+
+def _replaces(upstream: Plan, one: Runnable) -> bool:
+    """Whether the newest pane of a window and key stands for all before it."""
+    if not isinstance(one, Windowed) or one.windows is not None or not set(upstream.key_names) <= set(one.key):
+        return False
+    return all(aggregate.function in ("last", "latest") for _, aggregate in one.aggregates)

@@ -1,0 +1,75 @@
+"""From a description and the schema of its input to a plan: everything is checked here, before anything happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, present
+from tidestate.operators.bind.sided import bind_join, bind_sessions, bind_union
+from tidestate.operators.bind.validation import check_signed
+from tidestate.operators.bind.windowed import bind_windowed
+from tidestate.operators.describe.deduplicate import Deduplicated
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.merge import SessionJoined, Unioned
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.triggers import DEFAULT
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import Global
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import FUTURE_US
+from tidestate.operators.progress.watermarks import default_watermarks
+from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.tables import TIME
+
+
+def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False) -> Plan:
+    """Check ``description`` against the input's ``schema``. Raises `UsageError`; nothing has happened then.
+
+    ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
+    """
+    plan = _bound(description, schema, signed=signed)
+    return plan if plan.renames == description.renames else replace(plan, renames=description.renames)
+
+
+def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
+    if signed and not isinstance(description, Unioned):
+        check_signed(description)
+    if isinstance(description, Deduplicated):
+        return _bind_dedup(description, schema)
+    if isinstance(description, Joined):
+        return bind_join(description, schema)
+    if isinstance(description, Unioned):
+        return bind_union(description, schema)
+    if isinstance(description, SessionJoined):
+        return bind_sessions(description, schema)
+    assert isinstance(description, Windowed)
+    return bind_windowed(description, schema, signed=signed)
+
+
+def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:
+    columns = present(input_columns(description, schema.names), schema)
+    check_event_time(description.event_time, schema)
+    if clash := sorted({"reason", "watermark", UNTIL} & set(columns)):
+        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+    fields = [pa.field(name, TIME if name == description.event_time else schema.field(name).type) for name in columns]
+    return DedupPlan(
+        name=description.name,
+        kind=Global(),
+        event_time=description.event_time,
+        input_schema=pa.schema(fields),
+        key_fields=tuple(key_field(pa.schema(fields).field(name)) for name in description.on),
+        aggregates=(),
+        watermarks=description.watermarks
+        or default_watermarks(description.event_time, description.watermark_delay_us),
+        allowed_us=0,
+        future_us=FUTURE_US,
+        mode="discarding",
+        configuration=description.describe(),
+        triggers=DEFAULT,
+        rule="event",
+        within_us=description.within_us,
+        in_order=description.in_order,
+    )

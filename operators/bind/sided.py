@@ -1,0 +1,145 @@
+"""Joins, session joins and unions as plans. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, present
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.merge import SessionJoined, Unioned
+from tidestate.operators.describe.sides import AT, SIDE
+from tidestate.operators.describe.triggers import DEFAULT
+from tidestate.operators.describe.windows import Global
+from tidestate.operators.joins.names import SIDES
+from tidestate.operators.joins.plan import JoinPlan
+from tidestate.operators.joins.sessions.plan import SessionJoinPlan
+from tidestate.operators.plan.plan import PANE_KIND
+from tidestate.operators.plan.transition import FUTURE_US
+from tidestate.operators.progress.maxima import Placed
+from tidestate.operators.progress.side_delays import by_side
+from tidestate.operators.rows.union import UnionPlan
+from tidestate.operators.windows.general.names import END, START
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN
+from tidestate.statestore.spec.tables import TIME
+
+
+def bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
+    """A join. Raises `UsageError`."""
+    taken = (PANE_KIND, *((START, END) if description.windows is not None else ()))
+    types = _side_types(description, schema, taken)
+    plan = JoinPlan(
+        name=description.name,
+        kind=description.windows or Global(),
+        event_time=AT,
+        input_schema=types,
+        key_fields=tuple(key_field(types.field(name)) for name in description.on),
+        aggregates=(),
+        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
+        allowed_us=description.allowed_us,
+        future_us=FUTURE_US,
+        mode="discarding",
+        configuration=description.describe(),
+        triggers=DEFAULT,
+        rule="window",
+        joined=description,
+        in_order=description.in_order,
+    )
+    _check_places(plan, types)
+    if description.own is not None:
+        positions = tuple(_placed(plan, side) for side in description.sides.names)
+        plan = replace(plan, watermarks=replace(plan.watermarks, positions=positions, in_order=plan.in_order))
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    return replace(plan, mode="retracting") if plan.takes_back else plan
+
+
+def bind_union(description: Unioned, schema: pa.Schema) -> UnionPlan:
+    """A union. Raises `UsageError`."""
+    types = _side_types(description, schema, ())
+    return UnionPlan(
+        name=description.name,
+        kind=Global(),
+        event_time=AT,
+        input_schema=types,
+        key_fields=(types.field(AT),),
+        aggregates=(),
+        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
+        allowed_us=0,
+        future_us=FUTURE_US,
+        mode="retracting" if PANE_KIND in types.names else "discarding",
+        configuration=description.describe(),
+        triggers=DEFAULT,
+        rule="event",
+    )
+
+
+def bind_sessions(description: SessionJoined, schema: pa.Schema) -> SessionJoinPlan:
+    """A session join. Raises `UsageError`."""
+    types = _side_types(description, schema, (START, END, PANE_KIND))
+    plan = SessionJoinPlan(
+        name=description.name,
+        kind=description.windows,
+        event_time=AT,
+        input_schema=types,
+        key_fields=tuple(key_field(types.field(name)) for name in description.session),
+        aggregates=(),
+        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
+        allowed_us=description.allowed_us,
+        future_us=FUTURE_US,
+        # A row that is not late is never of a session that was shown.
+        mode="retracting" if description.allowed_us else "discarding",
+        configuration=description.describe(),
+        triggers=DEFAULT,
+        rule="window",
+        joined=description,
+        equal_fields=tuple(key_field(types.field(name)) for name in description.equal),
+    )
+    _check_places(plan, types)
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    return plan
+
+
+def _placed(plan: JoinPlan, side: str) -> Placed:
+    """What places the rows of a side, and how exactly that counts."""
+    position = plan.given(side, OFFSET) or AT if plan.joined.by_offset(side) else AT
+    place, own = SIDES.index(side), plan.joined.own or (None, None)
+    kept = plan.joined.retained[place]
+    exact = kept is not None and (kept.span_us, kept.messages) != (None, None)
+    return Placed(side, SIDE, AT, position, None if exact else own[place])
+
+
+def _check_places(plan: JoinPlan | SessionJoinPlan, types: pa.Schema) -> None:
+    """That offsets and origins of the sides are there, and can be ones."""
+    for side in plan.joined.sides.names:
+        for what in (OFFSET, ORIGIN):
+            _check_place(types, plan.given(side, what), what)
+
+
+def _check_place(types: pa.Schema, column: str | None, what: str) -> None:
+    """That a side's offset or origin is there, and can be one."""
+    if column is None:
+        return
+    if column not in types.names:
+        raise UsageError("a side lacks columns", code="column-missing", missing=[column])
+    if what == OFFSET and not pa.types.is_integer(types.field(column).type):
+        raise UsageError(
+            "offsets are whole numbers", code="offset", column=column, type=str(types.field(column).type)
+        )
+    if what == ORIGIN:
+        key_field(types.field(column))
+
+
+def _side_types(
+    description: Joined | Unioned | SessionJoined, schema: pa.Schema, taken: tuple[str, ...]
+) -> pa.Schema:
+    """The one stream's columns, plain where they are dictionaries: as tables have them."""
+    columns = present(input_columns(description, schema.names), schema)
+    check_event_time(AT, schema)
+    if clash := sorted({"reason", "watermark", *taken} & set(columns)):
+        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+    types = [schema.field(name).type for name in columns]
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
+    pairs = zip(columns, plain, strict=True)
+    return pa.schema([pa.field(name, TIME if name == AT else kind) for name, kind in pairs])

@@ -1,0 +1,156 @@
+"""What makes no sense, whatever the input: said when a description is bound, before anything happens."""
+
+from __future__ import annotations
+
+import warnings
+
+from tidestate.operators.aggregates import inputs
+from tidestate.operators.aggregates.timestamps import EndOfWindow
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.describe.windowed import RETRACTING, Lateness, Windowed
+from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
+from tidestate.operators.progress.generators import IngestionTime
+from tidestate.statestore.errors import UsageError
+
+
+def check_sense(description: Windowed) -> None:
+    """Raises `UsageError` for settings that contradict each other; warns where panes do not add up."""
+    _check_axis(description)
+    _check_order(description)
+    _check_triggers(description)
+    _check_retention(description)
+    if (
+        isinstance(description.windows, Sessions)
+        and description.mode != RETRACTING
+        and _shows_unfinished(description)
+    ):
+        warnings.warn(
+            "sessions grow and merge; only .accumulation(RETRACTING) takes back what the sessions before had shown",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def check_signed(description: Runnable) -> None:
+    """Raises `UsageError` for what cannot follow rows that are taken back."""
+    said = "its input takes rows back, "
+    if not isinstance(description, Windowed):
+        raise UsageError(said + "which only windowed aggregates follow", code="signed", operator=description.name)
+    kind, watermarks = description.windows, description.watermarks
+    if isinstance(kind, Sessions) or _by_number(kind):
+        raise UsageError(
+            said + "and these windows do not shrink: take tumbling, sliding or global ones, or those of the input",
+            code="signed",
+            window=kind.describe()["kind"] if kind is not None else "",
+        )
+    clocked = watermarks is not None and (watermarks.acts_first or isinstance(watermarks.generator, IngestionTime))
+    if description.processing_time or clocked:
+        raise UsageError(
+            said + "each at the time that it had itself: take the event time of the input as it is", code="signed"
+        )
+    if description.in_order:
+        raise UsageError(said + "in an order of their own: take them as they come", code="signed")
+    if description.triggers.per_element:
+        raise UsageError(said + "so there is no n-th element: take a trigger by batches", code="signed")
+    if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates), *description.key}):
+        raise UsageError(
+            said + "and these columns differ between a pane and its retraction", code="signed", columns=wrong
+        )
+
+
+def _check_axis(description: Windowed) -> None:
+    kind = description.windows
+    if kind is not None and by_offset(kind):
+        if description.offset is None:
+            raise UsageError("windows of offsets need windowed(offset=...)", code="offset")
+        if description.processing_time or description.watermark_delay_us:
+            raise UsageError("windows of offsets follow the offsets, not a time", code="offset")
+        if description.watermarks is not None:
+            raise UsageError("windows of offsets have their watermark from the offsets", code="offset")
+        if description.lateness != Lateness(keep=description.lateness.keep):
+            raise UsageError("say how many offsets may be late: count_window(..., late=...)", code="window-late")
+    elif description.event_time is None and not description.processing_time and kind is not None:
+        raise UsageError("say which column is the event time, or processing_time=True", code="event-time")
+    if description.processing_time and description.watermarks is not None:
+        raise UsageError("with processing time the clock is the watermark", code="processing-time")
+    if description.processing_time and kind is None:
+        raise UsageError("windows of the input have times of their own", code="processing-time")
+    if _by_number(kind) and any(isinstance(one, EndOfWindow) for _, one in description.aggregates):
+        raise UsageError('these windows have no end in time: take "earliest" or "latest"', code="pane-timestamp")
+
+
+def _check_order(description: Windowed) -> None:
+    kind, watermarks = description.windows, description.watermarks
+    ingested = watermarks is not None and isinstance(watermarks.generator, IngestionTime)
+    if description.in_order and (description.processing_time or ingested or (kind is not None and by_offset(kind))):
+        raise UsageError(
+            "only events with a time of their own are taken in the order of their times: leave in_order= out",
+            code="in-order",
+        )
+
+
+def _by_number(kind: Windows | None) -> bool:
+    """Whether windows are of numbers or offsets."""
+    return isinstance(kind, Counted) or (kind is not None and by_offset(kind))
+
+
+def _check_triggers(description: Windowed) -> None:
+    triggers, kind = description.triggers, description.windows
+    if _is(triggers.early, "every_event_time") and (_by_number(kind) or isinstance(kind, Global)):
+        raise UsageError("these windows have no event time to go by", code="trigger-window")
+    if triggers.per_element:
+        if description.offset is None:
+            raise UsageError(
+                "a pane at each N-th element needs an order: windowed(offset=...)", code="trigger-element"
+            )
+        if isinstance(kind, Sessions) and triggers.when is None:
+            raise UsageError("sessions change as a whole with a batch", code="trigger-element")
+    alone = triggers.early is None and triggers.when is None
+    shows_late = triggers.late is not None or triggers.closing != "never"
+    if alone and triggers.on_time == "never" and not shows_late:
+        raise UsageError("with these triggers nothing is ever shown", code="trigger-nothing")
+    once = alone and not shows_late and not isinstance(kind, Sessions)
+    if once and description.mode == RETRACTING:
+        raise UsageError(
+            "every window shows one pane with these triggers: there is nothing to retract", code="nothing-to-retract"
+        )
+
+
+def _check_retention(description: Windowed) -> None:
+    retained, kind = description.retained, description.windows
+    if retained is None:
+        return
+    if isinstance(kind, Global | Counted):
+        raise UsageError("count and global windows are kept until they are full, or for ever", code="retention")
+    if isinstance(kind, Sessions) and kind.by_offset:
+        raise UsageError("sessions of offsets are kept while they take offsets: session(late=...)", code="retention")
+    own_gaps = isinstance(kind, Sessions) and kind.gap_column is not None
+    if own_gaps and description.lateness.rule == "window":
+        raise UsageError(
+            "by the rule of windows, sessions of gaps of their own may begin where one that is kept began: give them "
+            'one gap, or late(rule="event")',
+            code="retention",
+        )
+    if retained.windows is not None and not isinstance(kind, Sliding):
+        raise UsageError("only windows of a fixed size are retained by number", code="retention")
+    if kind is not None and by_offset(kind):
+        if retained.span_us is not None:
+            raise UsageError("windows of offsets are retained by number: retain(windows=...)", code="retention")
+    elif retained.span_us is not None and retained.span_us < description.lateness.allowed_us:
+        raise UsageError(
+            "a window is retained for as long as it takes events, or longer",
+            code="retention",
+            retain=retained.span_us,
+        )
+
+
+def _shows_unfinished(description: Windowed) -> bool:
+    """Whether a session may show a pane before it is certain not to grow."""
+    triggers = description.triggers
+    early = triggers.early is not None or triggers.when is not None
+    return early or (triggers.late is not None and description.lateness.allowed_us > 0)
+
+
+def _is(trigger: Trigger | None, kind: str) -> bool:
+    return trigger is not None and trigger.kind == kind

@@ -1,0 +1,160 @@
+"""Windowed descriptions, merges among them, as plans. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tidestate.operators.aggregates import BoundAggregate, bind
+from tidestate.operators.aggregates.signed import linear
+from tidestate.operators.aggregates.signed import signed as with_signs
+from tidestate.operators.bind.columns import added, check_event_time, input_columns, key_field, present
+from tidestate.operators.bind.validation import check_sense
+from tidestate.operators.describe.merge import Merged
+from tidestate.operators.describe.triggers import DEFAULT
+from tidestate.operators.describe.windowed import DISCARDING, Windowed
+from tidestate.operators.describe.windows import Given, Sessions, Sliding
+from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED, Plan
+from tidestate.operators.progress.generators import Fixed
+from tidestate.operators.progress.instants import LIMIT_US
+from tidestate.operators.progress.side_delays import by_side
+from tidestate.operators.progress.watermarks import Watermarks, default_watermarks
+from tidestate.operators.windows.general.names import END, START
+from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.tables import TIME
+
+
+def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> Plan:
+    """The fast path where it serves, else the general one. Raises `UsageError`."""
+    types = _types(description, schema, signed)
+    keys = tuple(key_field(schema.field(name)) for name in description.key)
+    kind, lateness, retained = description.windows or Given(), description.lateness, description.retained
+    # Where offsets stand for times, they say how late is too late.
+    late = kind.late if isinstance(kind, Sliding | Sessions) else None
+    lacking = added(description)
+    place = description.event_time or next(iter(lacking), description.offset or "")
+    aggregates = _aggregates(description, types, place, signed)
+    simple = _is_simple(description) and not signed and not description.in_order
+    operator = SlicePlan if simple else GeneralPlan
+    plan = operator(
+        name=description.name,
+        kind=kind,
+        event_time=place if late is None else description.offset or "",
+        input_schema=types,
+        key_fields=keys,
+        aggregates=aggregates,
+        watermarks=_watermarks(description, place, by_offset=late is not None),
+        allowed_us=lateness.allowed_us if late is None else late,
+        future_us=lateness.future_us if late is None else LIMIT_US,
+        mode=description.mode,
+        configuration=description.describe() | ({"signed": True} if signed else {}),
+        triggers=description.triggers,
+        rule=lateness.rule if late is None else "window",
+        order=tuple(name for name in (description.origin, description.offset) if name),
+        added=lacking,
+        retain_us=retained.span_us if retained else 0,
+        retain_windows=retained.windows if retained else None,
+        signed=signed,
+        in_order=description.in_order,
+    )
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    return plan
+
+
+def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
+    """The columns that are read, as the plan has them, and those it adds."""
+    if not description.aggregates:
+        raise UsageError("say what to compute: .aggregate(n=count())", code="no-aggregate")
+    check_sense(description)
+    if description.windows is None and not {START, END} <= set(schema.names):
+        raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
+    columns = present(input_columns(description, schema.names, signed=signed), schema)
+    lacking = added(description)
+    if clash := sorted(set(lacking) & set(schema.names)):
+        raise UsageError("this name is ours: rename the input column", code="name-taken", names=clash)
+    bounds = (START, END) if description.windows is None else ()
+    times = [name for name in (description.event_time, *bounds) if name]
+    for name in times:
+        if name not in lacking:
+            check_event_time(name, schema)
+    _check_order(description, schema)
+    read = [pa.field(name, _input_type(name, times, description, schema, signed)) for name in columns]
+    return pa.schema(read + [pa.field(name, TIME) for name in lacking])
+
+
+def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: bool) -> tuple[BoundAggregate, ...]:
+    """The aggregates over these columns; over rows that may take others back, where ``signed``."""
+    aggregates = tuple(bind(name, one, types, place) for name, one in description.aggregates)
+    if signed:
+        difference = description.mode == DISCARDING
+        aggregates = tuple(with_signs(bound, adds_up=difference) for bound in aggregates)
+        if wrong := [bound.name for bound in aggregates if difference and not linear(bound)]:
+            raise UsageError(
+                "its input takes rows back: of that only a count, or a sum of whole numbers or decimals, can show "
+                "what is new alone; take another accumulation",
+                code="signed",
+                aggregates=wrong,
+            )
+    _check_names(description, aggregates)
+    return aggregates
+
+
+def _watermarks(description: Windowed, column: str, *, by_offset: bool) -> Watermarks:
+    """As described; by default the largest event time less a delay, or the clock."""
+    if by_offset:
+        # Everything before the watermark has been seen: the offset after the largest is the first that was not.
+        return default_watermarks(description.offset or "", -1)
+    if description.processing_time:
+        return Watermarks(Fixed(0))
+    if isinstance(description, Merged):
+        return description.watermarks or by_side(description.sides, description.delays_us)
+    return description.watermarks or default_watermarks(column, description.watermark_delay_us)
+
+
+def _input_type(
+    name: str, times: Sequence[str], description: Windowed, schema: pa.Schema, signed: bool
+) -> pa.DataType:
+    if name in times:
+        return TIME
+    if signed and name == PANE_KIND:
+        return pa.string()
+    return pa.int64() if name == description.offset else schema.field(name).type
+
+
+def _check_order(description: Windowed, schema: pa.Schema) -> None:
+    if description.offset is not None and not pa.types.is_integer(schema.field(description.offset).type):
+        raise UsageError(
+            "offsets are whole numbers",
+            code="offset",
+            column=description.offset,
+            type=str(schema.field(description.offset).type),
+        )
+    if description.origin is not None:
+        key_field(schema.field(description.origin))
+
+
+def _is_simple(description: Windowed) -> bool:
+    """Whether windows need no look at what is stored: partials are merged blindly, and fire when they are due."""
+    kind = description.windows
+    simple = isinstance(kind, Sliding) and not kind.by_offset and description.triggers == DEFAULT
+    return simple and description.lateness.rule == "event"
+
+
+def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) -> None:
+    state = [column.name for aggregate in aggregates for column in aggregate.state]
+    results = [aggregate.name for aggregate in aggregates]
+    for names in (state, results):
+        taken = [*description.key, *names]
+        clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
+        if clash:
+            raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
+    kind = description.windows
+    # Where the ledger names the windows that refused an event.
+    named = description.triggers.finishes or (isinstance(kind, Sliding) and kind.size > kind.slide)
+    given = {START, END} if kind is not None and named else set()
+    clash = sorted(set(input_columns(description, ())) & ({"reason", "watermark", ONLY} | given))
+    if clash:
+        raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)

@@ -1,0 +1,1 @@
+"""Verbs of ``tidestate`` that know what a window is: entry points of the group ``tidestate.commands``."""

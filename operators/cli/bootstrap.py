@@ -1,0 +1,157 @@
+"""Verbs of ``tidestate`` that know what a window is: entry points of the group ``tidestate.commands``.
+
+The list of all verbs loads this module: what takes a while to import is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidestate.recovery.cli.app import AsJson
+from tidestate.recovery.cli.printing import emit, pairs, print_json, text
+from tidestate.recovery.cli.progress_bar import Bar, bar
+from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidestate.operators.local.bootstrap import Archive, Survey
+    from tidestate.recovery.log.manifest import Manifest
+
+bootstrap = typer.Typer(add_completion=False)
+
+
+@bootstrap.command(
+    "bootstrap", epilog="Example: tidestate bootstrap flights:job /data/flights --input history/ --confirm"
+)
+def bootstrap_root(
+    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A description, or a function that makes it.")],
+    root: Annotated[str, typer.Argument(help="The new folder, to be given as checkpoint=.")],
+    files: Annotated[
+        list[str] | None, typer.Option("--input", metavar="FILES", help="A file, folder or pattern; several times.")
+    ] = None,
+    named: Annotated[
+        list[str] | None, typer.Option("--stream", metavar="NAME=FILES", help="The same, where there are several.")
+    ] = None,
+    offsets: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Where Spark's source goes on; where there are several, by name."),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(metavar="COLUMNS", help='As Spark reads the files: "t timestamp, k string".')
+    ] = None,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Of the state; by default one for each core.")] = None,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="For the standalone runner, not for Spark.")
+    ] = False,
+    undelivered: Annotated[bool, typer.Option("--no-deliver", help="Record its panes; no sink gets them.")] = False,
+    confirm: Annotated[bool, typer.Option("--confirm", help="Do it; else only say what would be done.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A new root with the state that files of history lead to.
+
+    They are Parquet, CSV, JSON or Arrow, on this host, and are read in one process, without Spark. Spark's query then
+    reads all files but these, or goes on from the offsets given.
+    """
+    from tidestate.operators.local.bootstrap import described
+
+    archive = _archive(described(job), files or [], named or [], schema)
+    chosen = _offsets(offsets, list(archive.streams))
+    with bar() as seen:
+        found = archive.survey(_counted(seen, None))
+    total = sum(one.rows for one in found.values())
+    if not confirm:
+        _print_plan(root, found, chosen, standalone, as_json)
+        return
+    with bar() as seen:
+        manifest = archive.bootstrap(
+            root,
+            offsets=chosen,
+            standalone=standalone,
+            partitions=partitions or os.cpu_count() or 1,
+            deliver=not undelivered,
+            seen=_counted(seen, total),
+        )
+    _print_done(root, manifest, as_json)
+
+
+def _counted(drawn: Bar, total: int | None) -> Callable[[int], None]:
+    """A bar for whoever tells how many rows it has read since it told last."""
+    done = 0
+
+    def read(rows: int) -> None:
+        nonlocal done
+        done += rows
+        drawn("rows", done, total)
+
+    return read
+
+
+def _archive(description: Any, files: list[str], named: list[str], schema: str | None) -> Archive:
+    from tidestate.operators.local.bootstrap import Archive, streams_of
+    from tidestate.operators.local.history_files import HistoryFiles, schema_of
+
+    given: dict[str, list[str]] = {streams_of(description)[0]: files} if files else {}
+    for one in named:
+        name, sign, path = one.partition("=")
+        if not sign:
+            raise UsageError("a stream is NAME=FILES", code="read-value", found=one)
+        given.setdefault(name, []).append(path)
+    if not given:
+        raise UsageError("say which files hold the history: --input FILES", code="bootstrap-input", found="none")
+    columns = schema_of(schema) if schema else None
+    return Archive.of(description, {name: HistoryFiles.find(paths, columns) for name, paths in given.items()})
+
+
+def _offsets(given: str | None, streams: list[str]) -> dict[str, Any] | None:
+    """What was given, by stream."""
+    if given is None or len(streams) == 1:
+        return None if given is None else {streams[0]: given}
+    try:
+        found = json.loads(given)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError("offsets of several streams are JSON by their names", code="bootstrap-offsets", found=given)
+    return found
+
+
+def _print_plan(
+    root: str, found: dict[str, Survey], offsets: dict[str, Any] | None, standalone: bool, as_json: bool
+) -> None:
+    if as_json:
+        print_json({"root": root, "streams": {name: asdict(one) for name, one in found.items()}, "done": False})
+        return
+    from tidestate.recovery.log.summary import counted, time_text
+
+    table = pairs()
+    table.add_row("would make", root)
+    for name, one in found.items():
+        table.add_row(f"stream {name}", f"{counted(one.files, 'file')}, {counted(one.rows, 'row')}")
+        if one.first_us is not None:
+            table.add_row("event times", f"{time_text(one.first_us)} to {time_text(one.last_us)}")
+        table.add_row("columns", ", ".join(one.columns))
+        if not standalone:
+            after = (offsets or {}).get(name)
+            table.add_row("spark goes on", "from all other files" if after is None else f"from {after}")
+    emit(table, "nothing was written: --confirm does it")
+
+
+def _print_done(root: str, manifest: Manifest, as_json: bool) -> None:
+    from tidestate.recovery.log.summary import brief, size_text
+
+    row = brief(manifest)
+    if as_json:
+        print_json({"root": root, "done": True, **row})
+        return
+    table = pairs()
+    table.add_row("bootstrapped", f"{root}, checkpoint {manifest.id}")
+    table.add_row("events", f"{row['events']:,}, of which {row['rejected']:,} were rejected")
+    table.add_row("panes", f"{row['panes']:,}")
+    table.add_row("watermark", text(row["watermark"]))
+    table.add_row("state", size_text(row["state_bytes"]))
+    emit(table)

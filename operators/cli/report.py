@@ -1,0 +1,50 @@
+"""The verb that writes one HTML file about a checkpoint root."""
+
+from __future__ import annotations
+
+import webbrowser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tidestate.recovery.cli.app import AsJson, Import, Root
+from tidestate.recovery.cli.options import ReadData, ReadPercent
+from tidestate.recovery.cli.printing import emit, print_json
+from tidestate.recovery.cli.progress_bar import bar
+
+report = typer.Typer(add_completion=False)
+
+
+@report.command(
+    "report", cls=ReadData, epilog="Example: tidestate report /data/flights --output flights.html --last 200"
+)
+def write(
+    root: Root,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    last: Annotated[int, typer.Option("--last", min=1, help="Only the newest so many checkpoints.")] = 500,
+    read_data: ReadPercent = 0.0,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    modules: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """One HTML file about a checkpoint root, to read without a network: is it whole, how fast, how late, how large.
+
+    An earlier report is replaced, no other file. What is damaged is a finding in it. Needs the extra `report`.
+    """
+    from tidestate.operators.inspect.report.document import write_report
+    from tidestate.recovery.log.summary import counted, size_text
+
+    with bar() as seen:
+        made = write_report(root, output, last=last, read_percent=read_data, seen=seen)
+    if as_json:
+        print_json(asdict(made))
+    else:
+        count = counted(made.findings, "finding") if made.findings else "no findings"
+        emit(Text(f"{made.output}: {counted(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}"))
+    if show:
+        webbrowser.open(output.resolve().as_uri())

@@ -1,1 +1,0 @@
-"""Rows of a stream that were not seen before."""

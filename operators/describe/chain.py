@@ -1,0 +1,136 @@
+"""What the user writes to let several operators work on each other's panes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tidestate.operators.describe.runnable import Runnable, checked_name
+from tidestate.operators.describe.sides import Sided
+from tidestate.operators.progress.watermarks import INPUT, Watermarks
+from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from pyspark.sql import DataFrame
+
+    from tidestate.operators.engine.delivery import SparkSink
+    from tidestate.operators.spark.job import SparkJob
+    from tidestate.recovery.start.policy import Policy
+    from tidestate.statestore.durations import Span
+    from tidestate.statestore.spec.store import StoreConfig
+
+
+@dataclass(frozen=True)
+class Chain(Runnable):
+    """``operators`` in an order in which each comes after those it reads; ``inputs`` of each by name, in parallel: a
+    stream, or an operator before it. What the last one shows is what the job shows.
+    """
+
+    operators: tuple[Runnable, ...]
+    inputs: tuple[tuple[str, ...], ...]
+
+    watermarks: Watermarks | None = None
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the last operator."""
+        return self.operators[-1].name
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the operators, in order."""
+        return [one.name for one in self.operators]
+
+    @property
+    def streams(self) -> list[str]:
+        """Names of the streams it reads, in the order in which they are first named."""
+        return list(dict.fromkeys(name for names in self.inputs for name in names if name not in self.names))
+
+    def renamed(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
+        """Raises `UsageError`: each operator says it for itself."""
+        raise UsageError("say it of the operator whose names have changed", code="renamed")
+
+    def watermark(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
+        """Raises `UsageError`: each operator that reads a stream says it for itself."""
+        raise UsageError("say it of the operator that reads the stream", code="chain-watermark")
+
+    def describe(self) -> dict[str, Any]:
+        """Configurations by operator."""
+        return {one.name: one.describe() for one in self.operators}
+
+    def on_spark(  # type: ignore[override]
+        self,
+        streams: DataFrame | Mapping[str, DataFrame],
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        sink: SparkSink | None = None,
+        partitions: int | None = None,
+        tick: Span | None = None,
+        policy: Policy | None = None,
+    ) -> SparkJob:
+        """This over streaming DataFrames by the names of the streams (one alone needs no name), in one query with the
+        offsets of all; a new key is a new shuffle in the same batch. Otherwise as `Runnable`.
+        """
+        from tidestate.operators.spark.sides import by_name, check_streams
+
+        one = by_name(self.streams, streams)
+        named = streams if isinstance(streams, Mapping) else dict.fromkeys(self.streams, streams)
+        check_streams(named.values())
+        job = super().on_spark(
+            one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+        )
+        return replace(job, streams={name: named[name] for name in self.streams})
+
+
+def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None = None) -> Chain:
+    """Several operators in one job. Each takes what the one before it shows, the first reads the stream ``input``.
+
+    ``inputs`` says otherwise, by the name of an operator: the name of an operator before it, or of a stream; one for
+    each side of a join, merge or union. Names are what operators are known by in a checkpoint: one that is added
+    begins empty, and the others keep their state.
+    """
+    if not operators or not all(isinstance(one, Runnable) and not isinstance(one, Chain) for one in operators):
+        raise UsageError("a chain is of operators: windowed(...), join(...) and so on", code="chain")
+    names = [one.name for one in operators]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError("each operator has a name of its own: name=...", code="chain-names", twice=twice)
+    given = {name: (one,) if isinstance(one, str) else tuple(one) for name, one in (inputs or {}).items()}
+    if strange := sorted(set(given) - set(names)):
+        raise UsageError(
+            "inputs are of operators of this chain", code="chain-inputs", strange=strange, operators=names
+        )
+    read = tuple(given.get(name, (names[place - 1] if place else INPUT,)) for place, name in enumerate(names))
+    for place, (one, those) in enumerate(zip(operators, read, strict=True)):
+        _check_inputs(one, those, names, place)
+    made = Chain(tuple(operators), read)
+    if unused := sorted(set(names[:-1]) - {name for those in read for name in those}):
+        raise UsageError("nobody takes what these operators show", code="chain-inputs", operators=unused)
+    if not made.streams:
+        raise UsageError("no operator reads a stream", code="chain-inputs", inputs=given)
+    return made
+
+
+def _check_inputs(one: Runnable, those: tuple[str, ...], names: list[str], place: int) -> None:
+    sides = one.sides.names if isinstance(one, Sided) else None
+    if len(those) != (len(sides) if sides else 1):
+        raise UsageError(
+            "an operator reads one stream or operator, and one for each side where it has sides",
+            code="chain-inputs",
+            operator=one.name,
+            sides=sides,
+            found=those,
+        )
+    if later := [name for name in those if name in names[place:]]:
+        raise UsageError(
+            "an operator reads those before it: put them first", code="chain-inputs", operator=one.name, later=later
+        )
+    for name in those:
+        # Where several streams travel as one, their names stand before their columns, with two of these between.
+        if "__" in checked_name(name) and name not in names:
+            raise UsageError(
+                "the name of a stream has no two underscores side by side", code="chain-inputs", found=name
+            )

@@ -1,0 +1,63 @@
+"""What the user writes: a stream without its repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidestate.operators.describe.renames import SAME_NAMES, Renames
+from tidestate.operators.describe.runnable import Runnable, checked_name
+from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Deduplicated(Runnable):
+    """Rows whose ``on`` columns were not seen before, for as long as that is remembered."""
+
+    event_time: str
+    on: tuple[str, ...]
+    within_us: int | None
+    watermark_delay_us: int
+    name: str
+    in_order: bool = False
+    watermarks: Watermarks | None = None
+    renames: Renames = SAME_NAMES
+
+    def describe(self) -> dict[str, Any]:
+        """The configuration as a manifest holds it."""
+        return {
+            "name": self.name,
+            "event_time": self.event_time,
+            "on": list(self.on),
+            "within": None if self.within_us is None else text_of(self.within_us),
+            "watermark_delay": text_of(self.watermark_delay_us),
+            "watermark": self.watermarks.describe() if self.watermarks else None,
+        } | ({"in_order": True} if self.in_order else {})
+
+
+def deduplicated(
+    *,
+    event_time: str,
+    on: str | Sequence[str],
+    within: Span | None = None,
+    watermark_delay: Span = "0 seconds",
+    name: str = "deduplicated",
+    in_order: bool = False,
+) -> Deduplicated:
+    """Pass each row on once: the first with these values in the columns ``on``. Rows behind the watermark are late.
+
+    An id is forgotten once the watermark has passed its row's time by ``within``; without it, once the watermark has
+    passed its row's time: give ``on`` the event time too then, or repetitions of a later time pass. With ``in_order``
+    rows are held until the watermark passes them and judged in the order of their times, so that it does not matter
+    how they came in batches.
+    """
+    columns = (on,) if isinstance(on, str) else tuple(on)
+    if not columns or len(set(columns)) != len(columns):
+        raise UsageError("rows are told apart by columns, each named once", code="key-columns", found=list(columns))
+    within_us, delay_us = None if within is None else span_us(within), span_us(watermark_delay)
+    if delay_us < 0 or (within_us is not None and within_us < 0):
+        raise UsageError("a watermark delay or a time to remember cannot be negative", code="watermark-delay")
+    return Deduplicated(event_time, columns, within_us, delay_us, checked_name(name), in_order)

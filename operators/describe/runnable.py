@@ -1,0 +1,132 @@
+"""What every description has in common: a name, where its watermark comes from, and the doors to where it runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_renames
+from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.generators import Generator
+from tidestate.operators.progress.tracker import sources as declared
+from tidestate.operators.progress.watermarks import Watermarks, given_watermarks
+from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.durations import Span, span_us
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Parquet, StoreConfig
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from pyspark.sql import DataFrame
+
+    from tidestate.operators.engine.delivery import ArrowSink, SparkSink
+    from tidestate.operators.local.standalone import Standalone
+    from tidestate.operators.spark.job import SparkJob
+
+
+def checked_name(name: str) -> str:
+    """The name of an operator or stream, which is also that of a folder. Raises `UsageError`."""
+    if not name or not all(c.isalnum() or c in "-_" for c in name):
+        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
+    return name
+
+
+def tick_us(tick: Span | None) -> int:
+    """How often time goes on by itself, in microseconds."""
+    found = 1_000_000 if tick is None else span_us(tick)
+    if found <= 0:
+        raise UsageError("a tick comes after a span of time", code="tick", found=tick)
+    return found
+
+
+class Runnable(ABC):
+    """A description that can run: on Spark, or alone."""
+
+    name: str
+    watermarks: Watermarks | None
+    renames: Renames = SAME_NAMES
+
+    def renamed(
+        self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
+    ) -> Self:
+        """What is called otherwise in the checkpoint that this goes on from: ``{"old": "new"}``, of aggregates and of
+        input columns. Said again when it is done, it changes nothing.
+        """
+        return replace(self, renames=given_renames(aggregates, columns))  # type: ignore[type-var]
+
+    def watermark(
+        self,
+        generator: Generator | BufferProgress,
+        *,
+        by: str | None = None,
+        sources: Sequence[str] = (),
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> Self:
+        """Where the watermark comes from, instead of the largest event time less ``watermark_delay``.
+
+        With ``by``, the values of that column are sources with a watermark each, and the smallest counts; those in
+        ``sources`` hold it from the start, others join when they come. One that has given nothing for
+        ``idle_timeout`` of processing time is idle: it holds nothing back until it has caught up. Give a longer one
+        than Spark's trigger, which says how often it is asked. With `BufferProgress` each origin is a source.
+        """
+        known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
+        return replace(self, watermarks=given_watermarks(generator, by, known))  # type: ignore[type-var]
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The configuration as a manifest holds it; what may change of it, docs/EVOLUTION.md says."""
+
+    def on_spark(
+        self,
+        stream: DataFrame,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        sink: SparkSink | None = None,
+        partitions: int | None = None,
+        tick: Span | None = None,
+        policy: Policy | None = None,
+    ) -> SparkJob:
+        """This computation over a streaming DataFrame; nothing runs until ``start()``.
+
+        ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
+        DataFrame of the panes of a checkpoint and its `DeliveryId`, in order, at least once each, and refuses them by
+        False or `Refused` (docs/SINKS.md); without one, panes are in the checkpoint's pane files, exactly once.
+        ``partitions`` of state are those of the first start (default: Spark's default parallelism), until
+        ``tidestate rescale``. Every ``tick`` (default: 1 second) time
+        goes on without a batch too, where it makes a difference: idle sources, watermarks and triggers by processing
+        time. ``policy`` says what the start does when another driver runs this checkpoint, or the newest one is
+        damaged.
+        """
+        from tidestate.operators.spark.job import SparkJob
+
+        return SparkJob(
+            self,
+            stream,
+            str(checkpoint),
+            store or Parquet(),
+            sink,
+            partitions,
+            tick=tick_us(tick),
+            policy=policy or Policy(),
+        )
+
+    def standalone(
+        self,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        sink: ArrowSink | None = None,
+        partitions: int | None = None,
+        policy: Policy | None = None,
+    ) -> Standalone:
+        """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
+        default with one partition of state. ``sink`` is as on Spark, called with tables.
+        """
+        from tidestate.operators.local.standalone import Standalone
+
+        return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions, policy=policy or Policy())

@@ -1,0 +1,188 @@
+"""When a window shows a pane: descriptions only. `tidestate.operators.windows.general.firing` evaluates them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+
+Kind = Literal[
+    "each_batch",
+    "after_count",
+    "every_processing_time",
+    "after_processing_time",
+    "every_event_time",
+    "after_watermark",
+    "any_of",
+    "all_of",
+    "repeatedly",
+    "or_finally",
+]
+OnTime = Literal["always", "non_empty", "never"]
+Closing = Literal["never", "if_new", "always"]
+COMPOSITE = ("any_of", "all_of", "repeatedly", "or_finally", "after_watermark")
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A condition, evaluated at the end of each batch; a tree of them for composite triggers."""
+
+    kind: Kind
+    count: int = 0
+    span_us: int = 0
+    of: tuple[Trigger, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        said: dict[str, Any] = {"kind": self.kind}
+        if self.count:
+            said["count"] = self.count
+        if self.span_us:
+            said["span"] = text_of(self.span_us)
+        if self.of:
+            said["of"] = [part.describe() for part in self.of]
+        return said
+
+    @property
+    def nodes(self) -> tuple[Trigger, ...]:
+        """This and all parts, parents first."""
+        return (self, *(node for part in self.of for node in part.nodes))
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """When a window fires before, at and after the passage of the watermark; or ``when`` a composite trigger says."""
+
+    early: Trigger | None = None
+    on_time: OnTime = "always"
+    late: Trigger | None = Trigger("each_batch")
+    closing: Closing = "never"
+    only_updated: bool = False
+    when: Trigger | None = None
+    per_element: bool = False
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether a trigger waits for processing time."""
+        given = [trigger for trigger in (self.early, self.late, self.when) if trigger is not None]
+        kinds = {node.kind for trigger in given for node in trigger.nodes}
+        return bool(kinds & {"every_processing_time", "after_processing_time"})
+
+    @property
+    def finishes(self) -> bool:
+        """Whether a window may close for good before it is over."""
+        return self.when is not None and self.when.kind != "repeatedly"
+
+    @property
+    def counts_elements(self) -> bool:
+        """Whether each n-th element has a pane of its own."""
+        return self.per_element and self.when is None
+
+    @property
+    def looks_after_each(self) -> bool:
+        """Whether a composite trigger looks after each element, not after each batch."""
+        return self.per_element and self.when is not None
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "early": self.early.describe() if self.early else None,
+            "on_time": self.on_time,
+            "late": self.late.describe() if self.late else None,
+            "closing": self.closing,
+            "only_updated": self.only_updated,
+            "when": self.when.describe() if self.when else None,
+            "per_element": self.per_element,
+        }
+
+
+DEFAULT = Triggers()
+"""On time, and late with each batch."""
+
+
+def every_element() -> Trigger:
+    """A pane for each key and window that a batch's events touch."""
+    return Trigger("each_batch")
+
+
+def each_batch() -> Trigger:
+    """The same: conditions are evaluated at the end of a batch."""
+    return Trigger("each_batch")
+
+
+def after_count(count: int) -> Trigger:
+    """A pane once ``count`` elements are in no pane yet; with 1 it is `every_element`."""
+    if count < 1:
+        raise UsageError("a count trigger counts to one at least", code="trigger-count", found=count)
+    return Trigger("each_batch") if count == 1 else Trigger("after_count", count=count)
+
+
+def every_processing_time(span: Span) -> Trigger:
+    """A pane at each multiple of ``span`` of processing time, also of what has not changed (see only_updated)."""
+    return Trigger("every_processing_time", span_us=_positive(span))
+
+
+def after_processing_time(span: Span) -> Trigger:
+    """A pane ``span`` of processing time after the first element that is in no pane yet."""
+    return Trigger("after_processing_time", span_us=_positive(span))
+
+
+def every_event_time(span: Span) -> Trigger:
+    """A pane each time the watermark passes another ``span`` of the window, counted from its start, also of what has
+    not changed (see only_updated).
+    """
+    return Trigger("every_event_time", span_us=_positive(span))
+
+
+def after_watermark() -> Trigger:
+    """In a composite trigger: when the watermark passes the end of the window."""
+    return Trigger("after_watermark")
+
+
+def any_of(*triggers: Trigger) -> Trigger:
+    """Fires, and is finished, with the first of them."""
+    return Trigger("any_of", of=_parts(triggers, 1))
+
+
+def all_of(*triggers: Trigger) -> Trigger:
+    """Fires, and is finished, once all of them would have fired."""
+    return Trigger("all_of", of=_parts(triggers, 1))
+
+
+def repeatedly(trigger: Trigger) -> Trigger:
+    """Fires with it, and begins it anew whenever it has finished."""
+    return Trigger("repeatedly", of=_parts((trigger,), 1))
+
+
+def or_finally(trigger: Trigger, until: Trigger) -> Trigger:
+    """Fires with ``trigger``; fires a last time, and is finished, with ``until``."""
+    return Trigger("or_finally", of=_parts((trigger, until), 2))
+
+
+def _parts(triggers: tuple[Trigger, ...], least: int) -> tuple[Trigger, ...]:
+    wrong = [part for part in triggers if not isinstance(part, Trigger)]
+    inside = [part for part in triggers if isinstance(part, Trigger) and part.kind in _NOT_INSIDE]
+    if len(triggers) < least or wrong or inside:
+        raise UsageError(
+            "a composite trigger is made of counts, after_processing_time, after_watermark and other composites",
+            code="trigger-parts",
+            found=[repr(part) for part in (wrong or inside or triggers)],
+        )
+    return tuple(_counting(part) for part in triggers)
+
+
+_NOT_INSIDE = ("every_processing_time", "every_event_time")
+
+
+def _counting(trigger: Trigger) -> Trigger:
+    """In a composite, a count of one is a count that can be finished."""
+    return Trigger("after_count", count=1) if trigger.kind == "each_batch" else trigger
+
+
+def _positive(span: Span) -> int:
+    found = span_us(span)
+    if found <= 0:
+        raise UsageError("the span of a trigger is longer than nothing", code="trigger-span", found=text_of(found))
+    return found

@@ -1,0 +1,313 @@
+"""What the user writes: an immutable description of a windowed computation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+from tidestate.operators.aggregates import Aggregate, max_, min_
+from tidestate.operators.aggregates.timestamps import EndOfWindow
+from tidestate.operators.describe.renames import SAME_NAMES, Renames
+from tidestate.operators.describe.runnable import Runnable, checked_name
+from tidestate.operators.describe.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
+from tidestate.operators.describe.windows import Windows
+from tidestate.operators.progress.ctis import Ctis, Settings
+from tidestate.operators.progress.tracker import sources as declared
+from tidestate.operators.progress.watermarks import Watermarks, given_ctis
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+
+Accumulation = Literal["accumulating", "discarding", "retracting"]
+ACCUMULATING: Accumulation = "accumulating"
+"""A later pane holds everything the window has seen."""
+DISCARDING: Accumulation = "discarding"
+"""A later pane holds only what is new since the one before."""
+RETRACTING: Accumulation = "retracting"
+"""As accumulating, and the last pane is taken back first."""
+
+
+Rule = Literal["event", "window"]
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How long after the watermark an event is still taken, by which rule, and what its ledger entry keeps."""
+
+    allowed_us: int = 60_000_000
+    rule: Rule = "event"
+    keep: tuple[str, ...] = ()
+    future_us: int = 60_000_000
+    given: bool = field(default=False, compare=False)
+    """Whether the user has said it: an advance-time policy has another default."""
+
+
+@dataclass(frozen=True)
+class Retained:
+    """How long a window is kept after its end: for a span, and among so many windows of the grid; at least as long as
+    it takes events.
+    """
+
+    span_us: int | None = None
+    windows: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"span": text_of(self.span_us) if self.span_us is not None else None, "windows": self.windows}
+
+
+@dataclass(frozen=True)
+class Windowed(Runnable):
+    """A windowed computation over a stream of events. Every method returns a new description."""
+
+    event_time: str | None
+    key: tuple[str, ...]
+    watermark_delay_us: int
+    name: str
+    offset: str | None = None
+    origin: str | None = None
+    processing_time: bool = False
+    windows: Windows | None = None
+    aggregates: tuple[tuple[str, Aggregate], ...] = ()
+    lateness: Lateness = Lateness()
+    triggers: Triggers = DEFAULT
+    mode: Accumulation = ACCUMULATING
+    retained: Retained | None = None
+    in_order: bool = False
+    watermarks: Watermarks | None = None
+    renames: Renames = SAME_NAMES
+
+    def window(self, windows: Windows) -> Self:
+        """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`.
+
+        Without any, rows belong to the windows they name themselves, in ``window_start`` and ``window_end``: those of
+        the panes of another operator.
+        """
+        if not isinstance(windows, Windows):
+            raise UsageError("give a window, as tumbling(...) or session(...)", code="window", found=repr(windows))
+        return replace(self, windows=windows)
+
+    def advance_time(
+        self,
+        settings: Settings = None,
+        *,
+        at_source: Settings = None,
+        shape: str = "point",
+        end: str | None = None,
+        shape_column: str | None = None,
+        by: str | None = None,
+        sources: Sequence[str] = (),
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> Self:
+        """The watermark of each source is its newest CTI, by settings that `progress.advance_time` makes;
+        what comes behind it is dropped or adjusted. ``sources`` and the rest are as in `watermark`.
+
+        ``settings`` are those of the query, for all sources or by name; they replace those ``at_source``. Events
+        start at the event time; ``end`` and ``shape_column`` are columns of their ends and shapes, without the latter
+        all are of one ``shape``. Rows count in the order (origin, offset), which `windowed` names; sources are told
+        apart by the column ``by``, or else the origin. Lateness is 0 unless `late` says otherwise.
+        """
+        if self.event_time is None or self.offset is None:
+            raise UsageError(
+                "CTIs follow event times in the order of offsets: windowed(event_time=..., offset=...)",
+                code="advance-time",
+                event_time=self.event_time,
+                offset=self.offset,
+            )
+        order = tuple(name for name in (self.origin, self.offset) if name)
+        ctis = Ctis(settings, at_source, self.event_time, order, end, shape, shape_column)
+        known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
+        lateness = self.lateness if self.lateness.given else replace(self.lateness, allowed_us=0)
+        return replace(self, watermarks=given_ctis(ctis, by or self.origin, known), lateness=lateness)
+
+    def aggregate(self, **aggregates: Aggregate) -> Self:
+        """What to compute per key and window: ``name=count()``, ``name=mean("column")`` and so on."""
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise UsageError(
+                    "give an aggregate, as count() or mean(...)",
+                    code="aggregate",
+                    name=name,
+                    found=repr(aggregate),
+                )
+        names = {name for name, _ in self.aggregates} & set(aggregates)
+        if names:
+            raise UsageError("this aggregate is there already", code="aggregate-twice", names=sorted(names))
+        return replace(self, aggregates=(*self.aggregates, *aggregates.items()))
+
+    def late(
+        self,
+        allowed: Span | None = None,
+        *,
+        rule: Rule = "event",
+        keep: str | Sequence[str] = (),
+        future: Span = "60 seconds",
+    ) -> Self:
+        """Take events up to ``allowed`` behind the watermark (60 seconds by default, 0 with `advance_time`); later
+        ones go to the late ledger.
+
+        By ``rule`` it is the event's time that counts, or the end of each window that would hold it. ``keep`` names
+        further input columns that a ledger entry keeps. An event more than ``future`` ahead of the watermark is
+        processed and counted as a future event.
+        """
+        advancing = self.watermarks is not None and isinstance(self.watermarks.generator, Ctis)
+        usual = "0 seconds" if advancing else "60 seconds"
+        allowed_us = span_us(usual if allowed is None else allowed)
+        future_us = span_us(future)
+        kept = (keep,) if isinstance(keep, str) else tuple(keep)
+        if allowed_us < 0 or future_us < 0:
+            raise UsageError("lateness and future tolerance cannot be negative", code="lateness", allowed=allowed)
+        if rule not in ("event", "window"):
+            raise UsageError("the rule of lateness is event or window", code="late-rule", found=repr(rule))
+        return replace(self, lateness=Lateness(allowed_us, rule, kept, future_us, given=allowed is not None))
+
+    def retain(self, span: Span | None = None, *, windows: int | None = None) -> Self:
+        """Keep a window for ``span`` after its end, to be read and to take what `feed_back` brings; with ``windows``
+        only that many of the grid behind the watermark. By default, and at least, it is kept while it takes events.
+        """
+        span_of = span_us(span) if span is not None else None
+        whole = windows is None or (isinstance(windows, int) and not isinstance(windows, bool) and windows > 0)
+        if (span is None and windows is None) or (span_of is not None and span_of < 0) or not whole:
+            raise UsageError(
+                "retention is a span of time, or a number of windows, or both",
+                code="retention",
+                span=span,
+                windows=windows,
+            )
+        return replace(self, retained=Retained(span_of, windows))
+
+    def trigger(
+        self,
+        *,
+        early: Trigger | None = None,
+        on_time: OnTime = "always",
+        late: Trigger | None = Trigger("each_batch"),  # noqa: B008  immutable
+        closing: Closing | None = None,
+        only_updated: bool = False,
+        when: Trigger | None = None,
+        per_element: bool = False,
+    ) -> Self:
+        """When a window shows a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
+        (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it
+        takes no more (``never``, ``if_new``, ``always``; by default ``if_new`` where an event might stay unseen).
+        ``only_updated`` shows no pane that equals the last one. ``when`` is a composite trigger instead of all that.
+        With ``per_element`` a count of N shows a pane at each N-th element, not at the end of the batch that has it,
+        and ``when`` is evaluated after each element.
+        """
+        if when is not None and (early is not None or on_time != "always" or late != Trigger("each_batch")):
+            raise UsageError("a composite trigger stands alone", code="trigger-when")
+        _check_triggers(early, late, when, on_time, closing)
+        counts = [trigger for trigger in (early, late) if trigger is not None]
+        if per_element and when is None and not _all_count(counts):
+            raise UsageError(
+                "a pane at each N-th element goes with every_element(), after_count(...) and composite triggers",
+                code="trigger-element",
+            )
+        unseen = late != Trigger("each_batch") or on_time == "never" or when is not None
+        chosen: Closing = closing if closing is not None else "if_new" if unseen else "never"
+        return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when, per_element))
+
+    def timestamps(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Self:
+        """Give panes a column ``timestamp``, for whoever reads them as events: the last moment of the window, or the
+        earliest or latest event in the pane.
+        """
+        if choice not in ("end_of_window", "earliest", "latest"):
+            raise UsageError(
+                "a pane's timestamp is end_of_window, earliest or latest", code="pane-timestamp", found=repr(choice)
+            )
+        if choice == "end_of_window":
+            return self.aggregate(timestamp=EndOfWindow())
+        if self.event_time is None:
+            raise UsageError("say which column is the event time", code="pane-timestamp", found=choice)
+        return self.aggregate(timestamp=min_(self.event_time) if choice == "earliest" else max_(self.event_time))
+
+    def accumulation(self, mode: Accumulation) -> Self:
+        """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""
+        if mode not in (ACCUMULATING, DISCARDING, RETRACTING):
+            raise UsageError(
+                "the mode is ACCUMULATING, DISCARDING or RETRACTING", code="accumulation", found=repr(mode)
+            )
+        return replace(self, mode=mode)
+
+    def describe(self) -> dict[str, Any]:
+        """The configuration as a manifest holds it; what may change of it, docs/EVOLUTION.md says."""
+        return {
+            "name": self.name,
+            "event_time": self.event_time,
+            "processing_time": self.processing_time,
+            "key": list(self.key),
+            "order": {"origin": self.origin, "offset": self.offset},
+            "watermark_delay": text_of(self.watermark_delay_us),
+            "watermark": self.watermarks.describe() if self.watermarks else None,
+            "window": self.windows.describe() if self.windows else None,
+            "aggregates": {name: aggregate.describe() for name, aggregate in self.aggregates},
+            "allowed_lateness": text_of(self.lateness.allowed_us),
+            "late_rule": self.lateness.rule,
+            "triggers": self.triggers.describe(),
+            "ledger_columns": list(self.lateness.keep),
+            "future_tolerance": text_of(self.lateness.future_us),
+            "accumulation": self.mode,
+            "retained": self.retained.describe() if self.retained else None,
+        } | ({"in_order": True} if self.in_order else {})
+
+
+def _all_count(triggers: list[Trigger]) -> bool:
+    return bool(triggers) and all(trigger.kind in ("each_batch", "after_count") for trigger in triggers)
+
+
+def _check_triggers(
+    early: Trigger | None, late: Trigger | None, when: Trigger | None, on_time: str, closing: str | None
+) -> None:
+    for trigger in (early, late):
+        if trigger is not None and (not isinstance(trigger, Trigger) or trigger.kind in COMPOSITE):
+            raise UsageError(
+                "an early or late trigger is every_element(), after_count(...) or a span of time; give a composite "
+                "one as when=",
+                code="trigger",
+                found=repr(trigger),
+            )
+    if late is not None and late.kind == "every_event_time":
+        raise UsageError("only early panes go by event time", code="trigger", found=repr(late))
+    if when is not None and not isinstance(when, Trigger):
+        raise UsageError("give a trigger, as repeatedly(after_count(3))", code="trigger", found=repr(when))
+    if on_time not in ("always", "non_empty", "never") or closing not in (None, "never", "if_new", "always"):
+        raise UsageError("on_time or closing has no such choice", code="trigger", on_time=on_time, closing=closing)
+
+
+def windowed(
+    *,
+    event_time: str | None = None,
+    key: str | Sequence[str] | None = None,
+    watermark_delay: Span = "0 seconds",
+    name: str = "windows",
+    processing_time: bool = False,
+    offset: str | None = None,
+    origin: str | None = None,
+    in_order: bool = False,
+) -> Windowed:
+    """Begin a description: the column of event times, the key columns (none: one group for all), and by how much
+    the watermark stays behind the largest event time seen. ``name`` is the operator's identity in a checkpoint.
+
+    With ``processing_time`` every event has the time at which its batch is processed, and that is the watermark.
+    ``offset`` and ``origin`` are columns that give the input its order: where it matters, messages of a batch count
+    by (origin, offset). Windows of offsets, and those that the input names itself, need no event time. With
+    ``in_order`` events are held until the watermark passes them and taken in the order (time, origin, offset): what
+    counts by their order does not depend on how they came in batches.
+    """
+    columns = (key,) if isinstance(key, str) else tuple(key or ())
+    if len(set(columns)) != len(columns) or event_time in columns:
+        raise UsageError("key columns differ from one another and from the event time", code="key-columns")
+    delay_us = span_us(watermark_delay)
+    if delay_us < 0:
+        raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=watermark_delay)
+    checked_name(name)
+    if processing_time and (event_time is not None or delay_us):
+        raise UsageError("processing time has no event time and no delay", code="processing-time")
+    if origin is not None and offset is None:
+        raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
+    # Nothing is ever late for the clock.
+    lateness = Lateness(allowed_us=0) if processing_time else Lateness()
+    return Windowed(
+        event_time, columns, delay_us, name, offset, origin, processing_time, lateness=lateness, in_order=in_order
+    )

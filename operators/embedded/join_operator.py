@@ -1,0 +1,235 @@
+"""The join window operator as an object, with the calls of the window operator. See docs/OPERATOR_API.md."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.merge import SessionJoined
+from tidestate.operators.describe.sides import SIDE
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.embedded.embedded import ByHand, as_table
+from tidestate.operators.embedded.queries import At, around, messages_in, sessions_over, windows_over
+from tidestate.operators.embedded.step import Stepped
+from tidestate.operators.engine.job import Hook, no_hook
+from tidestate.operators.joins.names import SIDES
+from tidestate.operators.joins.plan import JoinPlan
+from tidestate.operators.joins.sessions.names import SESSIONS, START
+from tidestate.operators.joins.sessions.plan import SessionJoinPlan
+from tidestate.operators.plan.classify import prepare
+from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.transition import Moments, total
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import Progress
+from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import StateView, StoreConfig
+from tidestate.statestore.table.overlay import Overlay
+
+SidedPlan = JoinPlan | SessionJoinPlan
+
+
+class JoinOperator(ByHand[SidedPlan]):
+    """A join, or session join, at work on a checkpoint folder. ``left``, ``right``: schemas of the batches of a side.
+
+    A message is (origin, offset) of its side, which the join names (``join(offset=…, origin=…)``), and takes effect
+    once. One operator, one process, one state partition. Close it, or use it in a ``with`` block.
+    ``policy``: what the start does when another process has it open, or the newest checkpoint is damaged.
+    """
+
+    def __init__(
+        self,
+        description: Joined | SessionJoined,
+        left: pa.Schema,
+        right: pa.Schema,
+        *,
+        checkpoint: str | os.PathLike[str],
+        store: StoreConfig | None = None,
+        policy: Policy | None = None,
+        hook: Hook = no_hook,
+    ) -> None:
+        self._joined = description
+        super().__init__(bind_join_operator(description, left, right), checkpoint, store, policy, hook)
+
+    def add_messages(
+        self,
+        *,
+        left: pa.Table | pa.RecordBatch | None = None,
+        right: pa.Table | pa.RecordBatch | None = None,
+        now_us: int | None = None,
+    ) -> dict[str, int]:
+        """Take messages of a side in, or of both at once; how many were accepted, duplicates, late, paired and so on.
+
+        With ``now_us`` the clock moves as they come: what is held until then is shown together with what they bring.
+        When it raises, nothing was taken. Flushes by itself when that shows pairs, opens a window or forgets one.
+        What is not flushed is lost with the process: give it again, the operator knows what it has had.
+        """
+        self._not_drained()
+        given = {side: as_table(rows) for side, rows in zip(SIDES, (left, right), strict=True) if rows is not None}
+        batch = self._joined.rows(self._plan.input_schema, **given)
+        state = self._current().fork()
+        at = self._standing
+        known = [time for time in (at.now_us, now_us) if time is not None]
+        now = max(known, default=0)
+        was = now if at.now_us is None else at.now_us
+        step = take_sides(self._plan, state, batch, at.progress, (was, now))
+        return self._took(state, step, batch.num_rows, now if known else None)
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The key layout of the messages of each side."""
+        return self._plan.layouts
+
+    def get_windows(self, side: str, start: At | None = None, end: At | None = None, session: Any = None) -> pa.Table:
+        """Windows of a side that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
+
+        With their bounds, count, and the start and last offset of each origin. A side without windows of its own has
+        one that holds everything, its bounds are null. Windows of joins have no session key; of a session join they
+        are the sessions that hold messages of the side, and ``session`` is the key of those that are asked for.
+        """
+        if isinstance(self._plan, SessionJoinPlan):
+            return sessions_over(self._side(side), self._current(), start, end, session)
+        if session is not None:
+            raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
+        tables, kind = self._side(side), windows_of_side(self._plan, side)
+        rows = messages_in(tables, self._current(), around(kind, tables, start, end))
+        return windows_over(kind, rows, start, end)
+
+    def get_messages(
+        self,
+        side: str,
+        start_time: At | None = None,
+        start_offset: int | None = None,
+        end_time: At | None = None,
+        end_offset: int | None = None,
+        *,
+        session: Any = None,
+        equal: Any = None,
+    ) -> pa.Table:
+        """Messages of a side that are kept between these bounds, both inclusive, in order of (time, offset, origin).
+
+        Times only where the side's layout has them. ``equal``: values of the join's key columns; ``session``: of
+        those that sessions of a session join belong to.
+        """
+        bounds = (start_time, start_offset, end_time, end_offset)
+        return messages_in(self._side(side), self._current(), bounds, session, equal)
+
+    def _side(self, side: str) -> MessageTables:
+        if side not in SIDES:
+            raise UsageError("there is no such side", code="sides", sides=SIDES, found=side)
+        return self._plan.stores[side]
+
+    def _move(self, state: Overlay, at: Moments) -> Stepped:
+        return move_sides(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
+
+
+def bind_join_operator(description: Joined | SessionJoined, left: pa.Schema, right: pa.Schema) -> SidedPlan:
+    """Check everything against the schemas of both sides. Raises `UsageError`; nothing has happened then."""
+    plan = bind_plan(description, description.schema(left, right))
+    assert isinstance(plan, JoinPlan | SessionJoinPlan)
+    if missing := sorted(set(SIDES) - set(plan.identified)):
+        raise UsageError(
+            "a join fed by hand knows messages by their offsets: name them, join(offset=...)",
+            code="join-offset",
+            sides=missing,
+        )
+    return replace(plan, configuration=plan.configuration | {"operator": {"sides": list(SIDES)}})
+
+
+def windows_of_side(plan: JoinPlan, side: str) -> Sliding | None:
+    """The windows of a side; None where one holds everything. Raises `UsageError` where there are none."""
+    joined = plan.joined
+    if joined.own is None and joined.windows is None:
+        raise UsageError(
+            "this join goes by the distance of rows, not by windows: ask for its messages", code="query-windows"
+        )
+    return joined.windows if joined.own is None else joined.own[SIDES.index(side)]
+
+
+def take_sides(
+    plan: SidedPlan, state: Overlay, batch: pa.Table, progress: Progress, clock: tuple[int, int]
+) -> Stepped:
+    """Messages of both sides, the ``clock`` before and after: each takes effect once, whatever comes again."""
+    was, now = clock
+    known = _known(plan, state, batch)
+    fresh = batch.filter(pa.array(~known)) if known.any() else batch
+    marks, watermark = plan.watermarks, progress.watermark_us
+    seen = None if watermark == BEGINNING_US else watermark
+    prepared = prepare(plan, fresh, Intake(seen, now, began=progress, so_far=progress), 1)
+    after = marks.placed(marks.after(progress, [prepared.claims], now), [prepared.claims])
+    newest = marks.newest(progress), marks.newest(after), marks.steps(after)
+    at = Moments(watermark, max(watermark, after.watermark_us), was, now, False, *newest)
+    moved = move_sides(plan, state, prepared.partials[0], at)
+    duplicates = {"duplicates": int(np.count_nonzero(known))} if known.any() else {}
+    return replace(
+        moved,
+        progress=marks.settled(after),
+        rejected=[*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected],
+        counters=total([prepared.counters, moved.counters, duplicates]),
+        max_event_us=prepared.max_event_us,
+        newest=_opened(plan, at, prepared.max_event_us) if isinstance(plan, JoinPlan) else moved.newest,
+        origins=prepared.origins,
+    )
+
+
+def move_sides(plan: SidedPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
+    """Watermark and clock go on: what is due shows, what is over is forgotten."""
+    before = state.expired
+    moved = plan.step(state, arriving, at)
+    state.apply(moved.changes)
+    bounds = {side: moved.changes[side].expire for side in SIDES if side in moved.changes}
+    forgets = any(bound is not None and bound > before.get(side, BEGINNING_US) for side, bound in bounds.items())
+    rejected = [] if moved.rejected is None else [moved.rejected]
+    stepped = Stepped(None, moved.panes, rejected, moved.counters, due_us=moved.due_us)
+    if isinstance(plan, SessionJoinPlan):
+        gone = any(moved.changes[side].delete is not None for side in SIDES)
+        return replace(stepped, newest=_latest(moved.changes[SESSIONS]), purged=gone)
+    # By distance alone something is forgotten all the time: no reason for a checkpoint of its own.
+    return replace(stepped, purged=forgets and not plan.joined.bounded)
+
+
+def _latest(changes: TableChanges) -> int | None:
+    """The start of the latest session that is new, or another than it was."""
+    return None if changes.put is None else pc.max(changes.put[START]).as_py()
+
+
+def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows have been here: before lateness is asked, which a replay is not to be judged by."""
+    known = np.zeros(batch.num_rows, bool)
+    for side in SIDES:
+        store, own = plan.stores[side], np.flatnonzero(np.asarray(pc.equal(batch[SIDE], side)))
+        offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
+        rows = batch.take(pa.array(own))
+        origins = rows[origin] if origin else pa.array(np.zeros(len(own), np.int8))
+        offsets = rows[offset]
+        try:
+            asked = pa.table({OFFSET: offsets.cast(pa.int64()), ORIGIN: origins})
+        except (pa.ArrowException, ValueError):
+            continue  # offsets that are none are rejected below
+        known[own] = np.asarray(view.lookup(store.seen.name, asked).found, bool)
+    return known
+
+
+def _opened(plan: JoinPlan, at: Moments, newest: int | None) -> int | None:
+    """A number that grows when a later window than any before is opened, on whichever side."""
+    joined = plan.joined
+    if joined.own is not None:
+        pairs = zip(joined.own, at.sides, strict=True)
+        places = [_number(window, place) for window, place in pairs if window is not None and place != BEGINNING_US]
+        return sum(places) if places else None
+    return None if joined.windows is None or newest is None else _number(joined.windows, newest)
+
+
+def _number(windows: Sliding, place: int) -> int:
+    """Of the newest window that has begun."""
+    return (place - windows.shift) // windows.slide

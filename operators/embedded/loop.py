@@ -1,0 +1,56 @@
+"""The window operator in a loop: messages from an iterator, panes to a sink, back pressure between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from tidestate.operators.embedded.join_operator import JoinOperator
+from tidestate.operators.embedded.window_operator import WindowOperator
+from tidestate.operators.engine.delivery import ArrowSink
+from tidestate.recovery.log.checkpoint import now_us
+
+
+def run_operator(
+    operator: WindowOperator | JoinOperator,
+    batches: Iterable[pa.Table | pa.RecordBatch] | Iterable[Mapping[str, pa.Table | pa.RecordBatch]],
+    sink: ArrowSink,
+    *,
+    clock: Callable[[], int] = now_us,
+    wait: Callable[[float], None] = time.sleep,
+    drain: bool = False,
+) -> None:
+    """Take every batch in and give every pane to ``sink``, in order, at least once each under the same id.
+
+    A batch of a join has its sides by name, ``{"left": …}`` or ``{"right": …}`` or both.
+    While the sink refuses, nothing is taken from ``batches``: what is pending is in files, and memory stays as it
+    is. ``wait`` is called between two offers with the seconds to wait, which grow; what it raises ends the run, and
+    so does any error of the sink but `Refused`. Nothing is lost by that: the next run begins with what was not taken.
+    """
+    _deliver(operator, sink, wait)
+    for batch in batches:
+        operator.timeout(clock())
+        _deliver(operator, sink, wait)
+        _take(operator, batch)
+        _deliver(operator, sink, wait)
+    operator.timeout(clock())
+    if drain:
+        operator.drain()
+    _deliver(operator, sink, wait)
+    operator.flush()
+
+
+def _take(operator: WindowOperator | JoinOperator, batch: Any) -> None:
+    if isinstance(operator, JoinOperator):
+        operator.add_messages(**batch)
+    else:
+        operator.add_messages(batch)
+
+
+def _deliver(operator: WindowOperator | JoinOperator, sink: ArrowSink, wait: Callable[[float], None]) -> None:
+    for delivery_id in operator.ready:
+        operator.offers.make(sink, operator.deliver(delivery_id).panes, delivery_id, wait)
+        operator.acknowledge(delivery_id)

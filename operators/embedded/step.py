@@ -1,0 +1,202 @@
+"""One step of a window operator on a view of its state: messages first, then windows, then what is forgotten.
+
+Nothing here touches a file. Everything is laid over the overlay it is given, in the order of the design (SAMZA-552):
+a message and the last offset of its windows before anything that follows from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.windows import Global, Sessions, Sliding
+from tidestate.operators.embedded.intake import accept
+from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
+from tidestate.operators.embedded.window_metadata import ending
+from tidestate.operators.embedded.window_metadata import expire as expire_windows
+from tidestate.operators.embedded.windows import record
+from tidestate.operators.plan.classify import prepare
+from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.watermarks import Progress
+from tidestate.operators.windows.general.names import END, GROUPS, START
+from tidestate.statestore.messages.reads import messages_for
+from tidestate.statestore.messages.retention import read_marks, retention_bound
+from tidestate.statestore.messages.store import expire as expire_messages
+from tidestate.statestore.messages.store import retire
+from tidestate.statestore.messages.tables import MessageTables
+from tidestate.statestore.spec.changes import Ranges, TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.overlay import Overlay
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step showed and rejected, and why it should be made durable (`purged`, a new window, panes).
+
+    ``progress``: how far the sources are after it, where it moved them. ``newest`` grows when a later window is
+    opened. ``due_us``: the processing time at which something is due next.
+    """
+
+    progress: Progress | None
+    panes: pa.Table
+    rejected: list[pa.Table] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    max_event_us: int | None = None
+    newest: int | None = None
+    purged: bool = False
+    origins: tuple[str, ...] = ()
+    due_us: int | None = None
+
+
+def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, progress: Progress, intake: Intake) -> Stepped:
+    """Messages at a watermark: each takes effect once, whatever comes again."""
+    before, now = intake.watermark_us, intake.now_us
+    took = accept(plan, state, batch, intake)
+    state.apply(took.changes)
+    recorded = record(plan, state, took.messages, intake)
+    state.apply(recorded.changes)
+    low = BEGINNING_US if before is None else before
+    after = plan.watermarks.after(progress, [took.claims], now)
+    moved = move(plan, state, took.arriving, Moments(low, max(low, after.watermark_us), now, now))
+    counters = took.counters | moved.counters
+    rejected = [*took.rejected, *moved.rejected]
+    return Stepped(
+        after,
+        moved.panes,
+        rejected,
+        counters,
+        took.max_event_us,
+        recorded.newest,
+        moved.purged,
+        took.origins,
+    )
+
+
+def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake) -> Stepped:
+    """Messages out of the late ledger, into windows that are kept."""
+    prepared = prepare(plan, rows, intake, 1)
+    state.apply(record(plan, state, prepared.accepted, intake).changes)
+    low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
+    moved = move(plan, state, prepared.partials[0], Moments(low, low, intake.now_us, intake.now_us, feeding=True))
+    rejected = [*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected]
+    return Stepped(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
+
+
+def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
+    """Watermark and clock go on: what is due shows, what is over is forgotten."""
+    reading = plan.reading(lambda windows: read_windows(plan, state, windows))
+    moved = reading.step(state, arriving, at)
+    state.apply(moved.changes)
+    purged = (
+        _forget_full(plan, state, moved.changes.get(GROUPS)) if plan.by_number else _forget(plan, state, at.after)
+    )
+    rejected = [] if moved.rejected is None else [moved.rejected]
+    return Stepped(None, moved.panes, rejected, counters=moved.counters, purged=purged)
+
+
+def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ranges:
+    """The messages of each of these windows, in order: one range read by the keys of the layout."""
+    tables = plan.messages
+    assert tables is not None
+    keys = tables.session_names or tables.equal_names
+    asked = {name: windows[name] for name in keys if name in plan.group_keys}
+    if not plan.by_number:
+        whole, of = isinstance(plan.kind, Global), "offset" if plan.by_offset else "time"
+        start, end = windows[START].cast(pa.int64()), pc.subtract(windows[END].cast(pa.int64()), 1)
+        nothing = pa.nulls(windows.num_rows, pa.int64())
+        asked |= {f"start_{of}": nothing if whole else start, f"end_{of}": nothing if whole else end}
+        return messages_for(tables, state, pa.table(asked))
+    metadata = plan.metadata.offsets
+    known = state.ranges(metadata.name, windows.select(metadata.key_names[:-1]))
+    offsets = pa.table({"asker": known.asker, "first": known.rows["start_offset"], "last": known.rows["last_offset"]})
+    spans = offsets.group_by(["asker"], use_threads=False).aggregate([("first", "min"), ("last", "max")])
+    spans = spans.sort_by("asker")
+    asked = {name: column.take(spans["asker"]) for name, column in asked.items()}
+    asked |= {"start_offset": spans["first_min"], "end_offset": spans["last_max"]}
+    found = messages_for(tables, state, pa.table(asked))
+    place = spans["asker"].take(found.asker)
+    number = found.rows[NUMBER]
+    inside = pc.and_(pc.greater_equal(number, windows[START].take(place)), pc.less(number, windows[END].take(place)))
+    return Ranges(place.filter(inside).combine_chunks(), found.rows.filter(inside))
+
+
+def _forget(plan: OperatorPlan, state: Overlay, watermark: int) -> bool:
+    """Forget windows that are over, their messages, and who has been there; whether any window was."""
+    over = _over(plan, state, watermark)
+    if over is None:
+        return False
+    tables = plan.messages or plan.identities
+    bound = _bound(plan, over)
+    was = read_marks(tables, state).bound
+    ended = None
+    if plan.sessions:
+        ended = ending(plan.metadata, state, None, over)
+        if plan.messages is not None and ended.num_rows:
+            state.apply(retire(plan.messages, state, _askers(plan.messages, ended)))
+    if bound is not None and (was is None or bound > was):
+        changes = dict(expire_messages(tables, state, bound))
+        if plan.sessions or plan.messages is None:
+            changes = {name: changes[name] for name in (tables.seen.name, tables.marks.name) if name in changes}
+        state.apply(changes)
+    state.apply(expire_windows(plan.metadata, over))
+    return bool(ended.num_rows) if ended is not None else bound is not None and (was is None or bound > was)
+
+
+def _over(plan: OperatorPlan, state: Overlay, watermark: int) -> int | None:
+    """Windows that end at or before this are over: by lateness, and by retention where it keeps more."""
+    over = plan.forgotten(watermark)
+    if over in (BEGINNING_US, END_US):
+        return None
+    if plan.retention is None or plan.messages is None:
+        return over
+    tables = plan.messages
+    newest = read_marks(tables, state).newest
+    bound = retention_bound(tables, state, tables.sizes.schema.empty_table(), newest)
+    return None if bound is None else min(over, bound + 1)
+
+
+def _bound(plan: OperatorPlan, over: int) -> int | None:
+    """Messages at or before this are in no window that ends after ``over``, and would be rejected as very late."""
+    kind = plan.kind
+    if isinstance(kind, Sliding):
+        return min(kind.oldest_slice_after(over), over) - 1
+    if isinstance(kind, Sessions):
+        if plan.rule == "event":
+            return over - 1
+        return over - kind.gap if kind.gap_column is None else None
+    return over - 1 if plan.messages is None and plan.rule == "event" else None
+
+
+def _askers(tables: MessageTables, ended: pa.Table) -> pa.Table:
+    asked = {name: ended[name] for name in tables.session_names or tables.equal_names}
+    asked["start_time"] = ended[START].cast(pa.int64())
+    asked["end_time"] = pc.subtract(ended[END].cast(pa.int64()), 1)
+    return pa.table(asked)
+
+
+def _forget_full(plan: OperatorPlan, state: Overlay, groups: TableChanges | None) -> bool:
+    """Metadata of counted windows goes when they are full; messages when no window that is kept needs them."""
+    gone = groups.delete if groups is not None else None
+    if gone is None or not gone.num_rows:
+        return False
+    windows, offsets = plan.metadata.windows, plan.metadata.offsets
+    over = state.ranges(offsets.name, gone.select(offsets.key_names[:-1])).rows
+    state.apply(
+        {
+            windows.name: TableChanges(delete=windows.conform_keys(gone)),
+            offsets.name: TableChanges(delete=offsets.conform_keys(over)),
+        }
+    )
+    tables = plan.messages
+    if tables is None or plan.retention is None:
+        return True
+    bound = retention_bound(tables, state, tables.sizes.schema.empty_table(), read_marks(tables, state).newest)
+    parts = [part["start_offset"] for part in state.scan(offsets.name)]
+    earliest = min((pc.min(part).as_py() for part in parts if len(part)), default=None)
+    if bound is not None and earliest is not None:
+        state.apply(expire_messages(tables, state, min(bound, earliest - 1)))
+    return True

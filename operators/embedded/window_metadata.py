@@ -1,0 +1,241 @@
+"""Window metadata: which windows there are, their offsets, how many messages they hold, their aggregates. Pure.
+
+| table | fixed windows: key, forgets by | sessions: key, forgets by | values |
+|---|---|---|---|
+| ``windows`` | window start, key; start | key, window start; end | window end, count, aggregates |
+| ``windows_offsets`` | window start, key, origin; start | key, window start, origin; end | start and last offset |
+| ``windows_ends`` | – | window end, key, window start; end | – |
+
+Offsets are comparable only within an origin, so they stand per origin. Windows are half-open, ``[start, end)``: of
+times, or of offsets for tuple windows. Metadata and messages go into one change set, so no last offset in here is
+later than the last message stored. Source: Window Metadata in the Samza SQL window operator design (SAMZA-552).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import Measure
+from tidestate.statestore.spec.changes import ChangeSet, Ranges, TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.table.fold import combine
+
+START, END = "window_start", "window_end"
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True)
+class WindowTables:
+    """What is kept of windows. ``size``: of fixed windows, in microseconds or offsets; None for sessions.
+
+    ``aggregates`` are value columns as in a table, and batches bring them as partials, a row a message; leave them
+    out where a message store holds the messages. Raises `UsageError` for a size below 1 or a session without key.
+    """
+
+    measure: Measure = "time"
+    size: int | None = None
+    key: tuple[Column, ...] = ()
+    aggregates: tuple[Column, ...] = ()
+    groups: tuple[Group, ...] = ()
+    origin: str = "string"
+    name: str = "windows"
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise UsageError("a window's size and slide are longer than nothing", code="window-size", size=self.size)
+        if self.size is None and not self.key:
+            raise UsageError("sessions have a session key: key=, or give a size", code="session-key")
+
+    @property
+    def sessions(self) -> bool:
+        """Whether windows are sessions, of any length."""
+        return self.size is None
+
+    @cached_property
+    def key_names(self) -> list[str]:
+        """Names of the key columns."""
+        return [column.name for column in self.key]
+
+    @cached_property
+    def windows(self) -> TableSpec:
+        """One row a window and key."""
+        values = (self._end, Column("count", "int64", "count", "sum"), *self.aggregates)
+        return TableSpec(self.name, self._window, values, self._expiry, self.groups)
+
+    @cached_property
+    def offsets(self) -> TableSpec:
+        """One row a window, key and origin: the smallest and the largest offset."""
+        first = Column("start_offset", "int64", "start_offset", "min")
+        last = Column("last_offset", "int64", "last_offset", "max")
+        key = (*self._window, Column("origin", self.origin, "origin"))
+        return TableSpec(f"{self.name}_offsets", key, (self._end, first, last), self._expiry)
+
+    @cached_property
+    def ends(self) -> TableSpec:
+        """Sessions by their end: for firing."""
+        return TableSpec(f"{self.name}_ends", (self._end, *self._window), (), END)
+
+    @property
+    def specs(self) -> tuple[TableSpec, ...]:
+        """All tables, for the store."""
+        return (self.windows, self.offsets, *((self.ends,) if self.sessions else ()))
+
+    @property
+    def _expiry(self) -> str:
+        return END if self.sessions else START
+
+    @property
+    def _window(self) -> tuple[Column, ...]:
+        start = Column(START, self._type, START)
+        return (*self.key, start) if self.sessions else (start, *self.key)
+
+    @property
+    def _end(self) -> Column:
+        return Column(END, self._type, END, "max")
+
+    @property
+    def _type(self) -> str:
+        return str(TIME) if self.measure == "time" else "int64"
+
+
+def take(tables: WindowTables, batch: pa.Table) -> ChangeSet:
+    """Messages of fixed windows into the metadata, as merges: nothing is read.
+
+    ``batch`` has a row per message and window that holds it: ``window_start``, ``window_end``, the key, ``origin``,
+    ``offset``, the aggregate columns. Give it stored messages only: a duplicate would count twice.
+    """
+    if tables.sessions:
+        raise UsageError("sessions are merged with what is there: use extend", code="session-key", table=tables.name)
+    windows, offsets = _partials(tables, batch)
+    return {tables.windows.name: TableChanges(merge=windows), tables.offsets.name: TableChanges(merge=offsets)}
+
+
+def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.Table | None = None) -> ChangeSet:
+    """Messages of sessions into the metadata. ``batch`` as in `take`, its windows as they are after merging.
+
+    ``replaced`` names each stored session that grows or is merged into another, once: the key, ``window_start``, and
+    what it becomes, ``new_start`` and ``new_end``. They are read, deleted, and written with what they became.
+    """
+    if not tables.sessions:
+        raise UsageError("fixed windows need no reading: use take", code="session-key", table=tables.name)
+    parts = _partials(tables, batch)
+    olds = _replaced(tables, view, replaced) if replaced is not None and replaced.num_rows else None
+    windows, offsets = (
+        combine(spec, pa.concat_tables([olds[place].now, part]) if olds else part)
+        for place, (spec, part) in enumerate(zip((tables.windows, tables.offsets), parts, strict=True))
+    )
+    was = (olds[0].was, olds[1].was, olds[0].was) if olds else (None, None, None)
+    return {
+        spec.name: TableChanges(delete=None if old is None else spec.conform_keys(old), put=spec.conform(put))
+        for spec, old, put in zip(tables.specs, was, (windows, offsets, windows), strict=True)
+    }
+
+
+def expire(tables: WindowTables, bound: int) -> ChangeSet:
+    """Forget windows that end at or before ``bound`` (microseconds, or an offset)."""
+    last = bound if tables.size is None else max(_LEAST, bound - tables.size)
+    return {spec.name: TableChanges(expire=last) for spec in tables.specs}
+
+
+def get_windows(
+    tables: WindowTables,
+    view: StateView,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    per_origin: bool = False,
+) -> pa.Table:
+    """Fixed windows that overlap ``[start, end)``, by start and key; with ``per_origin`` their offsets per origin.
+
+    None is no bound. One scan of the windows' own range.
+    """
+    if tables.size is None:
+        raise UsageError("sessions are asked for by their key: use get_sessions", code="session-key")
+    spec = tables.offsets if per_origin else tables.windows
+    low = None if start is None or start - tables.size < _LEAST else (start - tables.size + 1,)
+    high = None if end is None or end > _MOST else (end,)
+    return _all(spec, view, low, high)
+
+
+def get_sessions(tables: WindowTables, view: StateView, askers: pa.Table, *, per_origin: bool = False) -> Ranges:
+    """For each row of ``askers`` (the key, ``start``, ``end``) the sessions that overlap ``[start, end)``, by start.
+
+    A null bound is none. Reads the sessions of each key that start before ``end``.
+    """
+    if tables.size is not None:
+        raise UsageError("fixed windows are asked for by range: use get_windows", code="session-key")
+    spec = tables.offsets if per_origin else tables.windows
+    kind = spec.schema.field(START).type
+    found = view.ranges(spec.name, askers.select(tables.key_names), None, askers["end"].cast(kind))
+    start = askers["start"].cast(kind).take(found.asker)
+    keep = pc.fill_null(pc.greater(found.rows[END], start), True)
+    return Ranges(found.asker.filter(_whole(keep)), found.rows.filter(keep))
+
+
+def ending(tables: WindowTables, view: StateView, after: int | None, upto: int) -> pa.Table:
+    """Windows with ``after < end <= upto``, by end: sessions as rows of the index, fixed windows as they are."""
+    shift = tables.size or 0
+    low = None if after is None or after + 1 - shift < _LEAST else (after + 1 - shift,)
+    high = None if upto == _MOST else (max(_LEAST, upto + 1 - shift),)
+    return _all(tables.ends if tables.sessions else tables.windows, view, low, high)
+
+
+def replay_from(tables: WindowTables, view: StateView) -> pa.Table:
+    """Per origin the start offset of the earliest window kept, and the last offset taken.
+
+    Replaying each origin from there into empty message tables rebuilds every window that is still known. Do not
+    take the replayed messages into this metadata again.
+    """
+    names = ["origin", "start_offset", "last_offset"]
+    parts = [part.select(names) for part in view.scan(tables.offsets.name, folded=False)]
+    known = pa.concat_tables([tables.offsets.schema.empty_table().select(names), *parts])
+    ranges = known.group_by(["origin"], use_threads=False).aggregate([(names[1], "min"), (names[2], "max")])
+    return ranges.select(["origin", "start_offset_min", "last_offset_max"]).rename_columns(names).sort_by("origin")
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """Rows of one table under their old key and end, and as they are now."""
+
+    was: pa.Table
+    now: pa.Table
+
+
+def _partials(tables: WindowTables, batch: pa.Table) -> tuple[pa.Table, pa.Table]:
+    counted = batch.append_column("count", pa.array(np.ones(batch.num_rows, np.int64)))
+    offset = batch["offset"]
+    ranged = batch.append_column("start_offset", offset).append_column("last_offset", offset)
+    windows = combine(tables.windows, tables.windows.conform(counted))
+    return windows, combine(tables.offsets, tables.offsets.conform(ranged))
+
+
+def _replaced(tables: WindowTables, view: StateView, replaced: pa.Table) -> tuple[_Replaced, _Replaced]:
+    keys = replaced.select(tables.windows.key_names)
+    found = view.lookup(tables.windows.name, keys)
+    place = pa.array(np.flatnonzero(np.asarray(found.found)))
+    offsets = view.ranges(tables.offsets.name, keys)
+    windows = found.rows.take(place)
+    return _moved(windows, replaced.take(place)), _moved(offsets.rows, replaced.take(offsets.asker))
+
+
+def _moved(rows: pa.Table, replaced: pa.Table) -> _Replaced:
+    now = rows
+    for old, new in ((START, "new_start"), (END, "new_end")):
+        place = rows.schema.get_field_index(old)
+        now = now.set_column(place, old, replaced[new].cast(rows.schema.field(old).type))
+    return _Replaced(rows, now)
+
+
+def _all(spec: TableSpec, view: StateView, low: tuple[int] | None, high: tuple[int] | None) -> pa.Table:
+    return pa.concat_tables([spec.schema.empty_table(), *view.scan(spec.name, low, high)])
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,0 +1,187 @@
+"""The window operator as an object: `add_messages`, `timeout`, `get_result`, `flush`. See docs/OPERATOR_API.md.
+
+What a call does is in RAM until the next flush, and a flush is one checkpoint. The operator flushes by itself when
+it has something to show, when a window is opened and when something is forgotten, as in the design (SAMZA-552).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.embedded.embedded import ByHand, as_table
+from tidestate.operators.embedded.plan import OperatorPlan, bind_operator
+from tidestate.operators.embedded.queries import At, messages_in, windows_in
+from tidestate.operators.embedded.rebuild import put_back, rebuildable
+from tidestate.operators.embedded.step import Stepped, move, read_windows, take_back, take_messages
+from tidestate.operators.embedded.window_metadata import replay_from
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.operators.engine.job import Hook, no_hook
+from tidestate.operators.engine.reprocess import to_feed, warn_of_purged
+from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.windows.general.names import GROUPS, START
+from tidestate.operators.windows.general.panes import results_of
+from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN, Retention
+from tidestate.statestore.spec.store import Parquet, StoreConfig
+from tidestate.statestore.stores.opening import open_store
+from tidestate.statestore.table.overlay import Overlay
+
+
+class WindowOperator(ByHand[OperatorPlan]):
+    """A description at work on a checkpoint folder. ``schema`` is that of batches, with ``origin`` and ``offset``.
+
+    A message is (origin, offset) and takes effect once. One operator, one process, one state partition: for more,
+    run several, each with the origins of its own and its own folder. Close it, or use it in a ``with`` block.
+    ``equal`` names columns by which messages are read again, beside the key (the design's keyed message store).
+    ``policy``: what the start does when another process has it open, or the newest checkpoint is damaged.
+    """
+
+    def __init__(
+        self,
+        description: Windowed,
+        schema: pa.Schema,
+        *,
+        checkpoint: str | os.PathLike[str],
+        origin: str = "origin",
+        offset: str = "offset",
+        store: StoreConfig | None = None,
+        retention: Retention | None = None,
+        layout: str | None = None,
+        equal: str | Sequence[str] = (),
+        policy: Policy | None = None,
+        hook: Hook = no_hook,
+    ) -> None:
+        plan = bind_operator(
+            description,
+            schema,
+            origin=origin,
+            offset=offset,
+            retention=retention,
+            layout=layout,
+            equal=(equal,) if isinstance(equal, str) else tuple(equal),
+        )
+        super().__init__(plan, checkpoint, store, policy, hook)
+
+    def add_messages(self, batch: pa.Table | pa.RecordBatch) -> dict[str, int]:
+        """Take messages in; how many were accepted, duplicates, late and so on. When it raises, nothing was taken.
+
+        Flushes by itself when that shows panes, opens a window or forgets one. What is not flushed is lost with the
+        process: give it again, the operator knows what it has had.
+        """
+        rows = as_table(batch)
+        self._not_drained()
+        at, state = self._standing, self._current().fork()
+        origins = at.since.origins or self._job.head.operators[self._plan.name].origins
+        intake = Intake(self.watermark_us, at.now_us or 0, origins=origins)
+        step = take_messages(self._plan, state, rows, at.progress, intake)
+        return self._took(state, step, rows.num_rows, at.now_us)
+
+    def feed_back(self, rows: pa.Table | None = None) -> dict[str, int]:
+        """Take back what the late ledger holds of messages that came too late, each once; how many were.
+
+        Or ``rows`` that you bring, each time you bring them. Windows that are still kept take them, whatever the
+        watermark; for windows that are gone there is a ledger row of the reason ``purged``. It is durable at once.
+        """
+        self._not_drained()
+        self.flush()
+        back = to_feed(self._job, rows).get(self._plan.name)
+        if back is None:
+            return {}
+        at, state = self._standing, self._current().fork()
+        step = take_back(self._plan, state, back, Intake(self.watermark_us, at.now_us or 0, feeding=True))
+        with self._all_or_nothing():
+            self._adopt(state, step, 0, at)
+            self._flush(fed=rows is None)
+        warn_of_purged(self._job, self._job.head)
+        return step.counters
+
+    @property
+    def layout(self) -> Layout | None:
+        """The key layout of the messages; None where none is needed again and only their identities are kept."""
+        return self._plan.layout
+
+    def windows(self) -> pa.Table:
+        """Windows that may still show panes, by key, with their values as they stand."""
+        state = self._current()
+        plan = self._plan.reading(lambda windows: read_windows(self._plan, state, windows))
+        rows = pa.concat_tables([self._plan.groups.schema.empty_table(), *state.scan(GROUPS)])
+        return results_of(plan, rows)
+
+    def get_windows(self, start: At | None = None, end: At | None = None, *, session: Any = None) -> pa.Table:
+        """Windows that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
+
+        With their bounds, key, count, and the start and last offset of each origin. Bounds are times, or offsets (or
+        numbers) where windows are of those. ``session`` is the key whose windows are meant; None asks for all.
+        """
+        return windows_in(self._plan.metadata, self._current(), start, end, session)
+
+    def get_messages(
+        self,
+        start_time: At | None = None,
+        start_offset: int | None = None,
+        end_time: At | None = None,
+        end_offset: int | None = None,
+        *,
+        session: Any = None,
+        equal: Any = None,
+    ) -> pa.Table:
+        """Messages that are kept between these bounds, both inclusive, in order of (time, offset, origin).
+
+        Times only where the layout has them. ``session``: the key, where windows are sessions; ``equal``: the values
+        of the equal fields: the key of other windows, or the columns named ``equal``.
+        """
+        bounds = (start_time, start_offset, end_time, end_offset)
+        return messages_in(self._plan.messages, self._current(), bounds, session, equal)
+
+    def replay_from(self) -> pa.Table:
+        """Per origin the start offset of the earliest window that is kept, and the last offset taken."""
+        return replay_from(self._plan.metadata, self._current())
+
+    def rebuild(self, batches: Iterable[pa.Table | pa.RecordBatch]) -> None:
+        """Put messages back that were lost with the files of their table: a replay from `replay_from`.
+
+        Windows and identities are as they were; only what had been accepted is put back. Raises `UsageError` where
+        there is nothing to put back.
+        """
+        lost = rebuildable(self._plan).messages.name
+        self.close()
+        rejected = self._rejected()
+        base = self._base
+        left = msgspec.structs.replace(base, files=tuple(ref for ref in base.files if ref.table != lost))
+        tables = self._job.tables(self._plan.name)
+        opening = open_store(Parquet(), self._job.checkpoint.objects, "", tables, left)
+        with opening as store, self._all_or_nothing():
+            self._state = Overlay(store, tables)
+            for batch in batches:
+                self._state.apply(put_back(self._plan, self._state, as_table(batch), rejected))
+            self._flush(base=left)
+
+    def _move(self, state: Overlay, at: Moments) -> Stepped:
+        return move(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
+
+    def _rejected(self) -> pa.Table:
+        """Who is in the late ledger: (origin, offset)."""
+        names = [self._plan.origin, self._plan.offset]
+        empty = self._plan.identities.seen.key_schema.empty_table().select([ORIGIN, OFFSET])
+        ledgers = (
+            read_rows(self._job.checkpoint, output.late, self._plan.late_schema)
+            for output in self._job.checkpoint.outputs()
+            if output.late
+        )
+        found = [
+            _wholly(rows).select(names).rename_columns(empty.column_names).cast(empty.schema) for rows in ledgers
+        ]
+        return pa.concat_tables([empty, *found])
+
+
+def _wholly(rejected: pa.Table) -> pa.Table:
+    """Ledger rows of messages that no window took: one that names a window is about that alone."""
+    return rejected.filter(rejected[START].is_null()) if START in rejected.column_names else rejected

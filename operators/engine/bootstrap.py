@@ -1,0 +1,147 @@
+"""Initial state from a batch of history: the first checkpoint with state in a new root, and where the input goes on.
+
+It is one checkpoint, so a root is bootstrapped whole or not at all. What a start leaves that took nothing in, a
+fence, is no obstacle; so after a crash the same call is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, run_here
+from tidestate.operators.plan.graph import one_batch
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.input_files import followed
+from tidestate.recovery.log.manifest import Manifest, SparkPosition
+from tidestate.recovery.log.names import spark_number
+from tidestate.recovery.spark.spark_checkpoint import store_read
+from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ, store_files
+from tidestate.recovery.start.heartbeat import Presence
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.storage.objects import Objects
+
+Offset: TypeAlias = str | Mapping[str, Any]
+"""Where a source goes on, as Spark writes it: ``{"topic":{"0":100}}`` for Kafka; as text or as values."""
+FILES_READ = '{"logOffset":0}'
+"""The offset of a source of files after its first batch."""
+
+
+def begun(root: str | os.PathLike[str]) -> bool:
+    """Whether a job has taken anything in at this root; then it can be started, and not be bootstrapped."""
+    try:
+        head = Checkpoint.open(root).head()
+    except NotFoundError:
+        return False
+    return head is not None and _has_begun(head.manifest)
+
+
+def check_new(objects: Objects) -> Callable[[Manifest | None], None]:
+    """A check that raises `UsageError` where a job has taken something in, or Spark has a checkpoint."""
+
+    def check(head: Manifest | None) -> None:
+        if (head is not None and _has_begun(head)) or objects.names(FOLDER):
+            raise UsageError(
+                "a job has begun here: start it as it is, or bootstrap a new folder",
+                code="bootstrap-used",
+                root=objects.root,
+                checkpoint=head.id if head else None,
+            )
+
+    return check
+
+
+def _has_begun(head: Manifest) -> bool:
+    return head.drained or any(one is not None for one in (head.spark, head.input, head.processing_us))
+
+
+@contextmanager
+def at_work(job: Job) -> Iterator[None]:
+    """Say so in the root meanwhile."""
+    presence = Presence(job.checkpoint, job.head.epoch)
+    presence.begin()
+    try:
+        yield
+    finally:
+        presence.end()
+
+
+def take_history(round_: GraphRound, batches: Iterable[Any], taken: Callable[[int], None]) -> list[PartitionResult]:
+    """All of ``batches`` as one round, in this process; only what they come to is held. ``taken`` hears of rows."""
+    intakes, going = Intakes(round_), list[Outgoing]()
+    for number, batch in enumerate(batches):
+        streams = one_batch(round_.graph, batch)
+        going += intakes.streams(streams, number)
+        taken(sum(rows.num_rows for rows in streams.values()))
+    return run_here(round_, going)
+
+
+def publish(job: Job, results: Sequence[PartitionResult], position: Position, *, deliver: bool) -> Manifest:
+    """The checkpoint that holds the history. Without ``deliver`` its panes count as delivered already."""
+    return job.commit(results, "bootstrap", position, withheld=not deliver)
+
+
+def spark_position(
+    objects: Objects, ends: Sequence[str], files: Mapping[int, Sequence[str]], checkpoint_id: int
+) -> SparkPosition:
+    """The history as batch 0 of a Spark query that has not begun: ``ends`` of the sources in Spark's order, and what
+    sources of files have read.
+    """
+    read = {source: tuple(sorted(set(paths))) for source, paths in files.items()}
+    named = {str(source): paths for source, paths in read.items()}
+    position = followed(None, SparkPosition(str(uuid.uuid4()), 0, (), tuple(ends), named))
+    return store_read(
+        objects,
+        store_files(objects, position, checkpoint_id),
+        {source: {0: paths} for source, paths in read.items()},
+        checkpoint_id,
+    )
+
+
+def offset_text(given: Offset, source: str) -> str:
+    """An offset as a line of Spark's log. Raises `UsageError` where it cannot be one."""
+    if given == NOTHING_READ:
+        return NOTHING_READ
+    try:
+        offset = json.loads(given) if isinstance(given, str) else given
+        text = json.dumps(offset, separators=(",", ":"), ensure_ascii=False)
+        offset = json.loads(text)  # names of partitions may have been numbers
+    except (TypeError, ValueError, RecursionError):
+        raise _wrong(given, source) from None
+    if not _is_kafka(offset) and ("kafka" in source.lower() or _has_partitions(offset)):
+        raise _wrong(given, source)
+    return text
+
+
+def _has_partitions(offset: object) -> bool:
+    """Whether it looks like offsets of topics by partition."""
+    topics = list(offset.values()) if isinstance(offset, Mapping) else []
+    return any(
+        isinstance(one, Mapping) and one and all(spark_number(name) is not None for name in one) for one in topics
+    )
+
+
+def _is_kafka(offset: object) -> bool:
+    """Whether it is that in full; -1 and -2, which stand for the ends of a topic, are no offsets."""
+    topics = list(offset.values()) if isinstance(offset, Mapping) else []
+    places = [one for topic in topics if isinstance(topic, Mapping) for one in topic.items()]
+    whole = bool(places) and all(isinstance(topic, Mapping) for topic in topics)
+    return whole and all(
+        spark_number(name) is not None and type(place) is int and place >= 0 for name, place in places
+    )
+
+
+def _wrong(given: object, source: str) -> UsageError:
+    return UsageError(
+        'an offset is JSON as Spark writes it, for Kafka {"topic":{"0":100}} with the offset to read next of every '
+        "partition: what was given as endingOffsets to the batch read, as numbers",
+        code="bootstrap-offsets",
+        source=source,
+        found=given,
+    )

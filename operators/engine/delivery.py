@@ -1,0 +1,165 @@
+"""Delivering panes: every unacknowledged checkpoint in ascending id; a sink that refuses is offered them again.
+
+At least once, in order. The rows under one `DeliveryId` are always the same, so a sink that remembers the highest
+checkpoint that it took of each run has every pane exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import pyarrow as pa
+
+from tidestate.operators.engine.job import Job
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
+from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.files import tails
+from tidestate.statestore.files.segments import FileRef
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tidestate.operators.plan.plan import Plan
+
+log = logging.getLogger("tidestate")
+
+P = TypeVar("P")
+Sink = Callable[[P, DeliveryId], bool | None]
+"""Called with the panes of one checkpoint and the identity of this delivery. False, or `Refused`, is a refusal: the
+sink has not taken them, and they are offered again. Any other error ends the job.
+"""
+ArrowSink = Sink[pa.Table]
+"""A sink that takes tables."""
+SparkSink = Callable[["DataFrame", DeliveryId], bool | None]
+"""A sink that takes DataFrames of Spark."""
+
+PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+"""Between two offers to a sink that refuses: at first, and at most; it doubles."""
+
+
+class Refused(Exception):
+    """A sink raises it when it can take nothing now."""
+
+
+class Offers:
+    """Offers panes to a sink until it takes them, with growing pauses; meanwhile nothing else is done.
+
+    ``check`` is called before each offer; what it raises ends the waiting, with the panes not delivered.
+    """
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self.waiting_since_us: int | None = None
+        """Since when the sink has refused; None while it does not."""
+
+    def make(
+        self, sink: Sink[P], panes: P, delivery_id: DeliveryId, wait: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Returns when the sink has taken them. An error of the sink passes through, and one of ``wait``, which is
+        called with the seconds of each pause.
+        """
+        try:
+            for pause_s in _pauses():
+                self._check()
+                if _takes(sink, panes, delivery_id):
+                    break
+                if self.waiting_since_us is None:
+                    self.waiting_since_us = now_us()
+                    log.warning(
+                        "waiting for the sink since now: it refuses the panes of checkpoint %d, "
+                        "and no input is taken until it takes them",
+                        delivery_id.checkpoint,
+                    )
+                wait(pause_s)
+            if self.waiting_since_us is not None:
+                seconds = (now_us() - self.waiting_since_us) / 1e6
+                log.warning("the sink took checkpoint %d after %.0f s", delivery_id.checkpoint, seconds)
+        finally:
+            self.waiting_since_us = None
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _takes(sink: Sink[P], panes: P, delivery_id: DeliveryId) -> bool:
+    try:
+        return sink(panes, delivery_id) is not False
+    except Refused:
+        return False
+
+
+class Delivery(Generic[P]):
+    """Hands checkpoints with panes to ``sink``, as ``load`` reads them, oldest first; ``wait`` as `Offers.make`."""
+
+    def __init__(
+        self,
+        job: Job,
+        sink: Sink[P] | None,
+        load: Callable[[Output], P],
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._job, self._sink, self._load, self._wait = job, sink, load, wait
+        self.offers = Offers(job.check_newest)
+
+    def up_to_date(self) -> None:
+        """Deliver what is outstanding, the newest checkpoint included. What the sink does not take stays due.
+
+        Without a sink nothing is acknowledged: one that is added later gets everything from the beginning. Raises
+        `FencedError` where a newer run or a reset has published meanwhile: its line may not have these panes.
+        """
+        job, head = self._job, self._job.head
+        if self._sink is None:
+            return
+        if job.delivered < head.id - 1:
+            for output in job.checkpoint.outputs(job.delivered + 1, head.id - 1):
+                self._hand_over(self._sink, output)
+        if job.delivered < head.id:
+            self._hand_over(self._sink, output_of(head))
+
+    def _hand_over(self, sink: Sink[P], output: Output) -> None:
+        if output.panes:
+            self.offers.make(sink, self._load(output), output.delivery_id, self._wait)
+        self._job.took(output.id, something=bool(output.panes))
+
+    def rest(self) -> None:
+        """The job stops: what the sink has taken is recorded. Where that fails it comes again, under its identity."""
+        try:
+            self._job.acknowledge()
+        except TidestateError as error:
+            log.warning("what the sink has taken could not be recorded, and comes again at the next start: %s", error)
+
+
+def read_panes(checkpoint: Checkpoint, output: Output, plan: Plan) -> pa.Table:
+    """The panes of a checkpoint: of ``plan``, or as they are where another operator was then the last of the job, or
+    the same one with other columns.
+    """
+    tables = as_written(checkpoint, output.panes)
+    own = all(ref.path.startswith(f"panes/{plan.name}/") for ref in output.panes)
+    if own and all(_columns(table.schema) == _columns(plan.pane_schema) for table in tables):
+        tables = [plan.pane_schema.empty_table(), *(table.cast(plan.pane_schema) for table in tables)]
+    return pa.concat_tables(tables)
+
+
+def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
+    """Names and types, whether columns are written as dictionaries or not."""
+    kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+    return list(zip(schema.names, kinds, strict=True))
+
+
+def read_rows(checkpoint: Checkpoint, files: tuple[FileRef, ...], schema: pa.Schema) -> pa.Table:
+    """The rows of pane or ledger files, checked against their checksums."""
+    tables = [rows.cast(schema) for rows in as_written(checkpoint, files)]
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def as_written(checkpoint: Checkpoint, files: tuple[FileRef, ...]) -> list[pa.Table]:
+    """The rows of each pane or ledger file."""
+    return [tails.read_rows(checkpoint.objects, ref) for ref in files]

@@ -1,0 +1,397 @@
+"""The driver's side of a job: begin, commit, drain. Shared by the standalone and the Spark runner.
+
+One method publishes, `commit`; everything before it can be thrown away, everything after it repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from tidestate.operators.bind.evolve import TakenOver, begun, check_followed, stepped, take_over
+from tidestate.operators.engine.job_log import Strides, report
+from tidestate.operators.engine.partition import PartitionResult, Round
+from tidestate.operators.engine.round import GraphRound
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import total
+from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.buffered import BufferState
+from tidestate.operators.progress.maxima import STEP_BYTES
+from tidestate.operators.progress.tracker import Tracker
+from tidestate.operators.progress.watermarks import Progress, mark_of, restarted
+from tidestate.recovery.log.acknowledgements import acknowledge, delivered
+from tidestate.recovery.log.checkpoint import Checkpoint, Head, now_us
+from tidestate.recovery.log.lease import check_idle
+from tidestate.recovery.log.manifest import FORMAT, InputPosition, Kind, Manifest, OperatorState, SparkPosition
+from tidestate.recovery.moves.repair import opened
+from tidestate.recovery.moves.rescale import check_partitions
+from tidestate.recovery.start.policy import Policy
+from tidestate.recovery.start.restore_budget import budgeted, restore_of, sentence
+from tidestate.recovery.start.visibility import Written, check_visible
+from tidestate.statestore.errors import CorruptionError, UsageError, invariant
+from tidestate.statestore.spec.combiners import registrations
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
+
+log = logging.getLogger("tidestate")
+
+Hook = Callable[[str, int], None]
+"""Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
+
+
+def no_hook(_moment: str, _checkpoint_id: int) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the input stands after a checkpoint: one of the two, as the runner has it."""
+
+    spark: SparkPosition | None = None
+    input: InputPosition | None = None
+    processing_us: int | None = None
+
+
+class Job:
+    """A graph of operators on an opened checkpoint, in one writer epoch."""
+
+    def __init__(self, graph: Graph, checkpoint: Checkpoint, store: StoreConfig, head: Head, hook: Hook) -> None:
+        self.graph = graph
+        self.checkpoint = checkpoint
+        self._store = budgeted(store, head.manifest)
+        self._begun, self._strides = False, Strides()
+        self.parallel: int | None = None
+        """How many state partitions are at work at once, where the runner knows."""
+        self._head = head
+        self._hook = hook
+        kept = {name: progress_of(operator) for name, operator in self.head.operators.items()}
+        self.delivered = delivered(checkpoint, head.manifest)
+        """Up to which checkpoint a sink has taken everything."""
+        self._recorded = True
+        self._progress = {name: restarted(kept.get(name) or begun, begun) for name, begun in graph.begin().items()}
+
+    @classmethod
+    def begin(
+        cls,
+        graph: Graph,
+        checkpoint: Checkpoint,
+        store: StoreConfig,
+        *,
+        partitions: int | None,
+        otherwise: int = 1,
+        check: Callable[[Manifest | None], None] = lambda _head: None,
+        hook: Hook = no_hook,
+        policy: Policy = Policy(),  # noqa: B008  immutable
+        evolves: bool = True,
+    ) -> Job:
+        """Check that the job may continue here, then fence: publish the next manifest under a new writer epoch.
+        ``evolves``: with a configuration that has changed, where the state can follow.
+
+        Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) where the
+        ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
+        ``partitions`` are those of a new checkpoint, ``otherwise`` where none are asked for.
+        """
+        checkpoint = checkpoint.as_new_run()
+        newest = opened(checkpoint, policy, partial(check_followed, graph, evolves=evolves))
+        head = newest.manifest if newest else None
+        if head is not None:
+            for operator in head.operators.values():
+                progress_of(operator)  # what cannot be read is found before anything is published
+        taken = take_over(graph, head, evolves=evolves) if head is not None else None
+        check(head)
+        if newest is not None and newest.manifest.drained:
+            return cls(graph, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced
+        if policy.second == "refuse":
+            check_idle(checkpoint, instead='Policy(second="takeover")')
+        if head is None or taken is None:
+            partitions = otherwise if partitions is None else partitions
+            check_partitions(partitions)
+            manifest = _first(graph, checkpoint, partitions)
+        else:
+            graph = taken.graph
+            invariant(newest is not None, "a head has a checksum")
+            _warn_of_other(partitions, head, checkpoint)
+            manifest = _fence(taken, head, newest.checksum if newest else "", checkpoint)
+        job = cls(graph, checkpoint, store, checkpoint.publish(manifest), hook)
+        if taken is not None and head is not None:
+            taken.report(head)
+        return job
+
+    @property
+    def head(self) -> Manifest:
+        """The newest checkpoint of this job."""
+        return self._head.manifest
+
+    def tables(self, operator: str) -> tuple[TableSpec, ...]:
+        """The state tables of an operator, as files know their columns."""
+        return self.head.operators[operator].tables
+
+    @property
+    def plan(self) -> Plan:
+        """The operator whose panes the job shows."""
+        return self.graph.output
+
+    def round(self, now_us: int | None = None, *, feeding: bool = False) -> GraphRound:
+        """What all are told about the next checkpoint, at this processing time (default: the last one's).
+        ``feeding``: its input comes back from the late ledger.
+
+        Raises `UsageError` once drained.
+        """
+        if self.head.drained:
+            raise UsageError(
+                "this checkpoint is drained: every window has fired, so it takes no new input; "
+                "start with a new checkpoint folder",
+                code="drained",
+                id=self.head.id,
+            )
+        was = self.head.processing_us
+        now = max(known) if (known := [t for t in (was, now_us) if t is not None]) else 0
+        rounds = {
+            name: Round(
+                root=self.checkpoint.objects.root,
+                bases=self.checkpoint.objects.bases,
+                job_id=self.checkpoint.marker.job_id,
+                plan=plan,
+                tables=self.tables(name),
+                store=self._store,
+                base=self.head.operators[name].partitions,
+                sequence=self.head.id + 1,
+                progress=self._progress[name],
+                was_us=now if was is None else was,
+                now_us=now,
+                origins=self.head.operators[name].origins,
+                feeding=feeding,
+                shows=plan is self.graph.output,
+                combiners=registrations(self.tables(name)),
+            )
+            for name, plan in self.graph.plans.items()
+        }
+        return GraphRound(self.graph, rounds)
+
+    @property
+    def progress(self) -> dict[str, Progress]:
+        """How far the sources of each operator have come."""
+        return self._progress
+
+    def waited(self, progress: dict[str, Progress]) -> None:
+        """Time has gone by and nothing has changed but for how long sources have been quiet: nothing is published."""
+        self._progress = progress
+
+    def commit(
+        self,
+        results: Sequence[PartitionResult],
+        kind: Kind,
+        position: Position,
+        *,
+        drained: bool = False,
+        fed: bool = False,
+        withheld: bool = False,
+    ) -> Manifest:
+        """Publish the next checkpoint; with ``fed``, as one that took the whole ledger so far; ``withheld``, as one
+        whose panes no sink gets.
+
+        Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) where a file that another process
+        has written is not here; nothing was published then.
+        """
+        head, answers = self.head, self._by_operator(results)
+        self._hook("before-manifest", head.id + 1)
+        plans = self.graph.plans
+        progress = {name: plans[name].watermarks.settled(own[0].progress) for name, own in answers.items()}
+        operators = {name: _moved(head.operators[name], own, progress[name]) for name, own in answers.items()}
+        ordered = [one for own in answers.values() for one in own]
+        restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)
+        counters = total([self._named(one) for one in ordered])
+        manifest = Manifest(
+            format=FORMAT,
+            id=head.id + 1,
+            parent=self._head.checksum,
+            job_id=self.checkpoint.marker.job_id,
+            epoch=head.epoch,
+            writer=self.checkpoint.writer,
+            kind=kind,
+            created_us=now_us(),
+            operators=operators,
+            watermark_us=_furthest_behind(operators),
+            watermark_before_us=head.watermark_us,
+            max_event_us=_latest(head.max_event_us, *(one.max_event_us for one in ordered)),
+            processing_us=_latest(head.processing_us, position.processing_us),
+            drained=drained,
+            spark=position.spark or head.spark,
+            input=position.input or head.input,
+            panes=tuple(ref for one in ordered for ref in one.panes),
+            late=tuple(ref for one in ordered for ref in one.late),
+            delivered=head.id + 1 if withheld else self.delivered,
+            counters=counters,
+            totals=total([head.totals, counters]),
+            fed=head.id if fed else head.fed,
+            restored=head.restored if self._begun else restored,
+            abandoned=head.abandoned,
+        )
+        self._head = self.checkpoint.publish(manifest)
+        self.delivered, self._recorded = manifest.delivered, True
+        self.graph = stepped(self.graph)
+        self._progress = progress
+        if not self._begun:
+            self._begun = True
+            log.info(sentence(restored))
+        rejected = {name: [one.rejected for one in own] for name, own in answers.items()}
+        report(self, manifest, self._strides, rejected)
+        self._hook("after-manifest", manifest.id)
+        return manifest
+
+    def _by_operator(self, results: Sequence[PartitionResult]) -> dict[str, list[PartitionResult]]:
+        """What each operator's partitions answered, checked, in the order of partitions."""
+        found = {
+            name: sorted((one for one in results if one.operator == name), key=lambda one: one.partition)
+            for name in self.graph.plans
+        }
+        for name, own in found.items():
+            _check_results(name, self.head.operators[name], own)
+            _check_written(self.checkpoint.objects, self.head.operators[name], own)
+        return found
+
+    def check_newest(self) -> None:
+        """Raise `FencedError` where a newer run or a reset has published after our newest checkpoint."""
+        self.checkpoint.check_newest(self.head)
+
+    def took(self, checkpoint_id: int, *, something: bool = True) -> None:
+        """A sink has everything up to this checkpoint; durable with the next one, or `acknowledge`. ``something``:
+        there were panes.
+        """
+        self.delivered = max(self.delivered, checkpoint_id)
+        self._recorded = self._recorded and not something
+
+    def acknowledge(self) -> None:
+        """What sinks took is durable, without a checkpoint of its own. Raises `UnavailableError`."""
+        if not self._recorded:
+            up_to = self.delivered  # first, for a batch may be committed meanwhile
+            acknowledge(self.checkpoint, self.head, up_to)
+            self._recorded = True
+
+    def _named(self, result: PartitionResult) -> dict[str, int]:
+        """Its counters, with the operator's name where there are several."""
+        if self.graph.single:
+            return result.counters
+        return {f"{result.operator}.{name}": count for name, count in result.counters.items()}
+
+
+def _fence(taken: TakenOver, head: Manifest, checksum: str, checkpoint: Checkpoint) -> Manifest:
+    """The manifest of a new writer epoch: everything else is carried over from ``head``."""
+    return msgspec.structs.replace(
+        head,
+        id=head.id + 1,
+        parent=checksum,
+        parent_id=0,
+        epoch=head.epoch + 1,
+        writer=checkpoint.writer,
+        kind="fence",
+        created_us=now_us(),
+        operators=taken.operators,
+        input=taken.input_of(head),
+        panes=(),
+        late=(),
+        delivered=delivered(checkpoint, head),
+        counters={},
+        watermark_before_us=head.watermark_us,
+    )
+
+
+def _check_results(name: str, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
+    """Every partition has answered once, from our base, and all saw the same input and watermark."""
+    expected = [(number, state.lineage) for number, state in enumerate(operator.partitions)]
+    found = [(one.partition, one.base_lineage) for one in results]
+    invariant(found == expected, "each partition answers once, from the base it was told", operator=name, found=found)
+    for part in ("progress", "max_event_us", "inputs", "origins"):
+        values = [getattr(one, part) for one in results]
+        invariant(
+            all(value == values[0] for value in values),
+            "all partitions saw the same input",
+            operator=name,
+            part=part,
+            values=values,
+        )
+
+
+def _check_written(objects: Objects, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
+    """What other processes have written is here too; of its own files this process knows."""
+    pairs = [(one, operator.partitions[one.partition]) for one in results if one.host]
+    check_visible(objects, [Written(one.host, ref) for one, base in pairs for ref in one.written(base)])
+
+
+def _moved(operator: OperatorState, results: Sequence[PartitionResult], progress: Progress) -> OperatorState:
+    """An operator as its partitions left it."""
+    plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
+    return msgspec.structs.replace(
+        operator,
+        partitions=tuple(one.state for one in results),
+        watermark_us=mark_of(progress),
+        watermark_before_us=operator.watermark_us,
+        origins=results[0].origins or operator.origins,
+        progress=plain["tracker"],
+        advances=plain["advances"],
+        buffers=plain["buffers"],
+        due_us=min((one.due_us for one in results if one.due_us is not None), default=None),
+        closed_us=None,
+    )
+
+
+def _furthest_behind(operators: dict[str, OperatorState]) -> int | None:
+    """The smallest watermark; None while one has none."""
+    marks = [one.watermark_us for one in operators.values()]
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if len(known) == len(marks) else None
+
+
+def progress_of(operator: OperatorState) -> Progress | None:
+    """How far its sources had come; None before the first batch. Raises `CorruptionError` for what is not ours."""
+    if operator.progress is None:
+        return None
+    try:
+        buffers = msgspec.convert(operator.buffers, BufferState) if operator.buffers is not None else None
+        advances = msgspec.convert(operator.advances, dict[str, Advance])
+        tracker = msgspec.convert(operator.progress, Tracker)
+        if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
+            raise msgspec.ValidationError("steps are pairs of a time and a position")
+        return Progress(tracker, advances, buffers)
+    except msgspec.ValidationError as error:
+        raise CorruptionError(
+            f"the manifest is damaged ({error}): nothing was changed; put back a good copy",
+            code="manifest-damaged",
+            part="progress",
+        ) from None
+
+
+def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
+    return Manifest(
+        format=FORMAT,
+        id=1,
+        parent="",
+        job_id=checkpoint.marker.job_id,
+        epoch=1,
+        writer=checkpoint.writer,
+        kind="fence",
+        created_us=now_us(),
+        operators={node.plan.name: begun(node, partitions, 1) for node in graph.nodes},
+    )
+
+
+def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:
+    if partitions not in (None, head.partitions):
+        log.warning(
+            "partitions=%d is for a new checkpoint, this one has %d: stop the job and run tidestate rescale %s "
+            "--partitions %d --confirm to divide its state anew",
+            partitions,
+            head.partitions,
+            checkpoint.objects.root,
+            partitions,
+        )
+
+
+def _latest(*times: int | None) -> int | None:
+    return max((time for time in times if time is not None), default=None)

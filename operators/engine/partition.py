@@ -1,0 +1,202 @@
+"""One state partition through one checkpoint: open its store, take the step, write the files.
+
+The same function runs in a Spark task and in the standalone loop. It publishes nothing: the files get fresh names
+that nobody refers to until a manifest does. It is safe to run it twice, or in a zombie.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidestate.operators.engine.job_log import Rejections, rejections_of
+from tidestate.operators.engine.pieces import Arrivals
+from tidestate.operators.plan.plan import Intake, Plan
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.progress.watermarks import Progress, mark_of
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.files.partition_log import PartitionLog
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.tails import tail_of
+from tidestate.statestore.spec.combiners import Registration
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.opening import forget_cache, open_store
+from tidestate.statestore.stores.restore_monitor import Restored, Restoring, Told, progress_text
+
+logger = logging.getLogger("tidestate")
+
+WORTH_TELLING_S = 1.0
+"""A restore that takes longer is logged."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the driver tells every partition of an operator for one checkpoint. ``tables``: those of its plan, as
+    files know their columns; ``shows``: its panes are the job's; ``combiners``: those of the driver, which a worker
+    knows once it has read this.
+    """
+
+    root: str
+    job_id: str
+    plan: Plan
+    tables: tuple[TableSpec, ...]
+    store: StoreConfig
+    base: tuple[PartitionState, ...]
+    sequence: int
+    progress: Progress
+    was_us: int = 0
+    now_us: int = 0
+    origins: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    feeding: bool = False
+    shows: bool = True
+    combiners: tuple[Registration, ...] = ()
+
+    @property
+    def before_us(self) -> int | None:
+        """The watermark that classifies the batch; None before the first."""
+        return mark_of(self.progress)
+
+    @property
+    def intake(self) -> Intake:
+        """How the batch is taken in."""
+        budget = self.store.budget_bytes
+        return Intake(self.before_us, self.now_us, self.feeding, self.origins, self.progress, self.progress, budget)
+
+    @property
+    def partitions(self) -> int:
+        """How many state partitions there are."""
+        return len(self.base)
+
+
+class PartitionResult(msgspec.Struct, frozen=True):
+    """What one partition wrote and saw; the driver puts these into a manifest. ``host`` is where it ran, empty in the
+    driver's own process.
+    """
+
+    operator: str
+    partition: int
+    base_lineage: str
+    state: PartitionState
+    progress: Progress
+    max_event_us: int | None
+    inputs: int
+    due_us: int | None = None
+    panes: tuple[FileRef, ...] = ()
+    late: tuple[FileRef, ...] = ()
+    counters: dict[str, int] = {}
+    origins: tuple[str, ...] = ()
+    restored: Restored = Restored()
+    host: str = ""
+    rejected: Rejections = Rejections()
+
+    def written(self, base: PartitionState) -> tuple[FileRef, ...]:
+        """The files that are new: those that ``base`` does not name."""
+        known = {ref.path for ref in base.files}
+        return (*(ref for ref in self.state.files if ref.path not in known), *self.panes, *self.late)
+
+
+def run_partition(
+    round_: Round, partition: int, arrivals: Arrivals, after: Progress
+) -> tuple[PartitionResult, pa.Table]:
+    """Take ``arrivals`` into the partition's state; write segments, panes and ledger. Raises on damaged files.
+
+    ``after`` is the progress at the end of the round. Beside the result stand the panes.
+    """
+    objects = Objects(round_.root, bases=round_.bases)
+    # The root is part of it: a copy of a checkpoint must not meet the original's caches.
+    identity = f"{objects.root}/{round_.job_id}/{round_.plan.name}/{partition}/{round_.partitions}"
+    try:
+        return _attempt(round_, partition, arrivals, after, objects, identity)
+    except CorruptionError as error:
+        if not error.code.startswith("rocksdb-"):
+            raise
+        # Only the local cache is damaged. The step is pure, so it is simply taken again.
+        forget_cache(round_.store, identity)
+        return _attempt(round_, partition, arrivals, after, objects, identity)
+
+
+def _attempt(
+    round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects, identity: str
+) -> tuple[PartitionResult, pa.Table]:
+    base, attempt = round_.base[partition], uuid.uuid4().hex
+    watch = Restoring(_told(f"operator {round_.plan.name}, partition {partition}"))
+    with open_store(round_.store, objects, identity, round_.tables, base, watch) as store:
+        moved = round_.plan.step(store, arrivals.partials, _moments(round_, after))
+        log = PartitionLog(
+            objects, round_.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
+        )
+        state = log.append(base, moved.changes, round_.sequence)
+        shown = moved.panes if round_.shows else None
+        panes = write_output(objects, f"panes/{round_.plan.name}", shown, round_.sequence, attempt)
+        rejected = [rows for rows in (arrivals.rejected, moved.rejected) if rows is not None]
+    ledger = pa.concat_tables(rejected) if rejected else None
+    late = write_output(objects, f"late/{round_.plan.name}", ledger, round_.sequence, attempt)
+    result = PartitionResult(
+        operator=round_.plan.name,
+        partition=partition,
+        base_lineage=base.lineage,
+        state=state,
+        progress=after,
+        due_us=moved.due_us,
+        max_event_us=arrivals.max_event_us,
+        inputs=arrivals.inputs,
+        panes=panes,
+        late=late,
+        counters=arrivals.counters | moved.counters,
+        origins=arrivals.origins,
+        restored=watch.restored,
+        rejected=rejections_of(round_.plan, ledger),
+    )
+    return result, moved.panes
+
+
+def _told(who: str) -> Told:
+    """Where a restore lasts, how far it is."""
+
+    def tell(done: Restored, whole: Restored) -> None:
+        if done.seconds >= WORTH_TELLING_S:
+            logger.info("%s: restored %s", who, progress_text(done, whole))
+
+    return tell
+
+
+def _moments(round_: Round, after: Progress) -> Moments:
+    before = round_.progress.watermark_us
+    marks = round_.plan.watermarks
+    return Moments(
+        before,
+        max(before, after.watermark_us),
+        round_.was_us,
+        round_.now_us,
+        round_.feeding,
+        sides_before=marks.newest(round_.progress),
+        sides=marks.newest(after),
+        steps=marks.steps(after),
+        budget_bytes=round_.store.budget_bytes,
+    )
+
+
+def write_output(
+    objects: Objects, folder: str, rows: pa.Table | None, sequence: int, attempt: str
+) -> tuple[FileRef, ...]:
+    """Panes or ledger rows as one Parquet file under a fresh name; nothing where there are no rows."""
+    if rows is None or not rows.num_rows:
+        return ()
+    sink = pa.BufferOutputStream()
+    repeated = {"window_start", "window_end", "pane", "timing", "kind", "reason", "watermark"}
+    dictionary = [field.name for field in rows.schema if field.name in repeated]
+    pq.write_table(rows, sink, compression="snappy", use_dictionary=dictionary, write_statistics=True)
+    data = sink.getvalue()
+    path = f"{folder}/{sequence:020d}-{attempt}.parquet"
+    objects.put(path, data)
+    facts = FileRef(path=path, bytes=data.size, checksum=checksum(data), rows=rows.num_rows, tail=tail_of(data))
+    return (facts,)

@@ -1,0 +1,1 @@
+"""Answers about a checkpoint that know windows: queries, the history of a window, the report."""

@@ -1,0 +1,140 @@
+"""What a job showed and what it rejected, of one window and key: rows of pane files and of the late ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidestate.operators.inspect.history.bounds import Bounds, Measure
+from tidestate.operators.inspect.history.changes import END, START, names_places, numbers, of_keys, plain
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import OperatorState
+from tidestate.statestore.files.segments import FileRef, damaged
+from tidestate.statestore.files.tails import read_metadata, read_rows
+
+FACTS = ("pane", "timing", "kind", "last")
+"""Columns of panes that say what kind of row it is."""
+REASON, MARK = "reason", "watermark"
+
+
+@dataclass(frozen=True)
+class Pane:
+    """One row that was shown."""
+
+    checkpoint: int
+    window: Bounds
+    facts: dict[str, Any]
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """One row of the late ledger: the ``place`` of its event, and which ``window`` refused it, None where all did."""
+
+    checkpoint: int
+    place: int | None
+    window: Bounds | None
+    reason: str
+    watermark: int | None
+    values: dict[str, Any]
+
+    def of(self, window: Bounds) -> bool:
+        """Whether it would have come to a window."""
+        if self.window is not None:
+            return self.window == window
+        return self.place is not None and window.holds(self.place)
+
+
+def read_panes(
+    checkpoint: Checkpoint, number: int, ref: FileRef, keys: Mapping[str, str], around: Bounds
+) -> list[Pane]:
+    """Panes of these keys, of windows that touch ``around``. None where panes name no windows."""
+    if not _may_touch(checkpoint, ref, around):
+        return []
+    rows = read_rows(checkpoint.objects, ref)
+    if not names_places(rows, START, END):
+        return []
+    rows = of_keys(rows, keys)
+    starts, ends = numbers(rows, START), numbers(rows, END)
+    rows = rows.filter(pa.array((starts <= around.end) & (ends >= around.start)))
+    facts = [name for name in FACTS if name in rows.column_names]
+    values = [name for name in rows.column_names if name not in (*keys, START, END, *facts)]
+    return [
+        Pane(number, Bounds(start, end), fact, value)
+        for start, end, fact, value in zip(
+            numbers(rows, START).tolist(),
+            numbers(rows, END).tolist(),
+            plain(rows, facts),
+            plain(rows, values),
+            strict=True,
+        )
+    ]
+
+
+def _may_touch(checkpoint: Checkpoint, ref: FileRef, around: Bounds) -> bool:
+    """Whether its statistics, which are at its end, let it hold a window around there."""
+    metadata = read_metadata(checkpoint.objects, ref)
+    low, high = _statistic(metadata, START, "min"), _statistic(metadata, END, "max")
+    return (low is None or low <= around.end) and (high is None or high >= around.start)
+
+
+def _statistic(metadata: pq.FileMetaData, name: str, which: str) -> int | None:
+    """The smallest or largest value of a column in the whole file; None where that is not known."""
+    schema = metadata.schema.to_arrow_schema()
+    place = schema.get_field_index(name)
+    if place < 0 or str(schema.field(place).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
+        return None
+    groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
+    if any(one is None or not one.has_min_max for one in groups):
+        return None
+    found = [one.min_raw if which == "min" else one.max_raw for one in groups]
+    return (min if which == "min" else max)(found, default=None)
+
+
+def read_rejected(
+    checkpoint: Checkpoint,
+    number: int,
+    ref: FileRef,
+    keys: Mapping[str, str],
+    state: OperatorState,
+    measure: Measure,
+) -> Iterator[Rejected]:
+    """Ledger rows of these keys."""
+    rows = read_rows(checkpoint.objects, ref)
+    if REASON not in rows.column_names or not pa.types.is_string(rows.schema.field(REASON).type):
+        raise damaged(ref, "a ledger that gives no reasons")
+    rows = of_keys(rows, keys)
+    place = _place_column(rows, state, measure)
+    named = [name for name in (START, END) if name in rows.column_names]
+    values = [name for name in rows.column_names if name not in (*keys, REASON, MARK, *named)]
+    places = _optional(rows, place)
+    marks, reasons = _optional(rows, MARK), rows[REASON].to_pylist()
+    starts, ends = (_optional(rows, name if len(named) == 2 else None) for name in (START, END))
+    for row, value in enumerate(plain(rows, values)):
+        start, end = starts[row], ends[row]
+        window = None if start is None or end is None else Bounds(start, end)
+        yield Rejected(number, places[row], window, str(reasons[row]), marks[row], value)
+
+
+def _optional(rows: pa.Table, name: str | None) -> list[int | None]:
+    if name is None or not names_places(rows, name):
+        return [None] * rows.num_rows
+    there = rows[name].is_valid().to_pylist()
+    return [value if known else None for value, known in zip(numbers(rows, name).tolist(), there, strict=True)]
+
+
+def _place_column(rows: pa.Table, state: OperatorState, measure: Measure) -> str | None:
+    """The column that says where an event lies: its time, or its offset where windows are of these."""
+    order = state.configuration.get("order")
+    offset = order.get("offset") if isinstance(order, dict) else None
+    name = state.configuration.get("event_time") if measure.timed else offset
+    if isinstance(name, str) and name in rows.column_names:
+        return name
+    times = [field.name for field in rows.schema if pa.types.is_timestamp(field.type) and field.name != MARK]
+    if not measure.timed:
+        return None
+    return "time" if "time" in times else next(iter(times), None)

@@ -1,0 +1,116 @@
+"""The history of a window, printed: a table for people, rows or JSON for tools."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.table import Table
+from rich.text import Text
+
+from tidestate.operators.inspect.history.events import Event, History
+from tidestate.recovery.cli.printing import Format, emit, into, print_document, print_rows, text
+from tidestate.recovery.log.ranges import ids_text
+
+TABLE_ROWS = 50
+LONG = 60
+"""Characters of a value after which it is cut in a table."""
+_TEXTS = ("created", "kind", "what", "window_start", "window_end", "values", "facts", "input", "input_text")
+SCHEMA = pa.schema(
+    [
+        ("checkpoint", pa.int64()),
+        *((name, pa.string()) for name in (*_TEXTS, "watermark_before", "watermark")),
+        ("events", pa.int64()),
+        ("abandoned", pa.bool_()),
+    ]
+)
+
+
+def print_history(found: History, form: Format, output: Path | None, limit: int | None) -> None:
+    """Print it to the terminal, or into the file ``output``; ``limit``: at most so many events."""
+    if form is Format.table:
+        with into(output):
+            _print(found, TABLE_ROWS if limit is None else limit)
+    elif form is Format.json:
+        whole = asdict(found) | {"events": [asdict(one) for one in found.events[:limit]]}
+        print_document(json.dumps(whole, indent=2, default=str), output)
+    else:
+        print_rows([rows_of(found)], form, output, limit)
+
+
+def rows_of(found: History) -> pa.Table:
+    """The events as rows; what has parts is JSON."""
+    return pa.Table.from_pylist([_row(one) for one in found.events], SCHEMA)
+
+
+def _row(one: Event) -> dict[str, object]:
+    row = asdict(one)
+    for name in ("values", "facts", "input"):
+        row[name] = json.dumps(row[name], default=str)
+    start, end = row.pop("window") or (None, None)
+    return row | {"window_start": start, "window_end": end}
+
+
+def _print(found: History, limit: int) -> None:
+    key = ", ".join(f"{name}={value}" for name, value in found.key.items())
+    day = (found.start or "")[:11] if " " in (found.start or "") else ""
+    head = f"window {found.start} to {_short(found.end, day)}{' of ' + key if key else ''}, operator {found.operator}"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("id", justify="right", no_wrap=True)
+    for heading in ("made", "what", "values", "input", "watermark"):
+        table.add_column(heading, overflow="fold")
+    last: int | None = None
+    for one in found.events[:limit]:
+        again, last = one.checkpoint == last, one.checkpoint
+        table.add_row(
+            "" if again else str(one.checkpoint),
+            "" if again else _created(one),
+            Text(_short(one.what, day) + (" (abandoned)" if one.abandoned else "")),
+            Text(_short(values_text(one.values), day) + _count(one.events)),
+            Text("" if again else text(one.input_text)),
+            Text(_watermark(one, day, again=again)),
+        )
+    stands = f"{len(found.shown):,} rows" if len(found.shown) > 1 else "nothing"
+    stands = values_text(found.shown[0]) if len(found.shown) == 1 else stands
+    more = len(found.events) - limit
+    emit(
+        Text(head),
+        Text(f"changes are known from checkpoint {found.known_from} on", style="dim"),
+        *([Text(f"abandoned and not readable: {ids_text(found.unread)}", style="dim")] if found.unread else []),
+        table,
+        Text(f"shown now: {stands}", style="bold"),
+        *([Text(f"{more:,} more: --limit says how many are shown", style="dim")] if more > 0 else []),
+    )
+
+
+def _count(events: int | None) -> str:
+    return "" if events is None else f" ({events:,} event{'s' if events != 1 else ''})"
+
+
+def values_text(values: dict[str, Any] | None = None) -> str:
+    """Values for people, long ones cut."""
+    texts = (
+        (name, f"{value:g}" if isinstance(value, float) else text(value)) for name, value in (values or {}).items()
+    )
+    return " ".join(f"{name}={one if len(one) <= LONG else one[:LONG] + '…'}" for name, one in texts)
+
+
+def _created(one: Event) -> str:
+    return one.created[5:] if one.created else "-"
+
+
+def _short(words: str | None, day: str) -> str:
+    """Times of the day at which the window begins, without the day."""
+    return text(words).replace(day, "") if day else text(words)
+
+
+def _watermark(one: Event, day: str, *, again: bool) -> str:
+    if one.kind == "rejected":
+        return f"met {_short(one.watermark, day)}"
+    if again or one.watermark is None:
+        return ""
+    moved = "→ " if one.watermark != one.watermark_before else ""
+    return moved + _short(one.watermark, day)

@@ -1,0 +1,186 @@
+"""The checkpoints of one operator, oldest first, each with what it added: read once, from the manifests.
+
+A changelog segment belongs to the checkpoint it was written for, whether the manifest of that one is still there or a
+later one still names it. What was folded before the oldest manifest is one value, without its parts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidestate.recovery.inspect.rows import operator_of
+from tidestate.recovery.log.checkpoint import Checkpoint, Head
+from tidestate.recovery.log.manifest import Ids, Manifest, OperatorState, SparkPosition
+from tidestate.recovery.log.outputs import Output, output_of
+from tidestate.recovery.log.ranges import gaps, joined
+from tidestate.recovery.log.summary import time_text
+from tidestate.recovery.spark.spark_log import load_files
+from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.spec.tables import TableSpec
+
+
+@dataclass
+class Step:
+    """One checkpoint as far as one operator goes. ``manifest`` is None for one that was collected: what it put out
+    (``output``) and wrote may still be there. ``segments`` are its changelog segments, with the tables they are of.
+    """
+
+    id: int
+    manifest: Manifest | None = None
+    output: Output | None = None
+    state: OperatorState | None = None
+    segments: list[tuple[TableSpec, FileRef]] = field(default_factory=list)
+    panes: tuple[FileRef, ...] = ()
+    late: tuple[FileRef, ...] = ()
+    abandoned: bool = False
+
+    @property
+    def created(self) -> str | None:
+        """When it was made, in UTC, for people."""
+        source = self.manifest or self.output
+        return time_text(source.created_us // 1_000_000 * 1_000_000) if source else None
+
+    def expired(self, table: str) -> int | None:
+        """Up to which expiry rows of a table are forgotten, in all state partitions."""
+        bounds = [one.expired.get(table) for one in self.state.partitions] if self.state else []
+        known = [bound for bound in bounds if bound is not None]
+        return min(known) if known and len(known) == len(bounds) else None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """All checkpoints there are. ``base`` is of the oldest manifest: its folded files are older than every change.
+    ``shows``: the operator's panes are those of the job, in files; else they went to the operators behind it.
+    ``unread``: ids that a reset has abandoned and whose manifests are gone or damaged.
+    """
+
+    operator: str
+    base: OperatorState
+    newest: OperatorState
+    base_id: int
+    shows: bool
+    all: list[Step]
+    unread: tuple[Ids, ...]
+
+
+def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
+    """Every checkpoint of a root. Raises `NotFoundError` for a root without any, or without this operator, and
+    `CorruptionError` where one that counts is gone or damaged.
+    """
+    newest = checkpoint.head()
+    if newest is None:
+        raise NotFoundError(
+            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
+        )
+    head = newest.manifest
+    ids = checkpoint.ids(last=head.id)
+    if not ids:  # a newer one came, and all up to this one was collected
+        return read_steps(checkpoint, operator)
+    unread = gaps(ids, ids[0])
+    name, state_now = operator_of(head, operator)
+    steps: dict[int, Step] = {}
+    base: tuple[int, OperatorState] | None = None
+    for number, read in checkpoint.loads(ids):
+        step = steps.setdefault(number, Step(number))
+        step.abandoned = head.abandons(number)
+        if (manifest := _manifest(step, read)) is None:
+            unread.append((number, number))
+            continue
+        state = manifest.operators.get(name)
+        step.manifest, step.state = manifest, state
+        _put_out(step, name, output_of(manifest))
+        if state is not None:
+            for spec, ref in _segments(state).values():
+                # The oldest manifest names what is older, too; of the others each brings its own.
+                if base is None or ref.first == number:
+                    steps.setdefault(ref.first, Step(ref.first)).segments.append((spec, ref))
+            base = base or (number, state)
+    for output in checkpoint.outputs(0, ids[0] - 1):
+        _put_out(steps.setdefault(output.id, Step(output.id)), name, output)
+    base_id, first = base or (ids[-1], state_now)
+    shows = name == list(head.operators)[-1]
+    return Steps(name, first, state_now, base_id, shows, [steps[number] for number in sorted(steps)], joined(unread))
+
+
+def _manifest(step: Step, read: Callable[[], Head]) -> Manifest | None:
+    """The manifest of a checkpoint; None where it is damaged and was abandoned for that."""
+    try:
+        return read().manifest
+    except CorruptionError:
+        if not step.abandoned:
+            raise
+        return None
+
+
+def _put_out(step: Step, operator: str, output: Output) -> None:
+    step.output = output
+    step.panes = tuple(ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/"))
+    step.late = output.late_of(operator)
+
+
+def _segments(state: OperatorState) -> dict[tuple[int, str], tuple[TableSpec, FileRef]]:
+    """By root and path: state partitions may share a file after a rescale, each with a part of its rows."""
+    specs = {spec.name: spec for spec in state.tables}
+    refs = (ref for partition in state.partitions for ref in partition.files)
+    return {
+        (ref.root, ref.path): (specs[ref.table], ref)
+        for ref in refs
+        if ref.kind == "changelog" and ref.table in specs
+    }
+
+
+def input_of(checkpoint: Checkpoint, step: Step) -> dict[str, Any] | None:
+    """What a checkpoint took in, as plain values: offsets from and to per source, files, or the number of a batch."""
+    if step.manifest is not None and step.manifest.kind not in ("batch", "bootstrap"):
+        return None  # where Spark stands is another one's work
+    if step.output is not None and step.output.spark is not None:
+        position = load_files(checkpoint.objects, step.output.spark)
+        return _spark(position) if position is not None else None
+    taken = step.manifest.input if step.manifest is not None else None
+    return {"batch": taken.batches} if taken is not None else None
+
+
+def _spark(position: SparkPosition) -> dict[str, Any]:
+    sources = []
+    for number, end in enumerate(position.end):
+        start = position.start[number] if number < len(position.start) else None
+        files = list(position.files.get(str(number), ()))
+        sources.append({"start": start, "end": end} | ({"files": files} if files else {}))
+    return {"spark_batch": position.batch_id, "sources": sources}
+
+
+def input_text(taken: dict[str, Any] | None) -> str | None:
+    """The same for people, short."""
+    if taken is None:
+        return None
+    if "batch" in taken:
+        return f"batch {taken['batch']}" if taken["batch"] else "history"
+    return "; ".join(_source_text(source) for source in taken["sources"]) or f"spark batch {taken['spark_batch']}"
+
+
+def _source_text(source: dict[str, Any]) -> str:
+    if "files" in source:
+        names = [path.rsplit(" ", 1)[0].rsplit("/", 1)[-1] for path in source["files"]]
+        return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more files"
+    start, end = _offsets(source["start"]), _offsets(source["end"])
+    if set(end) == {""}:
+        return f"{start.get('', 0)}→{end['']}"
+    moved = [name for name in end if end[name] != start.get(name)]
+    return ", ".join(f"{name}: {start.get(name, 0)}→{end[name]}" for name in moved) or "nothing"
+
+
+def _offsets(text: str | None) -> dict[str, Any]:
+    """Offsets by partition, as Kafka has them; by "" where a source has one alone, or has them in another form."""
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        found = text
+    if not isinstance(found, dict):
+        return {"": found}
+    if not all(isinstance(part, dict) for part in found.values()):
+        return {str(name): value for name, value in found.items()}
+    return {f"{topic}/{part}": offset for topic, parts in found.items() for part, offset in parts.items()}

@@ -1,0 +1,264 @@
+"""Questions to a checkpoint: which windows and messages it holds, and the values of its windows.
+
+Read-only: nothing is fenced or written, so it may be asked beside a running job, about its newest checkpoint or any
+older one. Everything comes from the manifest and the files it names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.bind.evolve import fitted, settled
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.embedded.plan import OperatorPlan, bind_operator
+from tidestate.operators.embedded.queries import At, around, messages_in, sessions_over, windows_in, windows_over
+from tidestate.operators.embedded.step import read_windows
+from tidestate.operators.embedded.window_metadata import END, START
+from tidestate.operators.inspect.plan_from_manifest import (
+    metadata_from,
+    of_manifest,
+    plan_from,
+    side_windows,
+    stores_from,
+)
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.windows.general.names import ALONE, GROUPS
+from tidestate.operators.windows.general.panes import results_of
+from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.operators.windows.slices.step import whole_windows
+from tidestate.operators.windows.slices.succession import SucceedingPlan, Succession
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import OperatorState
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.spec.schema_evolution import declared
+from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
+from tidestate.statestore.stores.opening import open_store
+
+T = TypeVar("T")
+Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
+
+
+class Query:
+    """One operator as one checkpoint holds it. Made by `query`."""
+
+    def __init__(
+        self,
+        folder: Checkpoint,
+        checkpoint_id: int,
+        operator: str,
+        state: OperatorState,
+        plan: Plan | None,
+        store: StoreConfig,
+        *,
+        drained: bool,
+    ) -> None:
+        self.checkpoint, self.operator = checkpoint_id, operator
+        """Which checkpoint and operator is asked."""
+        self._folder, self._state, self._plan, self._store = folder, state, plan, store
+        self._drained = drained
+        self._tables = tuple(declared(spec) for spec in state.tables)
+        with of_manifest(operator):
+            self._stores = stores_from(state.configuration, self._tables)
+            self._metadata = metadata_from(state.configuration, self._tables)
+
+    @property
+    def watermark_us(self) -> int | None:
+        """Every event before this had been seen; None before the first."""
+        return self._state.watermark_us
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        """The key layout of the messages by side (without sides: under the empty name), where messages are kept."""
+        return {side: store.layout for side, store in self._stores.items()}
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the state tables."""
+        return [spec.name for spec in self._state.tables]
+
+    def state(self, table: str) -> pa.Table:
+        """The rows of a state table, by partition, in the order of its key. Raises `UsageError` for another name."""
+        specs = {spec.name: spec for spec in self._state.tables}
+        if table not in specs:
+            raise UsageError("there is no such table", code="query-table", table=table, tables=sorted(specs))
+        rows = self._read(lambda view: pa.concat_tables([specs[table].schema.empty_table(), *view.scan(table)]))
+        return pa.concat_tables(rows)
+
+    def windows(self) -> pa.Table:
+        """Windows that are kept, by key, with their values as they stand; none once the job is drained.
+
+        Raises `UsageError` where there are none, or where `query` needs the description for their values.
+        """
+        with of_manifest(self.operator):
+            return self._windows()
+
+    def _windows(self) -> pa.Table:
+        plan = self._plan or settled(plan_from(self.operator, self._state.configuration, self._tables), self._state)
+        if not isinstance(plan, GeneralPlan | SlicePlan):
+            raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
+        names = [START, END, *plan.key_names, *(a.name for a in plan.aggregates)]
+        empty = pa.schema([plan.pane_schema.field(name) for name in names]).empty_table()
+        parts = [] if self._drained else self._read(lambda view: _values(plan, view, self.watermark_us))
+        return pa.concat_tables([empty, *(rows for part in parts for rows in part)])
+
+    def get_windows(
+        self, start: At | None = None, end: At | None = None, *, session: Any = None, side: str | None = None
+    ) -> pa.Table:
+        """Windows that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
+
+        As `WindowOperator.get_windows`; of a join those of a ``side``, made up from the messages it keeps. Raises
+        `UsageError` where neither windows nor messages are kept.
+        """
+        if self._metadata is not None and side is None:
+            tables = self._metadata
+            found = pa.concat_tables(self._read(lambda view: windows_in(tables, view, start, end, session)))
+            return _sorted(found, [START])
+        store = self._side(side)
+        if store.layout.by_session:
+            found = pa.concat_tables(self._read(lambda view: sessions_over(store, view, start, end, session)))
+            return _sorted(found, [START, *(name for name in store.session_names if name != ALONE), ORIGIN])
+        if session is not None:
+            raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
+        with of_manifest(self.operator):
+            kind = side_windows(self._state.configuration, side or "")
+        near = around(kind, store, start, end)
+        parts = self._read(lambda view: messages_in(store, view, near))
+        return windows_over(kind, pa.concat_tables(parts), start, end)
+
+    def get_messages(
+        self,
+        start_time: At | None = None,
+        start_offset: int | None = None,
+        end_time: At | None = None,
+        end_offset: int | None = None,
+        *,
+        session: Any = None,
+        equal: Any = None,
+        side: str | None = None,
+    ) -> pa.Table:
+        """Messages that are kept between these bounds, both inclusive, in order of (time, offset, origin).
+
+        As `WindowOperator.get_messages`; of a join those of a ``side``, whose key is ``equal``; where
+        sessions have it, ``session``.
+        """
+        store = self._side(side)
+        bounds = (start_time, start_offset, end_time, end_offset)
+        parts = self._read(lambda view: messages_in(store, view, bounds, session, equal))
+        return _sorted(pa.concat_tables(parts), [store.position, OFFSET, ORIGIN])
+
+    def _side(self, side: str | None) -> MessageTables:
+        if not self._stores:
+            raise UsageError(
+                "this operator keeps no messages: joins do, and the operator fed by hand with retention= or layout=",
+                code="no-messages",
+                operator=self.operator,
+            )
+        if (side or "") not in self._stores:
+            raise UsageError(
+                "say which side: side=" if side is None else "there is no such side",
+                code="sides",
+                sides=sorted(self._stores),
+                found=side,
+            )
+        return self._stores[side or ""]
+
+    def _read(self, rows: Callable[[StateView], T]) -> list[T]:
+        """What ``rows`` finds in each state partition, read from the files where they lie."""
+        found = []
+        for base in self._state.partitions:
+            with open_store(self._store, self._folder.objects, "", self._state.tables, base) as store:
+                found.append(rows(store))
+        return found
+
+
+def query(
+    root: str | os.PathLike[str],
+    *,
+    checkpoint: int | None = None,
+    operator: str | None = None,
+    description: Runnable | None = None,
+    schema: Schemas | None = None,
+    budget_bytes: int = 256 << 20,
+) -> Query:
+    """Ask a checkpoint of the job in folder ``root``, its newest by default, about one of its operators.
+
+    ``description`` and ``schema`` are those the job was started with: needed only for the values of windows whose
+    aggregates are functions of yours. Raises `NotFoundError` for a checkpoint or operator that is not there.
+    """
+    folder = Checkpoint.open(root)
+    head = folder.head() if checkpoint is None else folder.read(checkpoint)
+    if head is None:
+        raise NotFoundError("this job has no checkpoint yet", code="no-such-checkpoint", root=folder.objects.root)
+    manifest = head.manifest
+    name = operator if operator is not None else next(reversed(manifest.operators))
+    if name not in manifest.operators:
+        raise NotFoundError("no such operator", code="no-such-operator", found=name, there=sorted(manifest.operators))
+    state = manifest.operators[name]
+    plan = None if description is None else _described(name, state, description, schema)
+    store = Parquet(budget_bytes=budget_bytes)
+    return Query(folder, manifest.id, name, state, plan, store, drained=manifest.drained)
+
+
+def _described(name: str, state: OperatorState, description: Runnable, schema: Schemas | None) -> Plan:
+    """The plan of the description, which must be what the state was written by."""
+    if schema is None:
+        raise UsageError("give the schema of the input beside the description: schema=", code="query-description")
+    said = state.configuration.get("operator")
+    plans: Mapping[str, Plan] = {}
+    if said is not None and isinstance(description, Windowed) and isinstance(schema, pa.Schema):
+        layout = said["layout"].replace("<", "").replace(">", "")
+        plans = {
+            description.name: bind_operator(
+                description,
+                schema,
+                origin=said["origin"],
+                offset=said["offset"],
+                retention=None,
+                layout=None if layout == "None" else layout,
+                equal=tuple(said.get("equal", ())),
+            )
+        }
+    elif said is None:
+        plans = bind_graph(description, schema).plans
+    found = plans.get(name)
+    found = fitted(found, state) if found is not None and said is None else found
+    if found is None or _told(found.configuration) != _told(state.configuration):
+        raise UsageError(
+            "the description and schema are not those of this operator", code="query-description", operator=name
+        )
+    if not set(found.tables) <= {declared(spec) for spec in state.tables}:
+        raise UsageError("the schema is not that of this operator", code="query-description", operator=name)
+    return settled(found, state)
+
+
+def _told(configuration: Mapping[str, Any]) -> Any:
+    """A configuration as a manifest has it, but for how an operator fed by hand keeps its messages."""
+    plain = msgspec.json.decode(msgspec.json.encode(configuration))
+    return {name: value for name, value in plain.items() if name != "operator"}
+
+
+def _values(plan: GeneralPlan | SlicePlan, view: StateView, watermark_us: int | None) -> list[pa.Table]:
+    if isinstance(plan, SlicePlan):
+        bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
+        return [results_of(plan, whole_windows(plan, view, bound))]
+    if isinstance(plan, SucceedingPlan):
+        view = Succession(plan, view, BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us))
+    bare = plan
+    if isinstance(bare, OperatorPlan):
+        plan = bare.reading(lambda windows: read_windows(bare, view, windows))
+    return [results_of(plan, rows) for rows in view.scan(GROUPS)]
+
+
+def _sorted(rows: pa.Table, names: list[str]) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in names])

@@ -1,0 +1,1 @@
+"""One HTML page about a checkpoint root, to read without a network."""

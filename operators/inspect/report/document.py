@@ -1,0 +1,157 @@
+"""One HTML file about a checkpoint root, to read without a network."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidestate.operators.inspect.report import sections
+from tidestate.operators.inspect.report.page import MARK, render
+from tidestate.operators.inspect.report.points import History, history, is_time
+from tidestate.operators.inspect.report.windows import Windows, windows_of
+from tidestate.operators.inspect.report.words import span_text
+from tidestate.recovery.inspect.verify import Report, verify
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.prefetch import Seen, told_nobody
+from tidestate.recovery.log.summary import brief, counted, size_text, time_text
+from tidestate.statestore.errors import UsageError
+
+LAST = 500
+OPERATORS = 6
+"""So many operators have a timeline of windows, the last ones."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The file that was written, how many checkpoints it shows, and how many findings there are."""
+
+    output: str
+    bytes: int
+    checkpoints: int
+    findings: int
+
+
+def write_report(
+    root: str | os.PathLike[str],
+    output: str | os.PathLike[str] = "report.html",
+    *,
+    last: int = LAST,
+    read_percent: float = 0.0,
+    seen: Seen = told_nobody,
+) -> Written:
+    """Write the report of a root, of its ``last`` checkpoints; of their files so many percent are read whole.
+
+    A report that is there already is replaced, as a whole; any other file is not: `UsageError`. Nothing of the root
+    changes, and its job may be running. What cannot be read is a finding, unless it is the marker. ``seen`` is told
+    what is being read, how much of it is done, and all of it.
+    """
+    path = Path(output)
+    _check_output(path)
+    checkpoint = Checkpoint.open(root, seen)
+    past = history(checkpoint, last)
+    found = verify(checkpoint, read_percent=read_percent, last=last)
+    page = render(
+        title=_title(checkpoint, past.head),
+        verdict=_verdict(found, past, read_percent),
+        whole=found.worst is None,
+        tiles=_tiles(past),
+        sections=[
+            sections.findings(found),
+            sections.checkpoints(past),
+            sections.watermarks(past),
+            sections.late(past),
+            sections.state(past),
+            sections.windows(_windows(checkpoint, past), past.head),
+            sections.about(checkpoint, past.head),
+        ],
+    )
+    data = page.encode("utf-8", "replace")
+    _replace(path, data)
+    return Written(os.fspath(path), len(data), len(past.points), len(found.findings))
+
+
+def _windows(checkpoint: Checkpoint, past: History) -> list[Windows]:
+    head = past.head
+    if head is None:
+        return []
+    names = list(head.operators)[-OPERATORS:]
+    ids = [point.id for point in past.counting]
+    found = []
+    for done, name in enumerate(names):
+        found.append(windows_of(checkpoint, head, ids, name))
+        checkpoint.seen("windows", done + 1, len(names))
+    return found
+
+
+def _title(checkpoint: Checkpoint, head: Manifest | None) -> str:
+    name = list(head.operators)[-1] if head is not None and head.operators else "checkpoint"
+    return f"{name} · {checkpoint.objects.root}"
+
+
+def _verdict(found: Report, past: History, read_percent: float) -> str:
+    if found.worst is not None:
+        return f"{counted(len(found.findings), 'finding')}: see below"
+    if past.head is None:
+        return "Empty: no checkpoint yet"
+    read = "bytes were not read" if not read_percent else f"{read_percent:g} % of the files read"
+    harmless = "; what is wrong is in abandoned checkpoints only" if found.findings else ""
+    return f"Whole: {counted(found.checkpoints, 'checkpoint')}, every file there and of its size, {read}{harmless}"
+
+
+def _tiles(past: History) -> Sequence[tuple[str, str, str]]:
+    head = past.head
+    made = time_text(now_us() // 1_000_000 * 1_000_000) or ""
+    if head is None:
+        return [("report made", made, "UTC")]
+    facts = brief(head)
+    lag = "no lag to speak of"
+    if is_time(head.watermark_us) and head.processing_us is not None:
+        lag = f"{span_text(head.processing_us - (head.watermark_us or 0))} behind processing time"
+    kind = "drained, takes no new input" if head.drained else head.kind
+    age = span_text(max(0, now_us() - head.created_us))  # clocks differ
+    total = {name: sum(getattr(point, name) for point in past.counting) for name in ("events", "panes", "rejected")}
+    shown = f"in {counted(len(past.counting), 'checkpoint')}"
+    unread = f"; {past.newest:,} cannot be read" if past.newest != head.id else ""
+    return [
+        ("newest checkpoint", f"{head.id:,}", f"{kind}, writer epoch {head.epoch}{unread}"),
+        ("age", age, f"when this was made, {made} UTC"),
+        ("watermark", (facts["watermark"] or "none yet").split(".")[0], lag),
+        ("events", f"{total['events']:,}", shown),
+        ("pane rows", f"{total['panes']:,}", shown),
+        ("rejected", f"{total['rejected']:,}", shown),
+        ("state", size_text(facts["state_bytes"]), counted(facts["state_files"], "file")),
+        ("job", head.job_id[:8], counted(len(head.operators), "operator")),
+    ]
+
+
+def _check_output(path: Path) -> None:
+    """Replace nothing but a report."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(
+            "a report is a file in a folder that is there: --output FILE", code="report-output", path=path
+        )
+    if path.exists():
+        with path.open("rb") as there:
+            if MARK.encode() not in there.read(200):
+                raise UsageError(
+                    "this file is there and is no report, so it is not replaced: give another name",
+                    code="report-output",
+                    path=path,
+                )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """As a whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

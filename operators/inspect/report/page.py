@@ -1,0 +1,86 @@
+"""The page itself: one file with its style, its charts and the library that draws them. It asks no network.
+
+Text out of a checkpoint is escaped by Jinja; data of charts is JSON in which no tag can end. What would slip through
+all the same is not run: the page allows its own scripts only, by their checksums.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from tidestate.operators.inspect.report.sections import Section
+from tidestate.statestore.errors import UsageError
+
+MARK = "<!-- tidestate report -->"
+"""By this a file is known as a report."""
+
+
+def render(
+    title: str, verdict: str, whole: bool, tiles: Sequence[tuple[str, str, str]], sections: Sequence[Section]
+) -> str:
+    """The file. ``tiles`` are name, value and a word on it. Raises `UsageError` where the extra is not installed."""
+    jinja2 = _jinja()
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    charts = {
+        f"{section.anchor}-{number}": chart.spec
+        for section in sections
+        for number, chart in enumerate(section.charts)
+        if chart.spec is not None
+    }
+    scripts = [_library(), _own("drawing.js")]
+    page: str = environment.from_string(_own("page.html.j2")).render(
+        mark=_ours(MARK),
+        title=title,
+        verdict=verdict,
+        whole=whole,
+        tiles=tiles,
+        sections=sections,
+        charts=charts,
+        style=_ours(_own("style.css")),
+        scripts=[_ours(script) for script in scripts],
+        policy="; ".join(["default-src 'none'", "style-src 'unsafe-inline'", "img-src data:", _allowed(scripts)]),
+    )
+    return page
+
+
+def _ours(text: str) -> Any:
+    """Our own text, which needs no escaping."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _jinja() -> Any:
+    try:
+        import jinja2
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"a report needs the package {error.name}: pip install 'tidestate[report]'", code="report-package"
+        ) from None
+    return jinja2
+
+
+def _own(name: str) -> str:
+    return (files("tidestate.operators.inspect.report") / name).read_text("utf-8")
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _allowed(scripts: Sequence[str]) -> str:
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    return "script-src " + " ".join(f"'sha256-{digest}'" for digest in digests)

@@ -1,0 +1,181 @@
+"""What each checkpoint was like: times, sizes, rows. Read newest first, so that a long history can be cut.
+
+Only these numbers are kept of a manifest, so memory follows the number of checkpoints and not their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidestate.recovery.log.checkpoint import Checkpoint, Head
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
+from tidestate.recovery.log.summary import brief
+from tidestate.statestore.errors import DataError, NotFoundError
+
+TAKEN = ("on_time", "future", "mildly_late")
+"""Classes of events that are processed."""
+REJECTED = (
+    "very_late",
+    "null_key",
+    "null_event_time",
+    "event_time_out_of_range",
+    "bad_offset",
+    "bad_window",
+    "cti_violation",
+    "duplicate_buffer",
+    "gap_given_up",
+    "out_of_retention",
+    "window_closed",
+    "purged",
+)
+"""Reasons in the late ledger, as counters name them."""
+OTHER = "other reasons"
+_BEGINNING_US = -END_OF_TIME_US - 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """One checkpoint in numbers. ``gap_us`` and ``state_written`` are None where the one before is not known.
+
+    ``classes`` counts events by class; ``marks`` are watermarks and ``lags`` how far those were behind processing
+    time, by operator and source; ``sizes`` are bytes of state by operator. An ``abandoned`` one counts no more.
+    """
+
+    id: int
+    kind: str
+    created_us: int
+    gap_us: int | None
+    events: int
+    panes: int
+    rejected: int
+    state_written: int | None
+    pane_bytes: int
+    late_bytes: int
+    classes: dict[str, int]
+    marks: dict[str, int]
+    lags: dict[str, int]
+    sizes: dict[str, int]
+    abandoned: bool = False
+
+
+@dataclass(frozen=True)
+class History:
+    """The newest checkpoints, oldest first. ``head`` is the newest that can be read; ``unreadable`` are ids of those
+    that cannot; ``older`` were not looked at.
+    """
+
+    points: tuple[Point, ...]
+    head: Manifest | None
+    newest: int | None
+    unreadable: tuple[int, ...]
+    older: int
+
+    @property
+    def counting(self) -> tuple[Point, ...]:
+        """Those that no reset has abandoned."""
+        return tuple(point for point in self.points if not point.abandoned)
+
+
+def history(checkpoint: Checkpoint, last: int) -> History:
+    """The ``last`` checkpoints of a root."""
+    ids = checkpoint.present()
+    chosen, found, lost = ids[-last:], [], []
+    head: Manifest | None = None
+    younger: Manifest | None = None
+    for done, (number, read) in enumerate(checkpoint.loads(ids[-last - 1 :][::-1])):
+        manifest = _manifest(read)
+        if younger is not None:
+            found.append(_point(younger, manifest, head))
+        younger = manifest if done < len(chosen) else None
+        if done < len(chosen):
+            head = head or manifest
+            lost += [number] if manifest is None else []
+    if younger is not None:
+        found.append(_point(younger, None, head))
+    newest = ids[-1] if ids else None
+    return History(tuple(reversed(found)), head, newest, tuple(reversed(lost)), len(ids) - len(chosen))
+
+
+def counts_offsets(operator: OperatorState) -> bool:
+    """Whether its windows, and so its watermark, are of offsets and not of times."""
+    columns = [column for table in operator.tables for column in (*table.key, *table.values)]
+    return any(column.role in ("window_end", "slice_end") and column.type == "int64" for column in columns)
+
+
+def is_time(time_us: int | None) -> bool:
+    """Whether this is a time, and not one before all or after all times."""
+    return time_us is not None and _BEGINNING_US < time_us < END_OF_TIME_US
+
+
+def _manifest(read: Callable[[], Head]) -> Manifest | None:
+    try:
+        return read().manifest
+    except (DataError, NotFoundError):  # verify says what is wrong with it
+        return None
+
+
+def _point(manifest: Manifest, before: Manifest | None, head: Manifest | None) -> Point:
+    facts = brief(manifest)
+    before = before if before is not None and before.id == manifest.id - 1 else None
+    marks, lags = _progress(manifest)
+    return Point(
+        id=manifest.id,
+        kind=facts["kind"],
+        created_us=manifest.created_us,
+        gap_us=manifest.created_us - before.created_us if before else None,
+        events=facts["events"],
+        panes=facts["panes"],
+        rejected=facts["rejected"],
+        state_written=_written(manifest, before),
+        pane_bytes=sum(ref.bytes for ref in manifest.panes),
+        late_bytes=sum(ref.bytes for ref in manifest.late),
+        classes=_classes(manifest, facts["rejected"]),
+        marks=marks,
+        lags=lags,
+        sizes={name: sum(ref.bytes for ref in one.files) for name, one in manifest.operators.items()},
+        abandoned=head is not None and head.abandons(manifest.id),
+    )
+
+
+def _written(manifest: Manifest, before: Manifest | None) -> int | None:
+    """Bytes of state files that this checkpoint is the first to name; a reset names old ones again."""
+    if manifest.parent_id:
+        return 0
+    if before is None and manifest.id > 1:
+        return None
+    known = {ref.path for ref in state_files(before)} if before else set()
+    return sum(ref.bytes for ref in state_files(manifest) if ref.path not in known and not ref.root)
+
+
+def _classes(manifest: Manifest, rejected: int) -> dict[str, int]:
+    """Events by class: those taken where streams enter the job, those rejected anywhere. Rows of the ledger that no
+    counter explains are of other reasons.
+    """
+    behind = {name for name, one in manifest.operators.items() if set(one.inputs) & set(manifest.operators)}
+    found: dict[str, int] = {}
+    for name, count in manifest.counters.items():
+        operator, _, kind = name.rpartition(".")
+        if count and (kind in REJECTED or (kind in TAKEN and operator not in behind)):
+            found[kind] = found.get(kind, 0) + count
+    explained = sum(count for kind, count in found.items() if kind in REJECTED)
+    return found | ({OTHER: rejected - explained} if rejected > explained else {})
+
+
+def _progress(manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:
+    """Watermarks and lags, by operator and by source where there are several of them."""
+    marks: dict[str, int] = {}
+    lags: dict[str, int] = {}
+    for name, operator in manifest.operators.items():
+        if counts_offsets(operator):
+            continue
+        tracker = operator.progress or {}
+        now_us = tracker.get("processing_us", manifest.processing_us)
+        sources = {source: one["watermark_us"] for source, one in sorted(tracker.get("sources", {}).items())}
+        own = {f"{name} / {source}": mark for source, mark in sources.items()} if len(sources) > 1 else {}
+        for label, mark in {name: operator.watermark_us, **own}.items():
+            if mark is not None and is_time(mark):
+                marks[label] = mark
+                if now_us is not None:
+                    lags[label] = now_us - mark
+    return marks, lags

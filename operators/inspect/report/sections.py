@@ -1,0 +1,306 @@
+"""The parts of the page: charts, and tables with the numbers under them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidestate.operators.inspect.report import series
+from tidestate.operators.inspect.report.charts import Chart, Row, partition_bars, timeline
+from tidestate.operators.inspect.report.points import History, Point, is_time
+from tidestate.operators.inspect.report.windows import Window, Windows
+from tidestate.operators.inspect.report.words import skew_text, span_text
+from tidestate.recovery.inspect.verify import Report
+from tidestate.recovery.log.acknowledgements import delivered
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.lease import running
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.summary import counted, partitions, progress, size_text, time_text
+
+OPERATORS = 12
+"""So many operators have charts of their own."""
+LINES = 36
+"""So many lines a timeline of windows has."""
+TABLE_ROWS = 500
+STANDINGS = {
+    "closed": "var(--series-5)",
+    "shown, still kept": "var(--series-2)",
+    "open": "var(--series-1)",
+    "slice": "var(--series-3)",
+}
+SLICES = "slices"
+_CALENDAR_MS = 8.64e15
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers under a chart. ``right`` are the columns that are numbers; one that is ``opened`` shows at once."""
+
+    caption: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: frozenset[int] = frozenset()
+    opened: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page. ``lead`` is its one sentence, or what is said where there is nothing."""
+
+    anchor: str
+    title: str
+    lead: str
+    charts: Sequence[Chart] = field(default=())
+    tables: Sequence[Table] = field(default=())
+
+
+def checkpoints(history: History) -> Section:
+    """Time, bytes and rows of checkpoints."""
+    points = history.points
+    lead = counted(len(points), "checkpoint")
+    lead += f", {points[0].id:,} to {points[-1].id:,}" if points else ""
+    lead += f"; {history.older:,} older ones were not looked at (--last)." if history.older else "."
+    if abandoned := len(points) - len(history.counting):
+        lead += f" {abandoned:,} of them were abandoned by a reset: they are drawn, and not counted in sums."
+    charts = [series.gaps(points), series.written(points), *series.rows(points)]
+    return Section("checkpoints", "Checkpoints", lead, charts if points else (), [_points(points)] if points else ())
+
+
+def _points(points: Sequence[Point]) -> Table:
+    headings = ("id", "kind", "created (UTC)", "since last", "events", "pane rows", "rejected", "written", "state")
+    rows = [
+        (
+            str(p.id),
+            p.kind + (", abandoned" if p.abandoned else ""),
+            time_text(p.created_us // 1_000_000 * 1_000_000) or "",
+            "–" if p.gap_us is None else span_text(p.gap_us),
+            f"{p.events:,}",
+            f"{p.panes:,}",
+            f"{p.rejected:,}",
+            "–" if p.state_written is None else size_text(p.state_written + p.pane_bytes + p.late_bytes),
+            size_text(sum(p.sizes.values())),
+        )
+        for p in reversed(points[-TABLE_ROWS:])
+    ]
+    caption = "Numbers of each checkpoint" + (f" (the newest {TABLE_ROWS})" if len(points) > TABLE_ROWS else "")
+    return Table(caption, headings, rows, frozenset({0, 3, 4, 5, 6, 7, 8}))
+
+
+def watermarks(history: History) -> Section:
+    """How far time has come, and how far behind it is."""
+    charts = [series.marks(history.points), series.lags(history.points)]
+    rows = [
+        (
+            row["operator"],
+            row["source"],
+            row["watermark"] or "–",
+            _lag(row["lag_seconds"]),
+            row["standing"],
+            _n(row["rows"]),
+        )
+        for row in (progress(history.head) if history.head else ())
+    ]
+    headings = ("operator", "source", "watermark", "lag", "standing", "rows")
+    tables = [Table("Sources in the newest checkpoint", headings, rows, frozenset({3, 5}))] if rows else []
+    lead = "How far event time has come, and how far behind the clock that is."
+    return Section("watermark", "Watermark", lead, charts, tables)
+
+
+def late(history: History) -> Section:
+    """Late and rejected events."""
+    totals: dict[str, int] = {}
+    for point in history.counting:
+        for kind, count in point.classes.items():
+            totals[kind] = totals.get(kind, 0) + count
+    rows = [(kind.replace("_", " "), f"{count:,}") for kind, count in sorted(totals.items(), key=lambda one: -one[1])]
+    tables = (
+        [Table("Events by class, in these checkpoints", ("class", "events"), rows, frozenset({1}))] if rows else []
+    )
+    rejected = sum(point.rejected for point in history.counting)
+    lead = (
+        f"{rejected:,} ledger rows in these checkpoints."
+        if rejected
+        else "Nothing was rejected in these checkpoints."
+    )
+    return Section("late", "Late and rejected events", lead, [series.late(history.points)], tables)
+
+
+def state(history: History) -> Section:
+    """State by operator and partition."""
+    head = history.head
+    charts, rows = [series.sizes(history.points)], []
+    for number, (name, operator) in enumerate(head.operators.items() if head else ()):
+        facts = partitions(operator)
+        sizes = [row["bytes"] for row in facts]
+        if number < OPERATORS and sum(sizes):
+            drawn: list[Row] = [
+                {
+                    "partition": row["partition"],
+                    "bytes": row["bytes"],
+                    "text": f"{size_text(row['bytes'])}, {row['rows']:,} rows, {row['files']:,} files",
+                }
+                for row in facts
+            ]
+            about = f"Bytes in the newest checkpoint; the dashed line is the mean. {skew_text(sizes).capitalize()}."
+            if any(row["taken_over"] for row in facts):
+                about += " Files that several share since a rescale count in each."
+            charts.append(Chart(f"Partitions of {name}", about, partition_bars(drawn, sum(sizes) / len(sizes))))
+        rows += [
+            (
+                name,
+                str(r["partition"]),
+                size_text(r["bytes"]),
+                f"{r['rows']:,}",
+                f"{r['files']:,}",
+                str(r["sequence"] or "–"),
+            )
+            for r in facts
+        ]
+    headings = ("operator", "partition", "bytes", "rows in files", "files", "last change")
+    tables = (
+        [Table("Partitions in the newest checkpoint", headings, rows, frozenset({1, 2, 3, 4, 5}))] if rows else []
+    )
+    return Section("state", "State", _state_lead(head), charts, tables)
+
+
+def _state_lead(head: Manifest | None) -> str:
+    if head is None:
+        return "There is no state yet."
+    parts = []
+    for name, one in head.operators.items():
+        whole = size_text(sum(ref.bytes for ref in one.files))
+        even = skew_text([row["bytes"] for row in partitions(one)])
+        parts.append(f"{name}: {whole} on {counted(len(one.partitions), 'partition')} ({even})")
+    return "; ".join(parts) + "."
+
+
+def windows(found: Sequence[Windows], head: Manifest | None) -> Section:
+    """Open and shown windows on a timeline, operator by operator."""
+    charts, tables = [], []
+    for one in found:
+        if not one.windows:
+            continue
+        chart, table = _timeline(one, head)
+        charts.append(chart)
+        tables.append(table)
+    lead = (
+        "The newest windows, by what state holds and panes have shown. The vertical line is the watermark."
+        if charts
+        else "No windows in the newest checkpoint."
+    )
+    return Section("windows", "Windows", lead, charts, tables)
+
+
+def _timeline(found: Windows, head: Manifest | None) -> tuple[Chart, Table]:
+    labels, rows, left = _lines(found)
+    notes = [
+        *found.notes,
+        *([f"{left:,} windows without a place on this calendar or page are left out"] if left else []),
+    ]
+    mark = head.operators[found.operator].watermark_us if head else None
+    now = None if mark is None or not is_time(mark) else mark if found.offsets else mark / 1000
+    there = {name: colour for name, colour in STANDINGS.items() if any(row["standing"] == name for row in rows)}
+    about = "A line for each key." if found.keyed else "Keys together, on as many lines as windows overlap."
+    about += f" {len(rows):,} windows." + (f" Limits: {'; '.join(notes)}." if notes else "")
+    spec = timeline(rows, labels, there, now, time=not found.offsets) if rows else None
+    headings = ("window", "key", "standing", "emitted", "taken back", "checkpoints")
+    cells = [
+        (_bounds(w, found.offsets), w.key or "–", w.standing, _n(w.emitted), _n(w.retracted), _shown_in(w))
+        for w in reversed(found.windows)
+    ]
+    title = f"Windows of {found.operator}"
+    return Chart(title, about, spec), Table(f"{title}, in numbers", headings, cells, frozenset({3, 4}))
+
+
+def _lines(found: Windows) -> tuple[list[str], list[Row], int]:
+    """Each window on a line of its key where none overlaps it; how many found no place."""
+    ends: dict[tuple[str, int], int] = {}
+    rows, left = [], 0
+    scale = 1 if found.offsets else 1000
+    for window in sorted(found.windows, key=lambda w: (w.end if w.start is None else w.start, w.end)):
+        start = window.end if window.start is None else window.start
+        number, key = 0, window.key if window.whole else " ".join(filter(None, (window.key, SLICES)))
+        while ends.get((key, number), start) > start:
+            number += 1
+        outside = not found.offsets and max(abs(start), abs(window.end)) / 1000 > _CALENDAR_MS
+        if outside or ((key, number) not in ends and len(ends) >= LINES):
+            left += 1
+            continue
+        ends[key, number] = window.end
+        row: Row = {
+            "line": _label(key, number),
+            "end": window.end / scale,
+            "key": window.key or "all keys",
+            "window": _bounds(window, found.offsets),
+            "standing": window.standing,
+            "panes": f"{window.emitted or 0:,} emitted, {window.retracted or 0:,} taken back",
+            "shown in": _shown_in(window),
+        }
+        rows.append(row | ({"start": window.start / scale} if window.start is not None else {}))
+    return [_label(*line) for line in sorted(ends)], rows, left
+
+
+def _label(key: str, number: int) -> str:
+    return f"{key} ({number + 1})" if key and number else key or (" " * number)
+
+
+def _bounds(window: Window, offsets: bool) -> str:
+    start, end = (
+        (str(bound) if offsets else time_text(bound)) if bound is not None else "…"
+        for bound in (window.start, window.end)
+    )
+    return f"{start} to {end}"
+
+
+def _shown_in(window: Window) -> str:
+    if window.first is None:
+        return "–"
+    return f"{window.first:,}" if window.first == window.last else f"{window.first:,} to {window.last:,}"
+
+
+def findings(report: Report) -> Section:
+    """What verify found."""
+    what = f"{counted(report.checkpoints, 'checkpoint')} and {counted(report.files, 'file')}"
+    looked = f"{what} ({size_text(report.bytes)}) were looked at."
+    if not report.findings:
+        return Section("findings", "Findings", f"Nothing is wrong: {looked}")
+    rows = [
+        (one.kind, _n(one.checkpoint) + (", abandoned" if one.abandoned else ""), one.path, one.why)
+        for one in report.findings[:TABLE_ROWS]
+    ]
+    more = len(report.findings) - len(rows)
+    good = (
+        f"The newest whole checkpoint is {report.good:,}." if report.good is not None else "No checkpoint is whole."
+    )
+    lead = f"{len(report.findings):,} findings; {looked} {good}" + (f" {more:,} more are not shown." if more else "")
+    table = Table("What is wrong", ("kind", "checkpoint", "path", "why"), rows, frozenset({1}), opened=True)
+    return Section("findings", "Findings", lead, (), [table])
+
+
+def about(checkpoint: Checkpoint, head: Manifest | None) -> Section:
+    """Facts of the root: the job, where it comes from, who runs it."""
+    marker, lease = checkpoint.marker, running(checkpoint)
+    rows = [
+        ("root", checkpoint.objects.root),
+        ("job", marker.job_id),
+        ("made", f"{time_text(marker.created_us // 1_000_000 * 1_000_000)} UTC"),
+        ("at work", f"{lease.who()}, writer epoch {lease.epoch}" if lease else "nobody, as far as is known"),
+    ]
+    if head is not None:
+        rows.append(("delivered up to", f"checkpoint {delivered(checkpoint, head):,}"))
+        rows.append(("abandoned by resets", ", ".join(_range(ids) for ids in head.abandoned) or "none"))
+    rows += [("forked from", base) for base in marker.bases]
+    return Section("about", "About this root", "", (), [Table("Facts", ("", ""), rows, opened=True)])
+
+
+def _range(ids: tuple[int, int]) -> str:
+    first, last = ids
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def _n(count: int | None) -> str:
+    return "–" if count is None else f"{count:,}"
+
+
+def _lag(seconds: float | None) -> str:
+    return "–" if seconds is None else span_text(seconds * 1e6)

@@ -1,0 +1,119 @@
+"""Rows of panes, and pairs that are held until their update period. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.sides import LEFT, RIGHT
+from tidestate.operators.describe.windows import Times
+from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT, SIDES
+from tidestate.operators.joins.pairs import Pairs
+from tidestate.operators.plan.transition import KINDS, Moments, constant
+from tidestate.operators.progress.instants import END_US
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import TIME
+
+if TYPE_CHECKING:
+    from tidestate.operators.joins.plan import JoinPlan
+    from tidestate.operators.joins.sessions.plan import SessionJoinPlan
+
+
+def pane_rows(plan: JoinPlan, pairs: Pairs) -> pa.Table:
+    """Pairs as panes."""
+    later = np.maximum(*(positions(pairs.rows[side][MESSAGE_TIME]) for side in SIDES))
+    return _rows(plan, pairs.rows[LEFT], pairs.rows, pa.array(later).cast(TIME), pairs.ends, "emit")
+
+
+def rows_alone(plan: JoinPlan, side: str, rows: pa.Table, dues: Times, kind: str) -> pa.Table:
+    """Rows of one side as panes; a window ends just after it is due."""
+    return _rows(plan, rows, {side: rows}, rows[MESSAGE_TIME], dues + 1 if plan.joined.windows else None, kind)
+
+
+def _rows(
+    plan: JoinPlan,
+    keyed: pa.Table,
+    rows: dict[str, pa.Table],
+    times: pa.Array | pa.ChunkedArray,
+    ends: Times | None,
+    kind: str,
+) -> pa.Table:
+    """Rows of panes; a side that is not in ``rows`` is null."""
+    count = keyed.num_rows
+    bounds = []
+    if plan.joined.windows is not None and ends is not None:
+        bounds = [pa.array(ends - plan.joined.windows.size).cast(TIME), pa.array(ends).cast(TIME)]
+    payload = [
+        kept_value(plan, side, rows[side], field) if side in rows else pa.nulls(count, field.type)
+        for side in SIDES
+        for field in plan.payload(side)
+    ]
+    keys = [keyed[name] for name in plan.equal_names]
+    columns = [*keys, *bounds, times, *payload, constant(count, kind, KINDS)]
+    return pa.table(columns, schema=plan.pane_schema)
+
+
+def kept_value(plan: JoinPlan | SessionJoinPlan, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    """A side's own column, also where it is kept as offset or origin."""
+    places = {plan.given(side, OFFSET): OFFSET, plan.given(side, ORIGIN): ORIGIN}
+    place = places.get(field.name)
+    return rows[field.name] if place is None else rows[place].cast(field.type)
+
+
+def hold(
+    plan: JoinPlan, view: StateView, met: list[Pairs], first: int, at: Moments
+) -> tuple[pa.Table, TableChanges, int | None]:
+    """Pairs that may be shown now, those that were held before among them; what stays; and when the next are due.
+
+    ``first`` is the number of the first pair. At one moment pairs of left rows that are new then come first, in the
+    order of these, then those of right rows that are new, in the order of those.
+    """
+    spec, everything = plan.held, at.after == END_US
+    new = _held(plan, met, first)
+    now = np.ones(new.num_rows, bool) if everything else new[DUE].to_numpy() <= at.now
+    kept = new.filter(pa.array(~now))
+    upper = None if everything else (at.now + 1,)
+    due = pa.concat_tables([new.filter(pa.array(now)), *view.scan(HELD, None, upper)])
+    rows = due.sort_by([(name, "ascending") for name in spec.key_names])
+    kinds = constant(rows.num_rows, "emit", KINDS)
+    panes = pa.table([*rows.select(plan.pane_schema.names[:-1]).columns, kinds], schema=plan.pane_schema)
+    changes = TableChanges(put=kept if kept.num_rows else None, expire=END_US - 1 if everything else at.now)
+    return panes, changes, None if everything else _next(view, kept, at.now)
+
+
+def _held(plan: JoinPlan, met: list[Pairs], first: int) -> pa.Table:
+    """New pairs as the table has them."""
+    parts = [plan.held.schema.empty_table()]
+    for pairs in met:
+        count = len(pairs.places[LEFT])
+        sent = {side: pairs.rows[side][SENT].to_numpy() for side in SIDES}
+        offsets = {side: pairs.rows[side][OFFSET].to_numpy() for side in SIDES}
+        due = np.maximum(sent[LEFT], sent[RIGHT])
+        by_right = sent[RIGHT] == due
+        order = {
+            DUE: due,
+            PHASE: by_right.astype(np.int64),
+            FIRST: np.where(by_right, offsets[RIGHT], offsets[LEFT]),
+            SECOND: np.where(by_right, offsets[LEFT], offsets[RIGHT]),
+            NUMBER: np.arange(first, first + count),
+        }
+        first += count
+        rows = pane_rows(plan, pairs)
+        values = {name: rows[name] for name in rows.column_names}
+        parts.append(plan.held.conform(pa.table(values | {name: pa.array(column) for name, column in order.items()})))
+    return pa.concat_tables(parts)
+
+
+def _next(view: StateView, kept: pa.Table, now: int) -> int | None:
+    """When something is due after now."""
+    found = [pc.min(kept[DUE]).as_py()] if kept.num_rows else []
+    stored = next((part for part in view.scan(HELD, (now + 1,), None) if part.num_rows), None)
+    if stored is not None:
+        found.append(stored[DUE][0].as_py())
+    return min(found, default=None)

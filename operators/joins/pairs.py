@@ -1,0 +1,156 @@
+"""Who meets whom: rows that arrive and stored ones of the other side, and rows that arrive together. Pure.
+
+New rows meet what is stored of the other side, and each other: where that depends on the rows before them each meets
+those that come before it in the order (time, side, offset), else rows of the right meet all of the left. Reads go by
+the side's message layout: a range for each asking row where the key leads, one range for all where the position does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tidestate.operators.describe.sides import LEFT, RIGHT
+from tidestate.operators.describe.windows import Times
+from tidestate.operators.joins.intake import Taken
+from tidestate.operators.joins.names import OTHER, ROW, SIDES
+from tidestate.operators.joins.rule import Bound, Mark, before
+from tidestate.operators.plan.transition import Moments
+from tidestate.statestore.messages.tables import MESSAGE_TIME
+from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.spec.changes import Ranges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.layers import assign
+
+if TYPE_CHECKING:
+    from tidestate.operators.joins.plan import JoinPlan
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A row of each side, as their tables have them; ``places`` of those that are new, −1 of stored ones; and the
+    ``ends`` of windows of both. All of equal length.
+    """
+
+    rows: dict[str, pa.Table]
+    places: dict[str, Times]
+    ends: Times | None = None
+
+    def take(self, numbers: Times, ends: Times | None = None) -> Pairs:
+        """Some of them."""
+        index = pa.array(numbers)
+        rows = {side: table.take(index) for side, table in self.rows.items()}
+        ends = self.ends[numbers] if ends is None and self.ends is not None else ends
+        return Pairs(rows, {side: place[numbers] for side, place in self.places.items()}, ends)
+
+
+def meet(plan: JoinPlan, view: StateView, taken: Taken, at: Moments) -> list[Pairs]:
+    """Pairs of new left rows, then those of new right rows, each in the order of its rows."""
+    # Which windows of both are open is judged at the start of the batch.
+    mark = before(at)
+    stored = {side: _with_stored(plan, view, taken, side, mark, at) for side in SIDES}
+    rights = _in_order(RIGHT, stored[RIGHT], _with_new(plan, taken, RIGHT, mark))
+    if not plan.meeting.moves:
+        return [stored[LEFT], rights]
+    return [_in_order(LEFT, stored[LEFT], _with_new(plan, taken, LEFT, mark)), rights]
+
+
+def _with_stored(plan: JoinPlan, view: StateView, taken: Taken, side: str, mark: Mark, at: Moments) -> Pairs:
+    """Pairs of a side's new rows and stored ones of the other."""
+    asking, other = taken.rows[side], OTHER[side]
+    lower, upper = plan.meeting.reach(side, taken.times(side), mark)
+    lower = _not_over(plan, other, asking.num_rows, lower, at)
+    if not asking.num_rows:
+        found = Ranges(pa.array([], pa.int64()), plan.sides[other].schema.empty_table())
+    elif "eq" in plan.layouts[other].lead:
+        prefixes = asking.select(plan.equal_names)
+        found = view.ranges(other, prefixes, _column(plan, other, lower), _column(plan, other, upper))
+    else:
+        found = _one_range(plan, view, other, asking, lower, upper)
+    index = np.asarray(found.asker)
+    nobody = np.full(len(index), -1, np.int64)
+    near = Pairs({side: asking.take(found.asker), other: found.rows}, {side: index, other: nobody})
+    return _meeting(plan, near, mark)
+
+
+def _with_new(plan: JoinPlan, taken: Taken, side: str, mark: Mark) -> Pairs:
+    """Pairs of a side's new rows and new ones of the other; where the order counts, those before them."""
+    asking, other, times = taken.rows[side], OTHER[side], taken.times(side)
+    among = taken.rows[other]
+    lower, upper = plan.meeting.reach(side, times, mark)
+    ends = plan.meeting.ends(side, times, mark)
+    if ends is not None:
+        upper = ends if upper is None else np.minimum(upper, ends)
+    found = _assigned(plan, other, among, asking, lower, upper)
+    places, askers = found.rows[ROW].to_numpy(), np.asarray(found.asker)
+    if plan.meeting.moves:
+        apart = times[askers] - taken.times(other)[places]
+        earlier = apart >= 0 if side == RIGHT else apart > 0
+        places, askers = places[earlier], askers[earlier]
+    rows = {other: among.take(pa.array(places)), side: asking.take(pa.array(askers))}
+    return _meeting(plan, Pairs(rows, {other: places, side: askers}), mark)
+
+
+def _not_over(plan: JoinPlan, side: str, count: int, lower: Bound, at: Moments) -> Bound:
+    """Rows that are retained for longer than they can be met are met no more."""
+    over, forgotten = plan.meeting.over(side, before(at)), plan.meeting.forgotten(side, before(at))
+    if over is None or over == forgotten:
+        return lower
+    first = np.full(count, over + 1)
+    return first if lower is None else np.maximum(lower, first)
+
+
+def _one_range(plan: JoinPlan, view: StateView, side: str, asking: pa.Table, lower: Bound, upper: Bound) -> Ranges:
+    """One read of all positions anybody asks for, then to each asking row its own."""
+    low = None if lower is None else (int(lower.min()),)
+    high = None if upper is None else (int(upper.max()),)
+    if low is not None and high is not None and low >= high:
+        rows = plan.sides[side].schema.empty_table()
+    else:
+        rows = pa.concat_tables([plan.sides[side].schema.empty_table(), *view.scan(side, low, high)])
+    found = _assigned(plan, side, rows, asking, lower, upper, ordered=True)
+    return Ranges(found.asker, rows.take(found.rows[ROW]))
+
+
+def _assigned(
+    plan: JoinPlan, side: str, rows: pa.Table, asking: pa.Table, lower: Bound, upper: Bound, *, ordered: bool = False
+) -> Ranges:
+    """To each asking row those with its key whose positions it reaches; their numbers are in `ROW`."""
+    position = plan.stores[side].position
+    thin = rows.select([*plan.equal_names, position]).append_column(ROW, pa.array(np.arange(rows.num_rows)))
+    if not ordered:
+        order = np.argsort(positions(rows[position]), kind="stable")
+        thin = thin.take(pa.array(order))
+    keys = asking.select(plan.equal_names)
+    return assign(plan.sides[side], thin, keys, _column(plan, side, lower), _column(plan, side, upper))
+
+
+def _column(plan: JoinPlan, side: str, bound: Bound) -> pa.Array | None:
+    """Positions as the side's table has them."""
+    store = plan.stores[side]
+    return None if bound is None else pa.array(bound).cast(store.schema.field(store.position).type)
+
+
+def _meeting(plan: JoinPlan, near: Pairs, mark: Mark) -> Pairs:
+    """Of pairs within reach those that meet."""
+    left, right = (positions(near.rows[side][MESSAGE_TIME]) for side in (LEFT, RIGHT))
+    found = plan.meeting.pairs(left, right, mark)
+    if found is None:
+        return near
+    numbers, ends = found
+    if len(numbers) == len(left) and bool(np.all(np.diff(numbers) == 1)):
+        return Pairs(near.rows, near.places, ends)
+    return near.take(numbers, ends)
+
+
+def _in_order(side: str, stored: Pairs, new: Pairs) -> Pairs:
+    """Both, in the order of the rows of a side."""
+    rows = {side: pa.concat_tables([stored.rows[side], new.rows[side]]) for side in (LEFT, RIGHT)}
+    places = {side: np.concatenate([stored.places[side], new.places[side]]) for side in (LEFT, RIGHT)}
+    ends = None if stored.ends is None or new.ends is None else np.concatenate([stored.ends, new.ends])
+    both = Pairs(rows, places, ends)
+    order = np.argsort(places[side], kind="stable")
+    return both if bool(np.all(np.diff(order) == 1)) else both.take(order)

@@ -1,0 +1,1 @@
+"""The session join: rows of two sides that lie in the same session."""

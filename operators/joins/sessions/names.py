@@ -1,0 +1,10 @@
+"""Names of a session join's tables and columns. A column that begins with an underscore is bookkeeping."""
+
+from tidestate.operators.windows.assignment import END as END
+from tidestate.operators.windows.assignment import START as START
+
+SESSIONS, ENDS, NUMBERED = "sessions", "ends", "numbered"
+PLACE, UNTIL = "_time", "_until"
+ALONE = "_key"
+"""The key column where all rows are of one group."""
+EMIT, RETRACT = "emit", "retract"

@@ -1,0 +1,96 @@
+"""Rows of two sides in the same groups: all with all, or alone. Pure and vectorised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.sides import LEFT, RIGHT
+from tidestate.operators.joins.emission import kept_value
+from tidestate.operators.joins.sessions.names import ALONE, END, START
+from tidestate.operators.plan.transition import KINDS, constant
+from tidestate.statestore.spec.lists import places_within
+from tidestate.statestore.spec.tables import TIME
+
+if TYPE_CHECKING:
+    from tidestate.operators.joins.sessions.plan import SessionJoinPlan
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some ``rows`` of a side, by their ``places``, and the number of the window of each (``of``).
+
+    ``match``: the same number for rows, of either side, that pair up.
+    """
+
+    rows: pa.Table
+    places: Numbers
+    of: Numbers
+    match: Numbers
+
+    def within(self, other: Group) -> Group:
+        """Those that pair up with rows of the other side."""
+        return self._where(np.isin(self.match, other.match))
+
+    def without(self, other: Group) -> Group:
+        """Those that have none to pair up with."""
+        return self._where(~np.isin(self.match, other.match))
+
+    def _where(self, where: npt.NDArray[np.bool_]) -> Group:
+        return Group(self.rows, self.places[where], self.of[where], self.match[where])
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Rows of panes: pairs, or rows without a partner."""
+
+    rows: pa.Table
+    paired: bool
+
+
+def pairs(plan: SessionJoinPlan, windows: pa.Table, left: Group, right: Group, kind: str) -> Shown:
+    """Every left row with every right row that it matches, by left row."""
+    by_match = np.argsort(right.match, kind="stable")
+    there = right.match[by_match]
+    first = np.searchsorted(there, left.match, "left")
+    counts = np.searchsorted(there, left.match, "right") - first
+    lefts = np.repeat(np.arange(len(left.of)), counts)
+    rights = by_match[np.repeat(first, counts) + places_within(counts)]
+    sides = {
+        LEFT: left.rows.take(pa.array(left.places[lefts])),
+        RIGHT: right.rows.take(pa.array(right.places[rights])),
+    }
+    return Shown(_panes(plan, windows, left.of[lefts], sides, kind), True)
+
+
+def alone(plan: SessionJoinPlan, windows: pa.Table, own: Group, other: Group | None, side: str, kind: str) -> Shown:
+    """Rows of a side that match none of the other one, where the join keeps them; ``other`` None: all of them."""
+    if not plan.keeps(side):
+        return Shown(plan.pane_schema.empty_table(), False)
+    lonely = own if other is None else own.without(other)
+    rows = {side: own.rows.take(pa.array(lonely.places))}
+    return Shown(_panes(plan, windows, lonely.of, rows, kind), False)
+
+
+def _panes(plan: SessionJoinPlan, windows: pa.Table, of: Numbers, sides: dict[str, pa.Table], kind: str) -> pa.Table:
+    """Rows of the panes; a side that is not there is null."""
+    keyed = windows.take(pa.array(of))
+    payload = [
+        kept_value(plan, side, sides[side], field) if side in sides else pa.nulls(len(of), field.type)
+        for side in plan.joined.sides.names
+        for field in plan.payload(side)
+    ]
+    last = pc.subtract(keyed[END], 1).cast(TIME)
+    bounds = [keyed[START].cast(TIME), keyed[END].cast(TIME), last]
+    first = next(iter(sides.values()))
+    keys = [keyed[name] for name in plan.group_keys if name != ALONE]
+    equal = [first[column.name] for column in plan.equal]
+    columns = [*keys, *equal, *bounds, *payload, constant(len(of), kind, KINDS)]
+    return pa.table(columns, schema=plan.pane_schema)

@@ -1,0 +1,1 @@
+"""Runners in one process: standalone, the test harness, bootstrap from files."""

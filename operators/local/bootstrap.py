@@ -1,0 +1,199 @@
+"""A new root from files of history, in this process: for Spark to go on from, or for the standalone runner."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.sides import Sided
+from tidestate.operators.engine.bootstrap import (
+    FILES_READ,
+    Offset,
+    at_work,
+    check_new,
+    offset_text,
+    publish,
+    spark_position,
+    take_history,
+)
+from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.local.history_files import HistoryFiles
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.watermarks import INPUT
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.manifest import InputPosition, Manifest
+from tidestate.recovery.spark.spark_checkpoint import finish
+from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.storage.objects import Objects
+
+Seen = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a stream's files hold: rows, the columns that are read, and the range of event times."""
+
+    files: int
+    rows: int
+    columns: tuple[str, ...]
+    first_us: int | None
+    last_us: int | None
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A description and the files with the history of each of its streams or sides, in its order."""
+
+    description: Runnable
+    streams: Mapping[str, HistoryFiles]
+
+    @classmethod
+    def of(cls, description: Runnable, given: Mapping[str, HistoryFiles]) -> Archive:
+        """Raises `UsageError` unless each stream has files; one alone needs no name of its own."""
+        names = streams_of(description)
+        if len(names) == 1 and len(given) == 1:
+            given = dict(zip(names, given.values(), strict=True))
+        if set(given) != set(names):
+            raise UsageError("give files of each stream, by name", code="streams", streams=names, found=sorted(given))
+        return cls(description, {name: given[name] for name in names})
+
+    @property
+    def graph(self) -> Graph:
+        """The description bound to the columns of the files. Raises `UsageError`."""
+        schemas = {name: one.schema for name, one in self.streams.items()}
+        if isinstance(self.description, Sided):
+            return bind_graph(self.description, self.description.sides.schema(schemas))
+        return bind_graph(self.description, schemas)
+
+    def survey(self, seen: Seen) -> dict[str, Survey]:
+        """Look at all rows. ``seen`` hears of rows."""
+        graph, found = self.graph, {}
+        for name, one in self.streams.items():
+            time, rows = self._time_of(graph, name), 0
+            ends: list[Any] = []
+            for batch in one.batches([time] if time else self._columns(graph, name)[:1]):
+                rows += batch.num_rows
+                seen(batch.num_rows)
+                if time:
+                    ends += pc.min_max(batch[time].cast(pa.int64())).as_py().values()
+            known = [value for value in ends if value is not None]
+            columns = tuple(self._columns(graph, name))
+            found[name] = Survey(len(one.files), rows, columns, min(known, default=None), max(known, default=None))
+        return found
+
+    def bootstrap(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        offsets: Mapping[str, Offset] | None = None,
+        standalone: bool = False,
+        partitions: int = 1,
+        deliver: bool = True,
+        seen: Seen = lambda _rows: None,
+    ) -> Manifest:
+        """Make the root. Spark's query then goes on from other files, or from ``offsets``, by stream; with
+        ``standalone``, that runner goes on with batches.
+
+        Raises `UsageError` where a job has begun there (``bootstrap-used``) or something does not fit,
+        `ConflictError` where files changed meanwhile: nothing is handed over then, and it can be done again.
+        """
+        graph = self.graph
+        if strange := sorted(set(offsets or ()) - set(self.streams)):
+            raise UsageError(
+                "give offsets by the names of the streams", code="streams", streams=list(self.streams), found=strange
+            )
+        ends = {name: offset_text(given, name) for name, given in (offsets or {}).items()}
+        check_new(Objects(root))(None)
+        checkpoint = Checkpoint.open_or_create(root)
+        job = Job.begin(
+            graph,
+            checkpoint,
+            Parquet(),
+            partitions=partitions,
+            check=check_new(checkpoint.objects),
+            policy=Policy(second="refuse"),
+        )
+        with at_work(job):
+            round_ = job.round(now_us())
+            results = take_history(round_, self._batches(job.graph), seen)
+            for one in self.streams.values():
+                one.check_unchanged()
+            if standalone:
+                position = Position(input=InputPosition(0, ""), processing_us=round_.now_us)
+            else:
+                read = {n: one.read() for n, (name, one) in enumerate(self.streams.items()) if name not in ends}
+                texts = [ends.get(name, FILES_READ) for name in self.streams]
+                spark = spark_position(checkpoint.objects, texts, read, round_.sequence)
+                position = Position(spark=spark, processing_us=round_.now_us)
+            manifest = publish(job, results, position, deliver=deliver)
+            finish(checkpoint, manifest)
+        return manifest
+
+    def _batches(self, graph: Graph) -> Iterator[Mapping[str, pa.Table]]:
+        """All rows as the graph takes them."""
+        for name, one in self.streams.items():
+            for rows in one.batches(self._columns(graph, name)):
+                if isinstance(self.description, Sided):
+                    schema = graph.output.input_schema
+                    yield {INPUT: self.description.sides.rows(schema, name, rows)}
+                else:
+                    yield {name: rows}
+
+    def _columns(self, graph: Graph, name: str) -> list[str]:
+        """The columns of a stream that are read."""
+        own = self.streams[name].schema.names
+        return own if isinstance(self.description, Sided) else [n for n in own if n in graph.streams[name]]
+
+    def _time_of(self, graph: Graph, name: str) -> str | None:
+        """Its column of event times, where it has one."""
+        if isinstance(self.description, Sided):
+            return self.description.sides.time_of(name)
+        times = [feed.time for _, _, _, feed in graph.readers(name)]
+        schema = self.streams[name].schema
+        return next(
+            (time for time in times if time in schema.names and pa.types.is_timestamp(schema.field(time).type)), None
+        )
+
+
+def streams_of(description: Runnable) -> list[str]:
+    """Names of the streams or sides that a description reads, in Spark's order."""
+    if isinstance(description, Chain):
+        return description.streams
+    return list(description.sides.names) if isinstance(description, Sided) else [INPUT]
+
+
+def described(name: str) -> Runnable:
+    """The description that ``MODULE:NAME`` means, which may be a function that makes it. Raises `UsageError`."""
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        made = found() if callable(found) and not isinstance(found, Runnable) else found
+    except Exception as error:
+        raise UsageError(
+            f"the job cannot be loaded ({type(error).__name__}: {error}): give MODULE:NAME of a description, from "
+            "the folder where Python finds the module",
+            code="bootstrap-job",
+            found=name,
+        ) from None
+    if not isinstance(made, Runnable):
+        raise UsageError(
+            "this is no description: give MODULE:NAME of what windowed(...), chain(...) and so on have made",
+            code="bootstrap-job",
+            found=name,
+        )
+    return made

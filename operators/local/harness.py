@@ -1,0 +1,201 @@
+"""For tests of your own jobs: feed rows, move watermark and clock, read panes and state. No Spark, no waiting.
+
+Everything is real but time: the same operator, store and durable files as in production, one checkpoint per call.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.reprocess import to_feed
+from tidestate.operators.engine.round import GraphRound, fed_back, run_here
+from tidestate.operators.local.standalone import take
+from tidestate.operators.plan.graph import one_batch
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.watermarks import Progress
+from tidestate.operators.windows.general.names import GROUPS
+from tidestate.operators.windows.general.panes import results_of
+from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.operators.windows.slices.step import whole_windows
+from tidestate.operators.windows.slices.succession import SucceedingPlan, Succession
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
+from tidestate.statestore.stores.opening import open_store
+
+Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
+Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
+
+
+class Harness:
+    """A description under test. ``schema`` is that of the input, or those of a chain's streams by name; ``folder`` is
+    where its checkpoint lies.
+
+    The watermark follows the events as described, and `advance_watermark` moves it further; with
+    ``generate=False`` it moves by that alone. Processing time begins at 0 and moves by `advance_processing_time`.
+    """
+
+    def __init__(
+        self,
+        description: Runnable,
+        schema: Schemas,
+        *,
+        store: StoreConfig | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        partitions: int | None = None,
+        generate: bool = True,
+    ) -> None:
+        self._description, self._schema, self._partitions = description, schema, partitions
+        self._store, self._generate = store or Memory(), generate
+        self._folder = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="tidestate-harness-")
+        self._now = 0
+        self._job = self._begin()
+
+    def feed(self, rows: Rows | Mapping[str, Rows]) -> pa.Table:
+        """One batch of events, by stream where there are several; the panes it shows, in order."""
+        round_ = self._job.round(self._now)
+        schemas = self._schemas()
+        streams = dict(rows) if isinstance(rows, Mapping) else one_batch(self._job.graph, _table(rows, schemas))
+        tables = {name: _table(own, {name: schemas[name]}) for name, own in streams.items()}
+        results = take(round_, one_batch(self._job.graph, tables), generate=self._generate)
+        return self._panes(self._job.commit(results, "batch", self._position(round_)))
+
+    def feed_back(self, rows: Rows | None = None, *, operator: str | None = None) -> pa.Table:
+        """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
+        given = rows if rows is None or isinstance(rows, pa.Table) else _table(rows, self._schemas())
+        back = to_feed(self._job, given, operator)
+        if not back:
+            return self._job.plan.pane_schema.empty_table()
+        round_ = self._job.round(self._now, feeding=True)
+        results = run_here(round_, fed_back(round_, back))
+        manifest = self._job.commit(results, "feed", self._position(round_), fed=rows is None)
+        return self._panes(manifest)
+
+    def _schemas(self) -> Mapping[str, pa.Schema]:
+        if isinstance(self._schema, pa.Schema):
+            return dict.fromkeys(self._job.graph.streams, self._schema)
+        return self._schema
+
+    def advance_watermark(self, time_us: int) -> pa.Table:
+        """Every event before ``time_us`` has been seen. A step back is ignored, as everywhere."""
+        round_ = self._job.round(self._now)
+        return self._tick(round_.graph.reached(round_.progress, time_us, self._now))
+
+    def advance_processing_time(self, time_us: int) -> pa.Table:
+        """The clock shows ``time_us``. Raises `UsageError` when it would go back."""
+        if time_us < self._now:
+            raise UsageError("processing time does not go back", code="clock", now=self._now, asked=time_us)
+        self._now = time_us
+        return self._tick(self._job.round(time_us).after({}))
+
+    def finish(self) -> pa.Table:
+        """The input has ended: every window shows what is due, and nothing is taken any more."""
+        return self._tick(self._job.graph.finished(self._job.progress), drained=True)
+
+    def restart(self) -> None:
+        """A new instance, from the durable files alone."""
+        self._job = self._begin()
+
+    def ledger(self, operator: str | None = None) -> pa.Table:
+        """Every event rejected so far, with the reason and the watermark it met; of one operator of a chain."""
+        checkpoint, plan = self._job.checkpoint, self._plan(operator)
+        schema = plan.late_schema
+        found = [read_rows(checkpoint, output.late_of(plan.name), schema) for output in checkpoint.outputs()]
+        return pa.concat_tables([schema.empty_table(), *found])
+
+    def windows(self, operator: str | None = None) -> pa.Table:
+        """Windows that are kept, by key, with their values as they stand; none after `finish`.
+
+        Raises `UsageError` for a description without windows.
+        """
+        plan = self._plan(operator)
+        if not isinstance(plan, GeneralPlan | SlicePlan):
+            raise UsageError("this description has no windows", code="harness-windows")
+        kept = [] if self._job.head.drained else self._kept(plan)
+        parts = [results_of(plan, rows) for rows in kept]
+        names = ["window_start", "window_end", *plan.key_names, *(a.name for a in plan.aggregates)]
+        schema = pa.schema([plan.pane_schema.field(name) for name in names])
+        return pa.concat_tables([schema.empty_table(), *parts])
+
+    def state(self, table: str, operator: str | None = None) -> pa.Table:
+        """The rows of a state table, by partition, in the order of its key. Raises `UsageError` for another name."""
+        plan = self._plan(operator)
+        specs = {spec.name: spec for spec in plan.tables}
+        if table not in specs:
+            raise UsageError("there is no such table", code="harness-state", table=table, tables=sorted(specs))
+        rows = self._read(plan, lambda store: list(store.scan(table)))
+        return pa.concat_tables([specs[table].schema.empty_table(), *rows])
+
+    def counters(self) -> dict[str, int]:
+        """Events and panes by class, since the beginning."""
+        return dict(self._job.head.totals)
+
+    def _plan(self, operator: str | None) -> Plan:
+        """The operator of this name; by default the one whose panes are shown."""
+        plans = self._job.graph.plans
+        if operator is not None and operator not in plans:
+            raise UsageError("there is no such operator", code="harness-operator", found=operator, there=list(plans))
+        return plans[operator] if operator is not None else self._job.plan
+
+    def _kept(self, plan: Plan) -> list[pa.Table]:
+        watermark = self._job.head.operators[plan.name].watermark_us
+        return self._read(plan, lambda store: _windows_in(plan, store, watermark))
+
+    def _read(self, plan: Plan, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
+        """What ``rows`` finds in each state partition."""
+        objects = self._job.checkpoint.objects
+        found = []
+        for number, base in enumerate(self._job.head.operators[plan.name].partitions):
+            identity = f"{self._folder}/harness/{plan.name}/{number}"
+            with open_store(self._store, objects, identity, self._job.tables(plan.name), base) as store:
+                found += rows(store)
+        return found
+
+    def _begin(self) -> Job:
+        graph = bind_graph(self._description, self._schema)
+        job = Job.begin(graph, Checkpoint.open_or_create(self._folder), self._store, partitions=self._partitions)
+        self._now = max(self._now, job.head.processing_us or 0)
+        return job
+
+    def _tick(self, after: dict[str, Progress], *, drained: bool = False) -> pa.Table:
+        round_ = self._job.round(self._now)
+        results = run_here(round_, [], after)
+        position = self._position(round_)
+        return self._panes(self._job.commit(results, "tick", position, drained=drained))
+
+    def _position(self, round_: GraphRound) -> Position:
+        return Position(processing_us=round_.now_us)
+
+    def _panes(self, manifest: Manifest) -> pa.Table:
+        return read_rows(self._job.checkpoint, manifest.panes, self._job.plan.pane_schema)
+
+
+def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[pa.Table]:
+    if isinstance(plan, SlicePlan):
+        bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
+        return [whole_windows(plan, store, bound)]
+    if isinstance(plan, SucceedingPlan):
+        bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
+        return list(Succession(plan, store, bound).scan(GROUPS))
+    return list(store.scan(GROUPS))
+
+
+def _table(rows: Rows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
+    """Rows of the one stream that ``schemas`` is of."""
+    if isinstance(rows, pa.Table):
+        return rows
+    if len(schemas) != 1:
+        raise UsageError("give rows of each stream by its name", code="streams", streams=list(schemas))
+    return pa.Table.from_pylist(list(rows), next(iter(schemas.values())))

@@ -1,0 +1,188 @@
+"""Files that hold the history of a stream, read in this process as Spark would read them."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset as ds
+
+from tidestate.operators.local.file_names import file_url
+from tidestate.statestore.errors import ConflictError, UsageError
+from tidestate.statestore.spec.tables import TIME
+
+FORMATS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".arrow": "ipc",
+    ".feather": "ipc",
+}
+"""What a file is, by the end of its name."""
+TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIME,
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""Spark's plain types by the names it has for them."""
+_COLUMN = re.compile(r"\s*`?(\w+)`?\s+(\w+)\s*(?:\(\s*(\d+)\s*,\s*(\d+)\s*\))?\s*(?:,|$)")
+
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+
+
+@dataclass(frozen=True)
+class HistoryFiles:
+    """Files of one stream, their size and time of change as they were found, and the columns as Spark has them."""
+
+    files: tuple[Path, ...]
+    stamps: tuple[tuple[int, int], ...]
+    schema: pa.Schema
+
+    @classmethod
+    def find(cls, named: Sequence[str], schema: pa.Schema | None = None) -> HistoryFiles:
+        """The files that are meant: each a file, a folder with all below it, or a pattern with ``*``.
+
+        ``schema``: the columns and types; by default those of the first file. Raises `UsageError` where there is
+        nothing, or files of several or unknown formats.
+        """
+        files = tuple(dict.fromkeys(path.absolute() for one in named for path in _meant(one)))
+        if not files:
+            raise UsageError("there are no such files", code="bootstrap-input", found=list(named))
+        stamps = tuple(_stamp(path) for path in files)
+        try:
+            found = schema or pa.schema(
+                [field.with_type(_plain(field.type)) for field in _dataset(files, None).schema]
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(error) from None
+        return cls(files, stamps, found)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows, some at a time: ``columns`` of them. Raises `UsageError` where a file is none."""
+        wanted = pa.schema([self.schema.field(name) for name in columns])
+        try:
+            for batch in _dataset(self.files, self.schema).to_batches(columns=list(columns), batch_size=1 << 18):
+                yield pa.table([_cast(batch[field.name], field.type) for field in wanted], schema=wanted)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(error) from None
+
+    def read(self) -> tuple[str, ...]:
+        """The files as Spark's source of files remembers them."""
+        return tuple(
+            f"{file_url(path)} {time_ms}" for path, (time_ms, _) in zip(self.files, self.stamps, strict=True)
+        )
+
+    def check_unchanged(self) -> None:
+        """Raise `ConflictError` where a file has changed since it was found."""
+        pairs = zip(self.files, self.stamps, strict=True)
+        if changed := [path for path, stamp in pairs if not path.exists() or _stamp(path) != stamp]:
+            raise ConflictError(
+                "files of the history changed while it was read: bootstrap again, from files that stay as they are",
+                code="bootstrap-files-changed",
+                files=len(changed),
+                first=str(changed[0]),
+            )
+
+
+def schema_of(text: str) -> pa.Schema:
+    """Columns as Spark's ``schema("t timestamp, k string")`` names them. Raises `UsageError`."""
+    fields, rest = [], text
+    while rest.strip():
+        match = _COLUMN.match(rest)
+        kind = None if match is None else TYPES.get(match[2].lower())
+        if match is not None and match[2].lower() == "decimal" and match[3]:
+            kind = pa.decimal128(int(match[3]), int(match[4]))
+        if match is None or kind is None:
+            raise UsageError(
+                "columns are NAME TYPE, NAME TYPE, as in t timestamp, k string, v bigint, p decimal(10,2)",
+                code="bootstrap-schema",
+                found=rest.strip(),
+            )
+        fields.append(pa.field(match[1], kind))
+        rest = rest[match.end() :]
+    return pa.schema(fields)
+
+
+def _meant(named: str) -> list[Path]:
+    path = Path(named).expanduser()
+    if path.is_dir():
+        return sorted(one for one in path.rglob("*") if one.is_file() and not _hidden(one.relative_to(path)))
+    return [path] if path.is_file() else sorted(Path(one) for one in glob.glob(str(path), recursive=True))
+
+
+def _hidden(path: Path) -> bool:
+    """What Spark passes over."""
+    return any(part.startswith(("_", ".")) for part in path.parts)
+
+
+def _dataset(files: Sequence[Path], schema: pa.Schema | None) -> ds.Dataset:
+    formats = {FORMATS.get(path.suffix.lower()) for path in files}
+    (form,) = formats if len(formats) == 1 else (None,)
+    if form is None:
+        raise UsageError(
+            "files of a stream are all Parquet, CSV, JSON or Arrow, and their names end so",
+            code="bootstrap-input",
+            found=sorted({path.suffix for path in files}),
+        )
+    paths = [str(path) for path in files]
+    if form not in ("csv", "json"):
+        return ds.dataset(paths, format=form)
+    # They have no types of their own, so they are read as what is wanted, times as text. As in Spark what stands
+    # between two commas is null, and nothing else is.
+    options = pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
+    texts = schema and pa.schema([f.with_type(pa.string()) if pa.types.is_timestamp(f.type) else f for f in schema])
+    return ds.dataset(
+        paths, format=ds.CsvFileFormat(convert_options=options) if form == "csv" else form, schema=texts
+    )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type as Spark has it."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return TIME if kind.tz else pa.timestamp("us")
+    wider = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.large_binary(): pa.binary()}
+    return wider.get(kind, pa.string() if pa.types.is_large_string(kind) else kind)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind):
+        # Finer times are cut as Spark cuts them; those without a zone are in UTC.
+        return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(kind)
+    if pa.types.is_string(column.type) and pa.types.is_timestamp(kind):
+        zoned = any(_ZONE.search(text) for text in column.drop_null().slice(0, 1).to_pylist())
+        return column.cast(TIME if zoned else pa.timestamp("us")).cast(kind)
+    return column.cast(kind)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Time of change in milliseconds, and size."""
+    found = path.stat()
+    return found.st_mtime_ns // 1_000_000, found.st_size
+
+
+def _unreadable(error: Exception) -> UsageError:
+    return UsageError(
+        f"the files cannot be read: {str(error).splitlines()[0]}; for CSV and JSON give --schema",
+        code="bootstrap-input",
+    )

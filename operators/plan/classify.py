@@ -1,0 +1,331 @@
+"""The first half of a step, next to the input: classify events, assign slices, aggregate, split by partition.
+
+It needs no state, only the watermark at the start of the batch, so it runs wherever the input is read and what
+is sent on is already small. Pure and vectorised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.windows import Given, Sliding
+from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, Intake, Plan
+from tidestate.operators.plan.transition import total
+from tidestate.operators.progress.instants import LIMIT_US
+from tidestate.operators.progress.peaks import peak_of
+from tidestate.operators.progress.watermarks import Claims, Heard
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.keyhash import partition_of
+from tidestate.statestore.spec.tables import TIME
+
+VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
+BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
+REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
+OFFSET_LIMIT = 2**57
+Counters = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What one piece of input came to.
+
+    ``partials`` has, per state partition, rows of the plan's ``exchanged`` (a key may repeat); ``accepted`` the
+    events in them, ``rejected`` rows of the late ledger; ``max_event_us`` the largest accepted event time, None when
+    there was none; ``claims`` what sources say of the watermark; ``origins`` where the input comes from, of a plan
+    that takes one origin.
+    """
+
+    partials: list[pa.Table]
+    accepted: pa.Table
+    rejected: pa.Table | None
+    max_event_us: int | None
+    counters: Counters
+    origins: tuple[str, ...] = ()
+    claims: Claims = field(default_factory=Claims)
+
+
+def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Prepared:
+    """Prepare ``events`` (columns of ``plan.input_schema``, more are ignored) for ``partitions`` state partitions.
+
+    Events that are fed back may have a column ``window_start``: the window that each is meant for, or null.
+    """
+    named = events["window_start"] if intake.feeding and "window_start" in events.column_names else None
+    events = _conform(plan, events, intake)
+    first = _source_first(plan, events, intake)
+    events = first.events if first else events
+    if named is not None and plan.names_windows:
+        events = events.append_column(ONLY, named.cast(plan.bound_type).cast(pa.int64()))
+    accepted, rejected, counters = _classify(plan, events, intake)
+    claims = Claims()
+    if first is not None:
+        claims, counters, rejected = first.claims, _with_first(counters, first), _both(plan, first, rejected, intake)
+    elif not intake.feeding:
+        # What is rejected for its time or key says nothing of how far the stream has come, but that it is there.
+        heard = plan.watermarks.hear(accepted, intake.now_us, intake.so_far, intake.began)
+        counters |= heard.counters
+        claims = heard.claims.beside(plan.watermarks.present(rejected) if rejected is not None else {})
+    origins = one_origin(plan, intake.origins, _origins(plan, accepted))
+    if not accepted.num_rows:
+        nothing = [plan.exchanged.schema.empty_table()] * partitions
+        return Prepared(nothing, accepted, rejected, None, counters, origins, claims)
+    times = _int_times(accepted[plan.event_time])
+    if intake.watermark_us is not None:
+        partly = plan.refused(accepted, times, intake.watermark_us, feeding=intake.feeding)
+        if partly is not None:
+            partly = ledger(plan, partly, PURGED if intake.feeding else VERY_LATE, intake.watermark_us)
+            rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
+            counters["purged_windows" if intake.feeding else "refused_windows"] = partly.num_rows
+    partials = _split(plan, plan.arrive(accepted, times, intake), partitions)
+    newest = None
+    if not intake.feeding:
+        peak = peak_of(times, accepted, plan.named_by)
+        newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
+    return Prepared(partials, accepted, rejected, newest, counters, origins, claims)
+
+
+def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Heard | None:
+    """Where the source itself says which rows are events, and of when: what it makes of them, before they are judged.
+
+    Rows without a place in the order are refused before that, where it counts.
+    """
+    if intake.feeding or not plan.watermarks.acts_first:
+        return None
+    bad = _bad_order(plan, events) if plan.watermarks.order else np.zeros(0, bool)
+    if not len(bad):
+        return plan.watermarks.hear(events, intake.now_us, intake.so_far, intake.began)
+    out, sound = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
+    heard = plan.watermarks.hear(sound, intake.now_us, intake.so_far, intake.began)
+    rows, reasons = heard.refused or (out.schema.empty_table(), pa.array([], pa.string()))
+    why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
+    claims = heard.claims.beside(plan.watermarks.present(out))
+    return replace(heard, claims=claims, refused=(pa.concat_tables([rows, out]), why))
+
+
+def _with_first(counters: Counters, first: Heard) -> Counters:
+    """With what the source did; what it refused was an event too."""
+    reasons = first.refused[1] if first.refused is not None else pa.array([], pa.string())
+    refused = {one["values"]: one["counts"] for one in pc.value_counts(reasons).to_pylist()}
+    return total([counters, {"events": len(reasons)}, refused, first.counters])
+
+
+def _both(plan: Plan, first: Heard, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
+    """The ledger's rows: what the source refused, and what was rejected after that."""
+    if first.refused is None or not first.refused[0].num_rows:
+        return rejected
+    rows = ledger(plan, *first.refused, intake.watermark_us)
+    return rows if rejected is None else pa.concat_tables([rows, rejected])
+
+
+def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[str, ...]:
+    """Where input came from so far, of a plan that takes one origin. Raises `UsageError` when there are two."""
+    origins = tuple(sorted({*known, *seen}))
+    if plan.one_origin is not None and len(origins) > 1:
+        raise UsageError(
+            "windows of offsets take one origin, as offsets of two do not make one line: give each its own job, "
+            "or count messages instead (count_window without by)",
+            code="several-origins",
+            column=plan.one_origin,
+            found=origins[:2],
+        )
+    return origins
+
+
+def _origins(plan: Plan, accepted: pa.Table) -> list[str]:
+    if plan.one_origin is None:
+        return []
+    return [str(origin) for origin in pc.unique(accepted[plan.one_origin]).slice(0, 2).to_pylist()]
+
+
+def _conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
+    missing = [name for name in plan.read_names if name not in events.column_names]
+    if missing:
+        raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
+    chosen = events.select(plan.read_names)
+    for name in plan.added:
+        there = intake.feeding and name in events.column_names
+        times = events[name] if there else _added(name, chosen, intake.now_us)
+        chosen = chosen.append_column(name, times.cast(TIME))
+    if chosen.schema.equals(plan.input_schema):
+        return chosen
+    try:
+        return chosen.cast(plan.input_schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise UsageError(
+            f"a batch has other types than the input was bound with ({error})", code="batch-type"
+        ) from None
+
+
+def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArray:
+    """The times of events that bring none: when they are processed, or the last moment of their windows."""
+    if name == PANE_TIME:
+        return pc.subtract(events["window_end"].cast(TIME).cast(pa.int64()), 1)
+    return pa.array(np.full(events.num_rows, now_us))
+
+
+def _classify(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Table | None, Counters]:
+    """Split events into accepted and rejected ones, and count the classes of lateness."""
+    watermark_us = intake.watermark_us
+    null_time = _nulls(events, [plan.event_time])
+    null_key = _nulls(events, plan.never_null)
+    times = _int_times(events[plan.event_time])
+    early = np.zeros(0, bool)
+    if watermark_us is not None:
+        early = plan.too_late(events, times, watermark_us, feeding=intake.feeding)
+    reasons = _reasons(
+        (early, PURGED if intake.feeding else VERY_LATE),
+        (_out_of_range(times), OUT_OF_RANGE),
+        (null_key, NULL_KEY),
+        (null_time, NULL_TIME),
+        (_bad_order(plan, events), BAD_OFFSET),
+        (_bad_windows(plan, events), BAD_WINDOW),
+    )
+    accepted = events
+    if reasons is None:
+        keep = np.ones(events.num_rows, bool)
+    else:
+        keep = reasons == ""
+        accepted = events.filter(pa.array(keep))
+    counters = _counted(plan, times, keep, intake)
+    if reasons is None:
+        return accepted, None, counters
+    why = reasons[~keep]
+    counters |= {reason: found for reason in REASONS if (found := int(np.count_nonzero(why == reason)))}
+    return accepted, ledger(plan, events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
+
+
+def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], intake: Intake) -> Counters:
+    """How many events there were, by class."""
+    accepted = int(np.count_nonzero(keep))
+    if intake.feeding:
+        return {"fed": len(keep), "fed_accepted": accepted}
+    counters = {"events": len(keep)}
+    if intake.watermark_us is not None:
+        future = times > _clip(intake.watermark_us + plan.future_us)
+        counters["mildly_late"] = int(np.count_nonzero((times < intake.watermark_us) & keep))
+        counters["future"] = int(np.count_nonzero(future & keep))
+    counters["accepted"] = accepted
+    counters["on_time"] = accepted - counters.get("mildly_late", 0) - counters.get("future", 0)
+    return counters
+
+
+def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us: int | None) -> pa.Table:
+    """Rows of the late ledger: no window is named where all of them refused."""
+    count = rejected.num_rows
+    nowhere = np.zeros(count, np.int64)
+    why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
+    mark = pa.array([watermark_us], pa.int64()).cast(plan.mark_type) if _real(watermark_us) else None
+    marks = pc.take(mark, pa.array(nowhere)) if mark is not None else pa.nulls(count, plan.mark_type)
+    given = {"reason": why, "watermark": marks, **_named(plan, rejected)}
+    columns = [
+        given[field.name]
+        if field.name in given
+        else rejected[field.name]
+        if field.name in rejected.column_names
+        else pa.nulls(count, field.type)
+        for field in plan.late_schema
+    ]
+    return pa.table(columns, names=plan.late_schema.names).cast(plan.late_schema)
+
+
+def _named(plan: Plan, rejected: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The window that a row came back for, and is refused by."""
+    if ONLY not in rejected.column_names or not isinstance(plan.kind, Sliding):
+        return {}
+    starts = rejected[ONLY]
+    bounds = {"window_start": starts, "window_end": pc.add(starts, plan.kind.size)}
+    return {
+        name: values.cast(plan.bound_type) for name, values in bounds.items() if name not in rejected.column_names
+    }
+
+
+def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows that say nothing of their place among the others; of length 0 when there is none."""
+    if not plan.order:
+        return np.zeros(0, bool)
+    offsets = events[plan.order[-1]]
+    # Beyond the limit nothing could be a watermark.
+    negative = np.asarray(pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True))
+    nulls = _nulls(events, plan.order)
+    bad = negative | nulls if len(nulls) else negative
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows whose own windows are none; of length 0 when there is none. Raises `UsageError` for retractions."""
+    if not isinstance(plan.kind, Given):
+        return np.zeros(0, bool)
+    kinds = PANE_KIND in events.column_names and not plan.signed
+    if kinds and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():
+        raise UsageError(
+            "these panes take back others, which an aggregate of panes cannot follow: give panes of an operator that "
+            "accumulates and shows each window once",
+            code="retractions",
+        )
+    bad = np.asarray(pc.invert(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False)))
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def _reasons(*masks: tuple[npt.NDArray[np.bool_], str]) -> npt.NDArray[np.str_] | None:
+    """Why each row is rejected ("" where it is not), the last named reason first; None when no row is."""
+    if not any(mask.any() for mask, _ in masks):
+        return None
+    rows = max(len(mask) for mask, _ in masks)
+    reasons = np.full(rows, "", dtype="<U24")
+    for mask, reason in masks:
+        if len(mask):
+            reasons[mask] = reason
+    return reasons
+
+
+def _out_of_range(times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Rows whose time no calendar needs; of length 0 when there is none."""
+    if not len(times) or (times.max() <= LIMIT_US and times.min() >= -LIMIT_US):
+        return np.zeros(0, bool)
+    return (times > LIMIT_US) | (times < -LIMIT_US)
+
+
+def _nulls(events: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Rows with a null in any of ``columns``; of length 0 when there is none."""
+    mask = np.zeros(0, bool)
+    for name in columns:
+        if events[name].null_count:
+            own = events[name].is_null().to_numpy()
+            mask = own if not len(mask) else mask | own
+    return mask
+
+
+def _int_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Microseconds; nulls become the largest time, so that they are never late."""
+    whole = column.cast(pa.int64())
+    if whole.null_count:
+        whole = pc.fill_null(whole, np.iinfo(np.int64).max)
+    times: npt.NDArray[np.int64] = whole.to_numpy()
+    return times
+
+
+def _split(plan: Plan, partials: pa.Table, partitions: int) -> list[pa.Table]:
+    """``partials`` per state partition, order kept within each."""
+    if partitions == 1:
+        return [partials]
+    owners = partition_of(partials.select(plan.key_names), partitions)
+    order = np.argsort(owners.astype(np.uint16 if partitions <= 1 << 16 else np.int64), kind="stable")
+    together = partials.take(pa.array(order))
+    ends = np.cumsum(np.bincount(owners, minlength=partitions)).tolist()
+    return [together.slice(first, last - first) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _clip(time_us: int) -> int:
+    """Into int64: the ends of time absorb."""
+    return max(-(2**63), min(2**63 - 1, time_us))
+
+
+def _real(watermark_us: int | None) -> bool:
+    """Whether a watermark can be shown as a timestamp."""
+    return watermark_us is not None and abs(watermark_us) < 2**62

@@ -1,0 +1,75 @@
+"""How far the panes of windows have come, by each column that can be their event time. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidestate.operators.aggregates.timestamps import EndOfWindow
+from tidestate.operators.describe.windows import Given, Sessions, Sliding
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.through import hopping
+from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidestate.operators.plan.plan import Plan
+
+START, LAST, EARLIEST, LATEST = "start", "last", "earliest", "latest"
+
+
+def released(plan: Plan, watermark: int, column: str) -> int:
+    """No later pane, but for late ones, has less in ``column`` than this, once ``watermark`` has been reached.
+
+    Raises `UsageError` for a column of which nothing can be said before the end of the input.
+    """
+    bounds = _bounds(plan, watermark)
+    meaning = _meaning(plan, column)
+    if meaning not in bounds:
+        raise no_bound(plan, column, "its windows end with the input" if not bounds else _instead(plan))
+    return watermark if watermark in (BEGINNING_US, END_US) else max(BEGINNING_US, bounds[meaning])
+
+
+def no_bound(plan: Plan, column: str, why: str) -> UsageError:
+    """The error of a column that says nothing of how far panes have come."""
+    return UsageError(
+        f"nothing is known of later values of this column, so it cannot be the time of what comes after: {why}",
+        code="chain-time",
+        operator=plan.name,
+        column=column,
+    )
+
+
+def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
+    """The least that panes of windows still to end may have."""
+    kind = plan.kind
+    if plan.by_offset or not isinstance(kind, Sliding | Sessions | Given):
+        return {}
+    ends = {LAST: watermark}
+    if isinstance(kind, Sliding):
+        start = int(hopping(np.array([watermark]), kind.size, kind.slide, kind.shift)[0])
+        return ends | dict.fromkeys((START, EARLIEST, LATEST), start)
+    if isinstance(kind, Sessions) and kind.gap_column is None:
+        # It ends a gap after its latest event; when it began is not known.
+        return ends | {LATEST: watermark - kind.gap}
+    return ends
+
+
+def _meaning(plan: Plan, column: str) -> str:
+    """What a column of the panes says of their windows."""
+    if column in ("window_end", "pane_time"):
+        return LAST
+    if column == "window_start":
+        return START
+    for aggregate in (bound.aggregate for bound in plan.aggregates if bound.name == column):
+        if isinstance(aggregate, EndOfWindow):
+            return LAST
+        if aggregate.column == plan.event_time:
+            return {"min": EARLIEST, "max": LATEST}.get(aggregate.function, "")
+    return ""
+
+
+def _instead(plan: Plan) -> str:
+    latest = ', or timestamps("latest")' if isinstance(plan.kind, Sessions) and not plan.kind.gap_column else ""
+    every = ', window_start, or timestamps("earliest" or "latest")' if isinstance(plan.kind, Sliding) else latest
+    return f'take window_end, timestamps("end_of_window"){every}'

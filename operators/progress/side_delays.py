@@ -1,0 +1,47 @@
+"""A watermark by the largest event time, where each side has a delay of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.describe.sides import AT, SIDE, Sides
+from tidestate.operators.progress.generators import MaxEventTime, Reading
+from tidestate.operators.progress.instants import moved_one
+from tidestate.operators.progress.tracker import Sources
+from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.statestore.durations import text_of
+
+
+def by_side(sides: Sides, delays_us: tuple[int, ...]) -> Watermarks:
+    """The smallest of the largest event times of the sides, each less its delay."""
+    alike = len(set(delays_us)) == 1
+    each = DelayBySide(AT, tuple(zip(sides.names, delays_us, strict=True)))
+    return Watermarks(MaxEventTime(AT, delays_us[0]) if alike else each, Sources(sides.names), SIDE)
+
+
+@dataclass(frozen=True)
+class DelayBySide:
+    """The largest event time of each source less the delay of the source's name."""
+
+    column: str
+    delays_us: tuple[tuple[str, int], ...]
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+        """See `tidestate.operators.progress.generators.Generator`."""
+        reading, delays = MaxEventTime(self.column).read(events, now_us, source=source, by=by), dict(self.delays_us)
+        behind = {
+            name: msgspec.structs.replace(
+                report, watermark_us=moved_one(report.watermark_us, -delays.get(name.rpartition("/")[2], 0))
+            )
+            for name, report in reading.reports.items()
+        }
+        return Reading(reading.events, behind, reading.counters)
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        delays = {name: text_of(delay) for name, delay in self.delays_us}
+        return {"kind": "max_event_time", "column": self.column, "delay": delays}

@@ -1,0 +1,1 @@
+"""Operators that pass rows on: union and deduplication."""

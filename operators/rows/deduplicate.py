@@ -1,0 +1,130 @@
+"""Deduplication: one table of ids with the time until which each is remembered. A row is passed on or it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.windows import Times
+from tidestate.operators.plan.plan import Flags, Intake, Plan
+from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.spec.arrowtypes import positions, type_text
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.table.sorting import firsts, ranks
+
+UNTIL = "remembered_until"
+
+
+@dataclass(frozen=True)
+class DedupPlan(Plan):
+    """Key columns are those that tell rows apart."""
+
+    within_us: int | None = None
+
+    @cached_property
+    def seen(self) -> TableSpec:
+        """Ids, and until which watermark each is remembered (int64 microseconds)."""
+        return TableSpec("seen", self.key_specs, (Column(UNTIL, "int64"),), UNTIL, spread=self.spread)
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """All state tables."""
+        return (self.seen, *self.held_tables)
+
+    @cached_property
+    def exchanged(self) -> TableSpec:
+        """Whole rows of the input."""
+        rest = [field for field in self.input_schema if field.name not in self.key_names]
+        return TableSpec("rows", self.key_specs, tuple(Column(field.name, type_text(field.type)) for field in rest))
+
+    @property
+    def pane_schema(self) -> pa.Schema:  # type: ignore[override]
+        """Rows as they came."""
+        return self.input_schema
+
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+        """What is behind the watermark: its id may have been forgotten."""
+        late: Flags = times < watermark
+        return late
+
+    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
+        """Rows as they are, in order."""
+        return self.exchanged.conform(accepted)
+
+    def released(self, watermark: int, column: str) -> int:
+        """Rows are passed on as they come, none from behind the watermark."""
+        if column != self.event_time:
+            return super().released(watermark, column)
+        return watermark
+
+    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+        """Pass on the first row of each id that is not remembered."""
+        if self.in_order:
+            return self.taking(view, arriving, at, lambda rows: self._in_turn(view, rows, at))
+        numbered = arriving.select(self.key_names).append_column("__row", pa.array(np.arange(arriving.num_rows)))
+        firsts = numbered.group_by(self.key_names, use_threads=False).aggregate([("__row", "min")])["__row_min"]
+        first = arriving.take(pa.array(np.sort(firsts.to_numpy())))
+        found = view.lookup(self.seen.name, first.select(self.key_names)).found
+        new = first.filter(pa.array(~np.asarray(found)))
+        return self._passed(new, new, arriving.num_rows, at)
+
+    def _in_turn(self, view: StateView, rows: pa.Table, at: Moments) -> Transition:
+        """The same of rows in the order of their times: an id is forgotten as a row comes that is late enough."""
+        owner, count = ranks(rows.select(self.key_names))
+        known = view.lookup(self.seen.name, rows.take(pa.array(firsts(owner, count))).select(self.key_names))
+        # Without `within` an id is remembered for the very moment of its row.
+        span = 1 if self.within_us is None else self.within_us
+        until = pc.fill_null(known.rows[UNTIL], BEGINNING_US).to_numpy() + (self.within_us is None)
+        times = positions(rows[self.event_time])
+        passing = spaced(owner, times, until, span)
+        of_id = np.full(count, -1)
+        of_id[owner[passing]] = passing  # the last one of each
+        latest = rows.take(pa.array(of_id[of_id >= 0]))
+        return self._passed(rows.take(pa.array(passing)), latest, rows.num_rows, at)
+
+    def _passed(self, new: pa.Table, latest: pa.Table, asked: int, at: Moments) -> Transition:
+        """``new`` rows are passed on, and remembered by the ``latest`` of each id."""
+        times = positions(latest[self.event_time])
+        until = pa.array(times + (0 if self.within_us is None else self.within_us))
+        ids = latest.select(self.key_names).append_column(UNTIL, until)
+        # Without `within` an id is forgotten when its repetitions have become late.
+        bound = min(at.after if self.within_us is not None else at.after - 1, END_US - 1)
+        expire = None if at.after == BEGINNING_US else bound
+        keep = ids if expire is None else ids.filter(pa.array(until.to_numpy() > expire))
+        changes = {self.seen.name: TableChanges(put=keep if keep.num_rows else None, expire=expire)}
+        passed = {"passed": new.num_rows, "duplicates": asked - new.num_rows}
+        return Transition(changes, new.select(self.input_schema.names), {k: v for k, v in passed.items() if v})
+
+
+def spaced(owner: Times, times: Times, until: Times, span: int) -> Times:
+    """Of rows in the order of their ``times`` those that pass, in order: of each owner the first not before its
+    ``until``, then each first one that is at least ``span`` after the last that passed. Shapes ``(rows,)`` and, of
+    ``until``, ``(owners,)``.
+    """
+    count = len(times)
+    by_owner = np.argsort(owner, kind="stable")
+    owner, times = owner[by_owner], times[by_owner]
+    ranked = np.unique(times, return_inverse=True)
+    line = owner * (len(ranked[0]) + 1) + ranked[1]
+    after = np.searchsorted(line, owner * (len(ranked[0]) + 1) + np.searchsorted(ranked[0], times + span))
+    ends = np.searchsorted(owner, owner, "right")
+    # No row follows itself, though it be no time later; and none that is of another owner.
+    following = np.maximum(after, np.arange(count) + 1)
+    following = np.append(np.where(following < ends, following, count), count)
+    owners = np.arange(len(until))
+    first = np.searchsorted(line, owners * (len(ranked[0]) + 1) + np.searchsorted(ranked[0], until))
+    begins = first[first < np.searchsorted(owner, owners, "right")]
+    passing = np.zeros(count + 1, bool)
+    passing[begins] = True
+    for _ in range(count.bit_length()):
+        # After k rounds: all that are fewer than 2^k passings from the first.
+        passing[following[passing]] = True
+        following = following[following]
+    return np.sort(by_owner[np.flatnonzero(passing[:count])])

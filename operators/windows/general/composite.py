@@ -1,0 +1,104 @@
+"""Composite triggers: a tree of conditions with the progress of each part in columns of the group. Vectorised.
+
+A part holds or not; where the whole holds a pane is shown, and every part that had a share in it is finished, but for
+what `repeatedly` begins anew. A tree that has finished closes its window.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.windows.general.firing import NEVER, Phases, numbers
+from tidestate.operators.windows.general.names import CLOSED, PENDING
+
+if TYPE_CHECKING:
+    from tidestate.operators.windows.general.plan import GeneralPlan
+
+Flags = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+
+
+class Tree:
+    """A composite trigger over some groups."""
+
+    def __init__(self, plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> None:
+        self._groups, self._at = groups, at
+        self._passed, self._passing = phase.behind | phase.passing, phase.passing
+        self._pending = numbers(groups, PENDING) > 0
+        self._nodes = plan.nodes
+        self._closed = numbers(groups, CLOSED) > 0
+        many = range(len(plan.nodes))
+        self._count = [numbers(groups, f"_count_{node}") for node in many]
+        self._since = [numbers(groups, f"_since_{node}", NEVER) for node in many]
+        self._done = [numbers(groups, f"_done_{node}") > 0 for node in many]
+
+    def fire(self) -> Flags:
+        """Which groups show a pane; the parts move on."""
+        # Once the watermark has passed it has passed for ever: after that only what is new makes a pane.
+        firing = self._holds(0) & ~self._closed & (self._pending | self._passing)
+        self._fire(0, firing)
+        self._closed = self._closed | self._done[0]
+        return firing
+
+    def progress(self) -> dict[str, Numbers]:
+        """The columns as they are now; `NEVER` stands for null in ``_since``."""
+        columns = {CLOSED: self._closed.astype(np.int64)}
+        for node in range(len(self._nodes)):
+            columns[f"_count_{node}"] = self._count[node]
+            columns[f"_since_{node}"] = self._since[node]
+            columns[f"_done_{node}"] = self._done[node].astype(np.int64)
+        return columns
+
+    def _parts(self, node: int) -> list[int]:
+        """Numbers of the parts of a node: they follow it, each with its own parts."""
+        found, place = [], node + 1
+        for part in self._nodes[node].of:
+            found.append(place)
+            place += len(part.nodes)
+        return found
+
+    def _holds(self, node: int) -> Flags:
+        trigger, parts = self._nodes[node], [self._holds(part) for part in self._parts(node)]
+        if trigger.kind == "all_of":
+            holds = np.logical_and.reduce([h | self._done[p] for h, p in zip(parts, self._parts(node), strict=True)])
+        elif parts:
+            holds = np.logical_or.reduce(parts)
+        else:
+            holds = self._leaf(node, trigger)
+        held: Flags = holds & ~self._done[node]
+        return held
+
+    def _leaf(self, node: int, trigger: Trigger) -> Flags:
+        if trigger.kind == "after_count":
+            counted: Flags = self._count[node] >= trigger.count
+            return counted
+        if trigger.kind == "after_watermark":
+            return self._passed
+        since = self._since[node]
+        waited: Flags = (since != NEVER) & (since <= self._at.now - trigger.span_us)
+        return waited
+
+    def _fire(self, node: int, where: Flags) -> None:
+        """The node has shown a pane in the groups ``where``."""
+        kind, parts = self._nodes[node].kind, self._parts(node)
+        held = [where & self._holds(part) for part in parts]
+        for part, share in zip(parts, held, strict=True):
+            self._fire(part, share)
+        if kind == "repeatedly":
+            self._begin_anew(parts[0], where & self._done[parts[0]])
+        elif kind == "or_finally":
+            self._done[node] = self._done[node] | (where & (self._done[parts[1]] | self._done[parts[0]]))
+        else:
+            self._done[node] = self._done[node] | where
+
+    def _begin_anew(self, node: int, where: Flags) -> None:
+        for place in range(node, node + len(self._nodes[node].nodes)):
+            self._count[place] = np.where(where, 0, self._count[place])
+            self._since[place] = np.where(where, NEVER, self._since[place])
+            self._done[place] = self._done[place] & ~where

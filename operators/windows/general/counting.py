@@ -1,0 +1,54 @@
+"""Numbering the messages of each key, and the windows over those numbers. Pure and vectorised.
+
+A message's number is how many of its key were accepted before it. Numbers are given once, in the order in which the
+messages count, and stay; only the number of messages so far is kept per key.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidestate.statestore.table.sorting import shared_ranks
+
+Numbers = npt.NDArray[np.int64]
+
+
+def number(keys: list[str], rows: pa.Table, counted: pa.Table) -> Numbers:
+    """The number of each row within its key, the key's first message being 0. Int64 of shape ``(rows,)``.
+
+    ``rows`` come in the order in which they count. ``counted`` has the columns ``keys``, of the same types, and
+    ``count`` (int64): the messages so far, one row per key; a key without one starts at 0. No column has nulls.
+    """
+    counts = counted["count"].to_numpy().astype(np.int64, copy=False)
+    if not keys:
+        return np.arange(rows.num_rows) + (counts[0] if counted.num_rows else 0)
+    asked = rows.select(keys)
+    (known, owner), count = shared_ranks([counted.select(keys).cast(asked.schema), asked])
+    before = np.zeros(count, np.int64)
+    before[known] = counts
+    return number_of(owner, before)
+
+
+def number_of(owner: Numbers, before: Numbers) -> Numbers:
+    """The same where it is known of which key each row is, and how many messages each key had before."""
+    by_owner = np.argsort(owner, kind="stable")
+    sizes = np.bincount(owner, minlength=len(before))
+    numbers = np.empty(len(owner), np.int64)
+    numbers[by_owner] = np.arange(len(owner)) + np.repeat(before - (np.cumsum(sizes) - sizes), sizes)
+    return numbers
+
+
+def count_windows(numbers: Numbers, n: int, step: int) -> tuple[Numbers, Numbers]:
+    """Every (message, window) pair: indices into ``numbers``, and the number each window starts at.
+
+    Both int64 of shape ``(pairs,)``, by message, then window. Windows are ``[k * step, k * step + n)`` for k >= 0;
+    steps longer than windows leave messages in none. ``numbers`` is int64, none negative; ``n`` and ``step`` are > 0.
+    """
+    first = np.maximum((numbers - n) // step + 1, 0)
+    held = numbers // step - first + 1
+    rows = np.repeat(np.arange(len(numbers)), held)
+    skipped = np.cumsum(held) - held
+    windows = np.arange(len(rows)) + np.repeat(first - skipped, held)
+    return rows, windows * step

@@ -1,0 +1,258 @@
+"""A pane at each N-th element: what a window holds after each of those of a batch, all windows at once. Pure.
+
+The elements of a window between two panes are one segment, combined as ever; panes hold the running combinations over
+the segments. These are found by doubling the reach each time: 1,000 panes of one window take ten rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.windows.general.firing import NEVER, Phases, numbers
+from tidestate.operators.windows.general.groups import Gathered
+from tidestate.operators.windows.general.names import PANES, PENDING, SHOWN, SINCE
+from tidestate.operators.windows.general.panes import chosen, equal, pane_rows, values_of, with_columns
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.table.fold import combine
+from tidestate.statestore.table.layers import align
+
+if TYPE_CHECKING:
+    from tidestate.operators.windows.general.plan import GeneralPlan
+
+Flags = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """The panes, retractions before what replaces them; and the groups with what is pending after them."""
+
+    panes: pa.Table
+    groups: pa.Table
+    counters: dict[str, int]
+    owner: Numbers
+    """Of which group each pane is."""
+
+
+@dataclass(frozen=True)
+class _Elements:
+    """The batch's elements by group, in order: their group, and whether a pane follows them."""
+
+    rows: pa.Table
+    owner: Numbers
+    fires: Flags
+
+    @property
+    def heads(self) -> Flags:
+        """Whether an element is the first of its group."""
+        return np.append(True, self.owner[1:] != self.owner[:-1]) if len(self.owner) else np.zeros(0, bool)
+
+
+def one_by_one(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments) -> OneByOne | None:
+    """Panes at each N-th element of this batch; None where there is none."""
+    elements = _elements(plan, gathered, phase)
+    if not elements.fires.any():
+        return None
+    groups = gathered.groups
+    owner, parts, shows = _segments(plan, elements)
+    begun = _begun(plan, gathered, parts, np.flatnonzero(_firsts(owner)), owner)
+    held = begun if plan.mode == "discarding" else _running(plan, begun, owner)
+    of = owner[shows]
+    panes = _with_state(plan, groups.take(pa.array(of)), held.filter(pa.array(shows)))
+    values = values_of(plan, panes)
+    first = _firsts(of)
+    before, shown = _before(plan, groups, values, of, first)
+    fired = np.ones(len(of), bool)
+    if plan.triggers.only_updated and plan.mode != "discarding":
+        fired = ~np.logical_and.reduce([shown, *(equal(values[a.name], before[a.name]) for a in plan.aggregates)])
+    rank = _counted_from(fired, first)
+    number = numbers(groups, PANES)[of] + rank
+    shown = shown | (rank > 0)
+    timing = np.where(phase.behind[of], "late", "early")
+    last = phase.over[of] & _final(of, fired)
+    tables, ranks, owners = [], [], []
+    for name in ("late", "early"):
+        here = fired & (timing == name)
+        back = here & shown & (plan.mode == "retracting")
+        for kind, where, content, numbered in (("retract", back, before, number - 1), ("emit", here, values, number)):
+            chosen_rows = pa.array(where)
+            flags = last[where] if kind == "emit" else np.zeros(int(where.sum()), bool)
+            rows = panes.filter(chosen_rows)
+            indices = pa.chunked_array([pa.array(numbered[where])])
+            tables.append(pane_rows(plan, rows, content.filter(chosen_rows), indices, name, kind, flags))
+            ranks.append(2 * np.flatnonzero(where) + (kind == "emit"))
+            owners.append(of[where])
+    order = np.argsort(np.concatenate(ranks), kind="stable")
+    counters = {f"panes_{name}": int(np.count_nonzero(fired & (timing == name))) for name in ("early", "late")}
+    counters["retractions"] = int(np.count_nonzero(fired & shown)) if plan.mode == "retracting" else 0
+    after = _after(plan, groups, elements, values, of, fired, at)
+    if plan.mode == "discarding":
+        after = _left(plan, after, owner, parts, shows)
+    return OneByOne(pa.concat_tables(tables).take(pa.array(order)), after, counters, np.concatenate(owners)[order])
+
+
+def _final(of: Numbers, fired: Flags) -> Flags:
+    """Which panes are the last that their group shows."""
+    final = np.zeros(len(of), bool)
+    shown = np.flatnonzero(fired)
+    final[shown] = np.append(of[shown][1:] != of[shown][:-1], True)[: len(shown)]
+    return final
+
+
+def _elements(plan: GeneralPlan, gathered: Gathered, phase: Phases) -> _Elements:
+    groups = gathered.groups
+    by_group = np.argsort(gathered.owner, kind="stable")
+    owner = gathered.owner[by_group]
+    first = _firsts(owner)
+    rank = _counted_from(np.ones(len(owner), bool), first) + 1
+    sizes = np.bincount(owner, minlength=groups.num_rows)
+    every = np.where(phase.behind, _count(plan.triggers.late), _count(plan.triggers.early))
+    waiting = numbers(groups, PENDING) - sizes
+    step, begin = every[owner], np.maximum(1, every - waiting)[owner]
+    fires = (step > 0) & (rank >= begin) & ((rank - begin) % np.maximum(step, 1) == 0)
+    return _Elements(gathered.new.take(pa.array(by_group)), owner, fires)
+
+
+def _count(trigger: Trigger | None) -> int:
+    """Of how many elements a pane is; 0 for none."""
+    if trigger is None:
+        return 0
+    return trigger.count if trigger.kind == "after_count" else 1
+
+
+def _firsts(owner: Numbers) -> Flags:
+    """Whether each row is the first of its owner, of rows in the order of owners."""
+    return np.append(True, owner[1:] != owner[:-1]) if len(owner) else np.zeros(0, bool)
+
+
+def _counted_from(flags: Flags, first: Flags) -> Numbers:
+    """How many of ``flags`` hold before each row, since the last ``first``."""
+    before: Numbers = np.cumsum(flags) - flags
+    heads = np.flatnonzero(first)
+    base: Numbers = before - np.repeat(before[heads], np.diff(np.append(heads, len(flags))))
+    return base
+
+
+def _segments(plan: GeneralPlan, elements: _Elements) -> tuple[Numbers, pa.Table, Flags]:
+    """The group of each segment, its elements combined, and whether a pane ends it."""
+    begins = _firsts(elements.owner)
+    begins[1:] |= elements.fires[:-1]
+    segment = np.cumsum(begins) - 1
+    spec = _by_segment(plan)
+    state = elements.rows.select([column.name for column in plan.state])
+    parts = _sorted(combine(spec, state.add_column(0, SEGMENT, pa.array(segment))))
+    heads = np.flatnonzero(begins)
+    ends = np.append(heads[1:], len(segment)) - 1
+    return elements.owner[heads], parts, elements.fires[ends]
+
+
+SEGMENT = "_segment"
+
+
+def _by_segment(plan: GeneralPlan) -> TableSpec:
+    return TableSpec("segments", (Column(SEGMENT, "int64", "key"),), plan.state, None, plan.state_groups)
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    return rows.take(pa.array(np.argsort(rows[SEGMENT].to_numpy(), kind="stable")))
+
+
+def _begun(plan: GeneralPlan, gathered: Gathered, parts: pa.Table, heads: Numbers, owner: Numbers) -> pa.Table:
+    """With what the state held before in the first segment of each group."""
+    names = plan.bare.key_names
+    identity = gathered.groups.select(names).take(pa.array(owner[heads]))
+    found = align(plan.whole, identity, gathered.stored)
+    known = np.asarray(found.found)
+    before = found.rows.filter(pa.array(known)).select([column.name for column in plan.state])
+    before = before.add_column(0, SEGMENT, pa.array(heads[known]))
+    return _sorted(combine(_by_segment(plan), pa.concat_tables([before.cast(parts.schema), parts])))
+
+
+def _running(plan: GeneralPlan, parts: pa.Table, owner: Numbers) -> pa.Table:
+    """Each segment combined with all before it of the same group."""
+    spec, places = _by_segment(plan), np.arange(len(owner))
+    heads = np.flatnonzero(_firsts(owner))
+    start = np.repeat(heads, np.diff(np.append(heads, len(owner))))
+    reach = 1
+    while True:
+        longer = np.flatnonzero(places - reach >= start)
+        if not len(longer):
+            return parts
+        left = parts.take(pa.array(longer - reach)).set_column(0, SEGMENT, pa.array(longer))
+        both = _sorted(combine(spec, pa.concat_tables([left, parts.take(pa.array(longer))])))
+        where = places.copy()
+        where[longer] = len(owner) + np.arange(len(longer))
+        parts = pa.concat_tables([parts, both.cast(parts.schema)]).take(pa.array(where))
+        reach *= 2
+
+
+def _with_state(plan: GeneralPlan, groups: pa.Table, state: pa.Table) -> pa.Table:
+    return with_columns(groups, {column.name: state[column.name] for column in plan.state})
+
+
+def _before(
+    plan: GeneralPlan, groups: pa.Table, values: pa.Table, of: Numbers, first: Flags
+) -> tuple[pa.Table, Flags]:
+    """What each window showed before each pane, and whether it had shown anything."""
+    stored = groups.take(pa.array(of))
+    previous = np.maximum(np.arange(len(of)) - 1, 0)
+    columns = {
+        a.name: chosen(pa.array(first), stored[f"_last_{a.name}"], values[a.name].take(pa.array(previous)))
+        for a in plan.aggregates
+    }
+    return pa.table(columns), ~first | (numbers(stored, SHOWN) > 0)
+
+
+def _after(
+    plan: GeneralPlan,
+    groups: pa.Table,
+    elements: _Elements,
+    values: pa.Table,
+    of: Numbers,
+    fired: Flags,
+    at: Moments,
+) -> pa.Table:
+    """Groups with what is left pending behind their last pane."""
+    ends = np.flatnonzero(np.append(of[1:] != of[:-1], True))
+    where = np.zeros(groups.num_rows, bool)
+    where[of[ends]] = True
+    sizes = np.bincount(elements.owner, minlength=groups.num_rows)
+    places = np.arange(len(elements.owner)) - np.flatnonzero(elements.heads)[np.cumsum(elements.heads) - 1]
+    taken = np.zeros(groups.num_rows, np.int64)
+    np.maximum.at(taken, elements.owner[elements.fires], places[elements.fires] + 1)
+    left = np.where(where, sizes - taken, numbers(groups, PENDING))
+    since = np.where(where, np.where(left > 0, at.now, NEVER), numbers(groups, SINCE, NEVER))
+    shows = np.bincount(of[fired], minlength=groups.num_rows)
+    changed: dict[str, pa.Array | pa.ChunkedArray] = {
+        PENDING: pa.array(left),
+        SINCE: pa.array(since, mask=since == NEVER),
+        PANES: pc.add(groups[PANES], pa.array(shows)),
+        SHOWN: pa.array(np.where(shows > 0, 1, numbers(groups, SHOWN))),
+    }
+    # An equal pane was not shown, but then its values are those shown before.
+    spread = np.zeros(groups.num_rows, np.int64)
+    spread[of[ends]] = ends
+    for aggregate in plan.aggregates:
+        name = f"_last_{aggregate.name}"
+        newest = values[aggregate.name].take(pa.array(spread))
+        changed[name] = chosen(pa.array(where), newest, groups[name])
+    return with_columns(groups, changed)
+
+
+def _left(plan: GeneralPlan, groups: pa.Table, owner: Numbers, parts: pa.Table, shows: Flags) -> pa.Table:
+    """In discarding mode a window holds only what came after its last pane."""
+    fired = np.zeros(groups.num_rows, bool)
+    fired[owner[shows]] = True
+    place = np.full(groups.num_rows, -1)
+    place[owner[~shows]] = np.flatnonzero(~shows)
+    left = parts.take(pa.array(place, mask=place < 0))
+    changed = {c.name: chosen(pa.array(fired), left[c.name], groups[c.name]) for c in plan.state}
+    return with_columns(groups, changed)

@@ -1,0 +1,179 @@
+"""Which groups show a pane now, and when each is due next. Vectorised; conditions hold at the end of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.general.names import CLOSED, END, PENDING, SHOWN, SINCE, START
+
+if TYPE_CHECKING:
+    from tidestate.operators.windows.general.groups import Gathered
+    from tidestate.operators.windows.general.plan import GeneralPlan
+
+Flags = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+NEVER = END_US
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Where each group's end lies: behind both watermarks, or between them; whether it takes no event any more
+    (``over``), since this step (``closing``); and whether it is not kept any longer (``gone``).
+    """
+
+    behind: Flags
+    passing: Flags
+    over: Flags
+    closing: Flags
+    gone: Flags
+
+    @property
+    def open(self) -> Flags:
+        """Not passed yet."""
+        return ~self.behind & ~self.passing
+
+
+@dataclass(frozen=True)
+class Fired:
+    """Masks over groups: which show an early, an on-time, a late pane; disjoint."""
+
+    early: Flags
+    on_time: Flags
+    late: Flags
+
+    @property
+    def any(self) -> Flags:
+        """Those that show a pane at all."""
+        return self.early | self.on_time | self.late
+
+    def among(self, where: Flags) -> Fired:
+        """Those of them ``where`` it holds."""
+        return Fired(self.early & where, self.on_time & where, self.late & where)
+
+
+def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
+    """The phase of each group."""
+    ends = numbers(gathered.groups, END)
+    if plan.by_number:
+        full = np.full(len(ends), True) if at.after == END_US else ends <= gathered.reached
+        return Phases(np.zeros(len(ends), bool), full, full, full, full)
+    before, after = at.before != BEGINNING_US, at.after != BEGINNING_US
+    behind = (ends <= at.before) & before
+    passing = ~behind & (ends <= at.after) & after
+    over = (ends <= plan.closed_at(at.after)) & after
+    closing = over & ~((ends <= plan.closed_before(at.before)) & before)
+    return Phases(behind, passing, over, closing, (ends <= plan.forgotten(at.after)) & after)
+
+
+def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments, shown: Flags) -> Fired:
+    """Which groups show a pane, by separate triggers for early, on time and late; ``shown`` are those that have shown
+    one in this step already.
+    """
+    triggers, pending = plan.triggers, numbers(gathered.groups, PENDING) > 0
+    on_time = phase.passing & {"always": ~np.zeros_like(pending), "non_empty": pending}.get(
+        triggers.on_time, np.zeros_like(pending)
+    )
+    # A window without an on-time pane is early until its watermark has passed.
+    before_end = phase.open | (phase.passing if triggers.on_time == "never" else np.zeros_like(pending))
+    early = before_end & _holds(plan, triggers.early, gathered, at)
+    # What is only kept shows nothing but what comes back.
+    kept = phase.over & ~phase.closing & ~pending
+    late = phase.behind & ~kept & _holds(plan, triggers.late, gathered, at)
+    closing = closes(plan, phase, pending) & ~(early | on_time | late) & ~(shown & ~pending)
+    return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
+
+
+def closes(plan: GeneralPlan, phase: Phases, pending: Flags) -> Flags:
+    """Which groups may show a closing pane: as they close, or where something comes back when they have."""
+    if plan.triggers.closing == "never":
+        return np.zeros_like(pending)
+    return phase.over & (pending | phase.closing if plan.triggers.closing == "always" else pending)
+
+
+def _holds(plan: GeneralPlan, trigger: Trigger | None, gathered: Gathered, at: Moments) -> Flags:
+    """Whether a trigger's condition holds, per group."""
+    groups = gathered.groups
+    pending = numbers(groups, PENDING)
+    if trigger is None:
+        return np.zeros(len(pending), bool)
+    if trigger.kind == "each_batch":
+        return gathered.touched & (pending > 0)
+    if trigger.kind == "after_count":
+        # With an element of this batch: passing the end alone makes no late pane of what was waiting early.
+        return gathered.touched & (pending >= trigger.count)
+    if trigger.kind == "after_processing_time":
+        return (pending > 0) & (numbers(groups, SINCE, NEVER) <= at.now - trigger.span_us)
+    if trigger.kind == "every_processing_time":
+        return _again(plan, groups) & (at.now // trigger.span_us > at.was // trigger.span_us)
+    span = trigger.span_us
+    passed = _spans_passed(groups, at.after, span) > _spans_passed(groups, at.before, span)
+    return _again(plan, groups) & passed
+
+
+def _again(plan: GeneralPlan, groups: pa.Table) -> Flags:
+    """Whether a periodic trigger shows a pane: of what is new, and of what has not changed, as Malhar does."""
+    new = numbers(groups, PENDING) > 0
+    return new if plan.mode == "discarding" else new | (numbers(groups, SHOWN) > 0)
+
+
+def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
+    """How many whole spans of each window lie behind the watermark and before its end."""
+    starts = numbers(groups, START)
+    reached = np.clip(np.full(len(starts), watermark), starts, numbers(groups, END) - 1)
+    passed: Numbers = (reached - starts) // span_us
+    return passed
+
+
+def due_next(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> tuple[Numbers, Numbers]:
+    """When each group is due next, by processing time and by event time before its end; `NEVER` where it is not."""
+    triggers = plan.triggers
+    clock = np.full(groups.num_rows, NEVER)
+    late = ~phase.open & (~phase.over | (numbers(groups, PENDING) > 0))
+    for trigger, applies in ((triggers.early, phase.open), (triggers.late, late)):
+        clock = np.minimum(clock, np.where(applies, _due_by_clock(trigger, groups, at), NEVER))
+    for node, trigger in enumerate(plan.nodes):
+        if trigger.kind == "after_processing_time":
+            waiting = numbers(groups, f"_done_{node}") == 0
+            since = numbers(groups, f"_since_{node}", NEVER)
+            clock = np.where(waiting & (since != NEVER), np.minimum(clock, since + trigger.span_us), clock)
+    clock = np.where(clock == NEVER, NEVER, np.maximum(clock, at.now))
+    marks = np.full(groups.num_rows, NEVER)
+    if triggers.early is not None and triggers.early.kind == "every_event_time":
+        starts, span = numbers(groups, START), triggers.early.span_us
+        following = starts + (_spans_passed(groups, at.after, span) + 1) * span
+        marks = np.where(phase.open, following, NEVER)
+    return clock, np.where(marks < numbers(groups, END), marks, NEVER)
+
+
+def _due_by_clock(trigger: Trigger | None, groups: pa.Table, at: Moments) -> Numbers | int:
+    if trigger is None:
+        return NEVER
+    if trigger.kind == "every_processing_time":
+        return (at.now // trigger.span_us + 1) * trigger.span_us
+    if trigger.kind == "after_processing_time":
+        since = numbers(groups, SINCE, NEVER)
+        waits = (numbers(groups, PENDING) > 0) & (since != NEVER)
+        return np.where(waits, np.minimum(since, NEVER - trigger.span_us) + trigger.span_us, NEVER)
+    return NEVER
+
+
+def numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
+    """A column as int64, nulls as ``missing``. Shape ``(rows,)``."""
+    column = rows[name].cast(pa.int64())
+    filled = pc.fill_null(column, missing) if column.null_count else column
+    values: Numbers = filled.to_numpy()
+    return values
+
+
+def closed(groups: pa.Table) -> Flags:
+    """Groups whose composite trigger has finished: they take nothing more."""
+    return numbers(groups, CLOSED) > 0

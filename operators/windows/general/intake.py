@@ -1,0 +1,111 @@
+"""The general operator next to the input: windows of the accepted events, and what they bring to each. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidestate.operators.aggregates.signed import signs
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.plan import Intake, Plan
+from tidestate.operators.windows.assignment import assign, last_refused, narrowed, own_windows, refusing
+from tidestate.operators.windows.expansion import combined, spread
+from tidestate.operators.windows.general.names import END, START
+from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.statestore.table.fold import combine, combine_values
+
+if TYPE_CHECKING:
+    from tidestate.operators.windows.general.plan import GeneralPlan
+
+Times = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def open_to(plan: Plan, sessions: pa.Table, watermark: int) -> pa.Table:
+    """Those of ``sessions`` that an event may still join: others are only kept."""
+    ends = sessions[END].cast(pa.int64()).to_numpy()
+    over = refusing(plan, ends, watermark, feeding=False)
+    return sessions.filter(pa.array(~over)) if over.any() else sessions
+
+
+def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    """What accepted events bring: rows of `GeneralPlan.exchanged`; one per window and key, or one per event."""
+    if plan.overlapping and not plan.per_event:
+        return _overlapping(plan, events, times, intake)
+    index, starts, ends = assign(plan.kind, times, events)
+    if (plan.rule == "window" or intake.feeding) and intake.watermark_us is not None and not plan.by_number:
+        open_ = ~refusing(plan, ends, intake.watermark_us, feeding=intake.feeding)
+        index, starts, ends = index[open_], starts[open_], ends[open_]
+    places = pa.array(index)
+    keys = [events[name].take(places) for name in plan.key_names] or [_alone(len(index))]
+    bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
+    columns = [column.take(places) for column in plan.lifted(events)]
+    sizes = [pa.array(np.ones(len(index), np.int64))]
+    if plan.signed:
+        sizes.append(pa.array(signs(events)[index]))
+    if plan.per_event:
+        beside = [events[name].take(places) for name in plan.order]
+        if plan.in_order:
+            beside.append(pa.array(times[index]))
+        if plan.triggers.finishes:
+            beside.append(_whole(plan, events).take(places))
+        return pa.table([*keys, *bounds, *sizes, *columns, *beside], schema=plan.exchanged.schema)
+    rows = pa.table([*keys, *bounds, *sizes, *columns], schema=plan.arriving.schema)
+    return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
+
+
+def _overlapping(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    """One row per window and key, of windows that share events: by slice where no order counts, in bands."""
+    kind, spec = plan.kind, plan.slices_of_events
+    assert isinstance(kind, Sliding)
+    ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
+    keys = [events[name] for name in plan.key_names] or [_alone(len(times))]
+    sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.signed else [])]
+    rows = pa.table([*keys, ends, *sizes, *plan.lifted(events)], schema=spec.schema)
+    only = own_windows(events)
+    if only is None and plan.orderless:
+        rows = combine(spec, rows)
+    closed = None
+    if (plan.rule == "window" or intake.feeding) and intake.watermark_us is not None:
+        closed = last_refused(plan, intake.watermark_us, feeding=intake.feeding)
+    first, counts = kind.windows_of(rows["slice_end"].cast(pa.int64()).to_numpy(), closed)
+    if only is not None:
+        first, counts = narrowed(kind, first, counts, only)
+
+    def pairs(index: Times, nth: Times) -> pa.Table:
+        columns = rows.take(pa.array(index))
+        ends = first[index] + nth * kind.slide
+        bounds = [pa.array(values).cast(plan.bound_type) for values in (ends - kind.size, ends)]
+        by_key, values = columns.select(plan.group_keys), columns.drop_columns([*plan.group_keys, "slice_end"])
+        return pa.table([*by_key.columns, *bounds, *values.columns], schema=plan.arriving.schema)
+
+    parts = spread(plan.arriving, rows, plan.group_keys, counts, pairs, intake.budget_bytes)
+    return combined(plan.arriving, parts)
+
+
+def _whole(plan: GeneralPlan, events: pa.Table) -> pa.Array:
+    """Each event as one value, for the ledger."""
+    columns = [events[name].combine_chunks() for name in plan.input_schema.names]
+    names = [f"_{number}" for number in range(len(columns))]
+    return pa.StructArray.from_arrays(columns, names=names)
+
+
+def _merged(plan: GeneralPlan, rows: pa.Table) -> pa.Table:
+    """``rows`` of sessions as those they merge to."""
+    merged = merge_sessions(plan.group_keys, int_bounds(rows))
+    values = combine_values(plan.arriving, rows, merged.owner, merged.windows.num_rows)
+    return pa.table([*merged.windows.columns, *values.columns], schema=plan.arriving.schema)
+
+
+def int_bounds(rows: pa.Table) -> pa.Table:
+    """``rows`` with window bounds as whole numbers."""
+    for name in (START, END):
+        rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.int64()))
+    return rows
+
+
+def _alone(count: int) -> pa.Array:
+    return pa.array(np.zeros(count, np.int8))

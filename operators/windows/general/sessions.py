@@ -1,0 +1,95 @@
+"""Merging sessions: intervals of one key that overlap become one. Pure and vectorised.
+
+A session of an event at t is ``[t, t + gap)``; two sessions merge when they overlap, so that events closer than the
+gap end up together and sessions that only touch stay apart. Overlap is passed on: a new event between two sessions
+makes one of all three. Sorted by start, a session ends where nothing seen so far reaches the next start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidestate.statestore.table.sorting import firsts, order, ranks
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What overlapping intervals amount to."""
+
+    windows: pa.Table
+    """Key columns as given, ``window_start`` and ``window_end`` (int64): a row per session, by key, then start."""
+    owner: Numbers
+    """Of shape ``(intervals,)``: the row of ``windows`` that each interval became part of."""
+
+
+def merge_sessions(keys: list[str], intervals: pa.Table) -> Merged:
+    """The sessions that ``intervals`` merge to.
+
+    ``intervals`` has the columns ``keys`` (none for one key over all), without nulls, and ``window_start`` and
+    ``window_end`` (int64), each end after its start; others are ignored. Its rows come in any order: which sessions
+    they make does not depend on it, and ``owner`` follows it.
+    """
+    key_of = _in_key_order(intervals.select(keys))
+    starts, ends = _int64(intervals["window_start"]), _int64(intervals["window_end"])
+    by_start = order(pa.table({"key": key_of, "start": starts}))
+    key_of, starts, ends = key_of[by_start], starts[by_start], ends[by_start]
+    first_of_key = np.append(True, key_of[1:] != key_of[:-1])[: len(key_of)]
+    first = _first_of_session(first_of_key, starts, ends)
+    heads = np.flatnonzero(first)
+    owner = np.empty(len(starts), np.int64)
+    owner[by_start] = np.cumsum(first) - 1
+    windows = intervals.select([*keys, "window_start"]).take(pa.array(by_start[heads]))
+    latest = np.maximum.reduceat(ends, heads) if len(heads) else ends
+    return Merged(windows.append_column("window_end", pa.array(latest)), owner)
+
+
+def _in_key_order(keys: pa.Table) -> Numbers:
+    """A number for each row's key, rising with the key: only distinct ones are compared."""
+    numbers, count = ranks(keys)
+    if count < 2:
+        return numbers
+    by_key = order(keys.take(pa.array(firsts(numbers, count))))
+    places = np.empty(count, np.int64)
+    places[by_key] = np.arange(count)
+    return places[numbers]
+
+
+def _first_of_session(first_of_key: Flags, starts: Numbers, ends: Numbers) -> Flags:
+    """Of rows sorted by key and start: whether each begins a session. All of shape ``(rows,)``.
+
+    Each key gets a stretch of its own on one line, in order. Then one running maximum of the ends serves all keys:
+    what a key reaches lies before all starts of the next.
+    """
+    if not len(starts):
+        return first_of_key
+    places, width = _on_a_line(np.concatenate([starts, ends]), int(first_of_key.sum()))
+    stretch = (np.cumsum(first_of_key) - 1) * width
+    reached = np.maximum.accumulate(stretch + places[len(starts) :])
+    first = first_of_key.copy()
+    first[1:] |= (stretch + places[: len(starts)])[1:] >= reached[:-1]
+    return first
+
+
+def _on_a_line(times: Numbers, copies: int) -> tuple[Numbers, int]:
+    """``times`` (not empty) as numbers in [0, width) in the same order, and a width of which ``copies`` fit in int64.
+
+    Distances from the earliest where they are small enough, as they are in practice; else ranks, which always are.
+    """
+    earliest = int(times.min())
+    width = int(times.max()) - earliest + 1
+    if width * copies < 2**63:
+        return times - earliest, width
+    distinct, ranks = np.unique(times, return_inverse=True)
+    return ranks.astype(np.int64), len(distinct)
+
+
+def _int64(column: pa.ChunkedArray) -> Numbers:
+    values: Numbers = column.to_numpy().astype(np.int64, copy=False)
+    return values

@@ -1,0 +1,54 @@
+"""The fast path next to the input: events as partials of the slices they lie in, aggregated where that pays."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidestate.operators.describe.windows import Times
+from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.table.fold import combine
+
+if TYPE_CHECKING:
+    from tidestate.operators.windows.slices.plan import SlicePlan
+
+SAMPLE_ROWS = 1 << 16
+PAYS_BELOW = 0.5
+"""Aggregating next to the input pays while it leaves fewer rows than this share."""
+
+
+def partials_of(plan: SlicePlan, accepted: pa.Table, times: Times) -> pa.Table:
+    """Rows of the slices table, keys may repeat."""
+    return _aggregate(plan, _lift(plan, accepted, times))
+
+
+def _lift(plan: SlicePlan, accepted: pa.Table, times: Times) -> pa.Table:
+    ends = pa.array(plan.windows.slice_ends(times)).cast(TIME)
+    keys = [accepted[name] for name in plan.key_names]
+    return pa.table([ends, *keys, *plan.lifted(accepted)], schema=plan.slices.schema)
+
+
+def _aggregate(plan: SlicePlan, lifted: pa.Table) -> pa.Table:
+    """Combine rows of one slice and key, unless a sample says that hardly any share them."""
+    if lifted.num_rows > 2 * SAMPLE_ROWS:
+        seen = combine(plan.slices, lifted.slice(0, SAMPLE_ROWS)).num_rows
+        if expected_groups(SAMPLE_ROWS, seen, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
+            return lifted
+    return combine(plan.slices, lifted)
+
+
+def expected_groups(sample_rows: int, sample_groups: int, rows: int) -> float:
+    """How many groups ``rows`` rows have, when ``sample_rows`` of them had ``sample_groups`` (groups alike in size).
+
+    Solves groups·(1 − e^(−sample/groups)) = seen by bisection; a skewed stream has fewer than this says.
+    """
+    low, high = float(sample_groups), float(sample_groups) * 2**20
+    for _ in range(60):
+        middle = (low + high) / 2
+        if -middle * math.expm1(-sample_rows / middle) < sample_groups:
+            low = middle
+        else:
+            high = middle
+    return -low * math.expm1(-rows / low)

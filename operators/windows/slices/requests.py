@@ -1,0 +1,91 @@
+"""Windows of keys that somebody asks for, and which of them each slice lies in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidestate.operators.windows.expansion import spread
+from tidestate.statestore.spec.changes import Lookup
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.table.sorting import lasts, shared_ranks, taken
+
+if TYPE_CHECKING:
+    from tidestate.operators.windows.slices.plan import SlicePlan
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Asked:
+    """``keys``: window end and key of each window asked for."""
+
+    def __init__(self, plan: SlicePlan, keys: pa.Table) -> None:
+        self.keys, self._plan = keys, plan
+        self.ends = _instants(keys, "window_end")
+
+    @property
+    def spec(self) -> TableSpec:
+        """The slices table keyed by the place of a window among those asked for: not stored."""
+        slices = self._plan.slices
+        return TableSpec("by_place", (Column("place", "int64"),), slices.values, None, slices.groups)
+
+    @cached_property
+    def slices(self) -> tuple[Numbers, Numbers]:
+        """The slices of all windows, each once: per window after which end its own begin, and how many they are."""
+        (codes,) = _shared(self._plan.key_names, [self.keys])
+        order = np.lexsort((self.ends, codes))
+        codes, ends = codes[order], self.ends[order]
+        low = ends - self._plan.windows.size
+        low[1:] = np.where(codes[1:] == codes[:-1], np.maximum(low[1:], ends[:-1]), low[1:])
+        begin = np.empty(len(order), np.int64)
+        begin[order] = low
+        return begin, (self.ends - begin) // self._plan.windows.slice
+
+    def spread(self, rows: pa.Table, budget_bytes: int) -> Iterator[pa.Table]:
+        """``rows`` of the slices table combined by the windows they lie in, in parts; those in none are left out."""
+        names = [column.name for column in self.spec.values]
+        first, counts, places = self._windows_of(rows)
+
+        def pairs(index: Numbers, nth: Numbers) -> pa.Table:
+            values = rows.select(names).take(pa.array(index))
+            return values.add_column(0, "place", pa.array(places[first[index] + nth]))
+
+        yield from spread(self.spec, rows, self._plan.key_names, counts, pairs, budget_bytes)
+
+    def _windows_of(self, rows: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
+        """Of each row the first window that holds it and how many follow, by their number in a row of ``places``."""
+        windows = self._plan.windows
+        first, counts = windows.windows_of(_instants(rows, "slice_end"))
+        last = first + (counts - 1) * windows.slide
+        asked, own = _shared(self._plan.key_names, [self.keys, rows])
+        distinct, rank = np.unique(self.ends, return_inverse=True)
+        width = len(distinct) + 1
+        line = asked * width + rank
+        places = np.argsort(line, kind="stable")
+        line = line[places]
+        begin = np.searchsorted(line, own * width + np.searchsorted(distinct, first))
+        end = np.searchsorted(line, own * width + np.searchsorted(distinct, last, "right"))
+        return begin, np.maximum(0, end - begin), places
+
+    def found(self, values: pa.Table) -> Lookup:
+        """``values`` (rows of `spec`) in the order of the keys."""
+        places = lasts(values["place"].to_numpy(), self.keys.num_rows)
+        columns = [*self.keys.columns, *taken(values.drop_columns(["place"]), places).columns]
+        return Lookup(pa.array(places >= 0), pa.table(columns, schema=self._plan.windows_spec.schema))
+
+
+def _instants(rows: pa.Table, name: str) -> Numbers:
+    found: Numbers = rows[name].cast(pa.int64()).to_numpy()
+    return found
+
+
+def _shared(names: list[str], tables: list[pa.Table]) -> list[Numbers]:
+    """Numbers of the rows' keys, the same in all tables; 0 where there is no key."""
+    if not names:
+        return [np.zeros(table.num_rows, np.int64) for table in tables]
+    return shared_ranks([table.select(names) for table in tables])[0]

@@ -1,0 +1,285 @@
+"""The second half of a step, next to the state: what fires, what changes. A pure function of its arguments.
+
+``before`` is the watermark that classified the batch, ``after`` the one at its end. Both exclusive: a window
+fires on time when ``before < end <= after``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.plan.transition import BUDGET_BYTES, KINDS, TIMINGS, Moments, Transition, constant
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.expansion import SHARE, combined, spread
+from tidestate.operators.windows.general.panes import values_of
+from tidestate.operators.windows.slices.requests import Asked
+from tidestate.statestore.spec.changes import Lookup, TableChanges
+from tidestate.statestore.spec.lists import places_within
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.table.fold import combine
+
+if TYPE_CHECKING:
+    from tidestate.operators.windows.slices.plan import SlicePlan
+
+Numbers = npt.NDArray[np.int64]
+
+LOOKED_UP = 1 << 18
+"""Up to so many slices are looked up one by one."""
+
+
+def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments) -> Transition:
+    """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
+    low, high = at.before, max(at.before, at.after)
+    on_time = _fire_on_time(plan, view, partials, replace(at, after=high)) if high > low else None
+    closed_bound, fired_bound, slice_bound = bounds(plan, high)
+    late = _fire_late(plan, view, partials, at, closed_bound)
+    panes: list[pa.Table] = []
+    counters: dict[str, int] = {}
+    remembered = []
+    if late is not None:
+        retractions, emissions, last = late
+        panes += [retractions, emissions]
+        remembered.append(last)
+        counters |= {"panes_late": emissions.num_rows, "retractions": retractions.num_rows}
+    if on_time is not None and on_time.num_rows:
+        on_time = _finished(plan, on_time)
+        panes.append(_panes(plan, on_time, "on_time", "emit", None, closed_bound))
+        counters["panes_on_time"] = on_time.num_rows
+        remembered.append(_remember(plan, on_time, None))
+    changes = {
+        plan.slices.name: TableChanges(merge=_after(plan.slices.expiry, partials, slice_bound), expire=slice_bound),
+        plan.fired.name: TableChanges(put=_still_open(plan, remembered, fired_bound), expire=fired_bound),
+    }
+    return Transition(changes, pa.concat_tables([plan.pane_schema.empty_table(), *panes]), counters)
+
+
+def whole_windows(plan: SlicePlan, view: StateView, after_us: int) -> pa.Table:
+    """Windows that end after ``after_us``, whether they have fired or not, with ``window_start``; for people."""
+    stored = view.scan(plan.slices.name, folded=False)
+    rows = by_window(plan, stored, after_us, END_US)
+    starts = pa.array(_times(rows["window_end"]) - plan.windows.size).cast(TIME)
+    return rows.add_column(0, "window_start", starts)
+
+
+def _fire_on_time(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments) -> pa.Table:
+    """Value of each key and window with ``before < end <= after``: state and batch folded together."""
+    first = None if at.before == BEGINNING_US else plan.windows.oldest_slice_after(at.before) + 1
+    last = None if at.after == END_US else at.after + 1
+    own = partials if first is None and last is None else _between(partials, first, last)
+    lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
+    stored = view.scan(plan.slices.name, lower, upper, folded=False)
+    return by_window(plan, chain(stored, [own]), at.before, at.after, at.budget_bytes)
+
+
+def by_window(
+    plan: SlicePlan, slices: Iterable[pa.Table], low: int, high: int, budget_bytes: int = BUDGET_BYTES
+) -> pa.Table:
+    """Slices combined per window and key, of the windows with ``low < end <= high``.
+
+    They are taken in piece by piece; only the order of slices, where it matters, needs all of them at once.
+    """
+    spec = plan.windows_spec
+    if plan.windows.tumbles:
+        slices = list(slices)
+        return combine(
+            spec, pa.concat_tables([plan.slices.schema.empty_table(), *slices]).rename_columns(spec.schema.names)
+        )
+    pieces = _pieces(plan, slices, budget_bytes)
+    return combined(spec, (part for rows in pieces for part in _spread(plan, rows, low, high, budget_bytes)))
+
+
+def _spread(plan: SlicePlan, rows: pa.Table, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
+    first, counts = plan.windows.windows_of(_times(rows["slice_end"]), low, high)
+
+    def pairs(index: Numbers, nth: Numbers) -> pa.Table:
+        ends = pa.array(first[index] + nth * plan.windows.slide).cast(TIME)
+        return rows.take(pa.array(index)).set_column(0, "window_end", ends)
+
+    yield from spread(plan.windows_spec, rows, plan.key_names, counts, pairs, budget_bytes)
+
+
+def _pieces(plan: SlicePlan, slices: Iterable[pa.Table], budget_bytes: int) -> Iterator[pa.Table]:
+    """Slices in tables of a share of the budget; where values depend on the order of time, so and in one table."""
+    held, size = [plan.slices.schema.empty_table()], 0
+    for rows in slices:
+        held.append(rows)
+        size += rows.nbytes
+        if size > budget_bytes // SHARE and not plan.ordered:
+            yield pa.concat_tables(held)
+            held, size = held[:1], 0
+    rows = pa.concat_tables(held)
+    if plan.ordered:
+        rows = rows.take(pa.array(np.argsort(_times(rows["slice_end"]), kind="stable")))
+    yield rows
+
+
+def _fire_late(
+    plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments, closed_bound: int | None
+) -> tuple[pa.Table, pa.Table, pa.Table] | None:
+    """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
+    low = at.before
+    if low == BEGINNING_US or not partials.num_rows:
+        return None
+    first_ends = plan.windows.first_ends(_times(partials["slice_end"]))
+    touching = partials.filter(pa.array(first_ends <= low)) if bool((first_ends <= low).any()) else None
+    if touching is None:
+        return None
+    news = by_window(plan, [_fold_up(plan, touching)], plan.forgotten(low), low, at.budget_bytes)
+    if not news.num_rows:
+        return None
+    keys = news.select(plan.fired.key_names)
+    fired = view.lookup(plan.fired.name, keys)
+    values = news
+    if plan.mode != "discarding":
+        values = values_of_windows(plan, view, keys, partials, at.budget_bytes).rows
+    # Numbered after the last ones; 0 where the window never fired.
+    number = pc.fill_null(pc.add(fired.rows["pane"], 1), 0)
+    values = _finished(plan, values)
+    emissions = _panes(plan, values, "late", "emit", number, closed_bound)
+    retractions = plan.pane_schema.empty_table()
+    if plan.mode == "retracting":
+        retractions = _retractions(plan, fired)
+    return retractions, emissions, _remember(plan, values, number)
+
+
+def _retractions(plan: SlicePlan, fired: Lookup) -> pa.Table:
+    """The last panes once more, as retractions, of the windows that had fired."""
+    rows = fired.rows.filter(fired.found)
+    columns = [
+        pc.subtract(rows["window_end"].cast(pa.int64()), plan.windows.size).cast(TIME),
+        rows["window_end"],
+        *(rows[name] for name in plan.key_names),
+        *(rows[a.name] for a in plan.aggregates),
+        rows["pane"],
+        constant(rows.num_rows, "late", TIMINGS),
+        constant(rows.num_rows, "retract", KINDS),
+        pa.array(np.zeros(rows.num_rows, bool)),
+    ]
+    return pa.table(columns, schema=plan.pane_schema)
+
+
+def values_of_windows(
+    plan: SlicePlan,
+    view: StateView,
+    keys: pa.Table,
+    partials: pa.Table | None = None,
+    budget_bytes: int = BUDGET_BYTES,
+) -> Lookup:
+    """The full value of each (window, key) in ``keys``, in their order: stored slices and this batch's."""
+    if not keys.num_rows:
+        return Lookup(pa.array([], pa.bool_()), plan.windows_spec.schema.empty_table())
+    asked = Asked(plan, keys)
+    partials = plan.slices.schema.empty_table() if partials is None else _fold_up(plan, partials)
+    pieces = _pieces(plan, chain(_asked_slices(plan, view, asked), [partials]), budget_bytes)
+    values = combined(asked.spec, (part for rows in pieces for part in asked.spread(rows, budget_bytes)))
+    return asked.found(values)
+
+
+def _asked_slices(plan: SlicePlan, view: StateView, asked: Asked) -> Iterator[pa.Table]:
+    """The stored slices of these windows: looked up where they are few; else all in their range, which is cheaper."""
+    low, counts = asked.slices
+    if int(counts.sum()) > LOOKED_UP:
+        lower, upper = int(low.min()) + 1, int(asked.ends.max()) + 1
+        return view.scan(plan.slices.name, (lower,), (upper,), folded=False)
+    index = np.repeat(np.arange(len(counts)), counts)
+    ends = low[index] + (places_within(counts) + 1) * plan.windows.slice
+    wanted = asked.keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
+    found = view.lookup(plan.slices.name, wanted)
+    return iter([found.rows.filter(found.found)])
+
+
+def _fold_up(plan: SlicePlan, partials: pa.Table) -> pa.Table:
+    return combine(plan.slices, partials)
+
+
+def _finished(plan: SlicePlan, values: pa.Table) -> pa.Table:
+    """The results of windows with these partials, beside window end and key."""
+    results = values_of(plan, values)
+    return pa.table(
+        [*values.select(plan.fired.key_names).columns, *results.columns],
+        names=[*plan.fired.key_names, *results.column_names],
+    )
+
+
+def _panes(
+    plan: SlicePlan,
+    values: pa.Table,
+    timing: str,
+    kind: str,
+    number: pa.Array | pa.ChunkedArray | None,
+    closed_bound: int | None,
+) -> pa.Table:
+    """Pane rows of windows with finished ``values``. A pane is the last one when its window takes no more events."""
+    rows = values.num_rows
+    ends = _times(values["window_end"])
+    final = np.zeros(rows, bool) if closed_bound is None else ends <= closed_bound
+    columns = [
+        pa.array(ends - plan.windows.size).cast(TIME),
+        values["window_end"],
+        *(values[name] for name in plan.key_names),
+        *(values[aggregate.name] for aggregate in plan.aggregates),
+        pa.array(np.zeros(rows, np.int64)) if number is None else number,
+        constant(rows, timing, TIMINGS),
+        constant(rows, kind, KINDS),
+        pa.array(final),
+    ]
+    return pa.table(columns, schema=plan.pane_schema)
+
+
+def _remember(plan: SlicePlan, values: pa.Table, number: pa.Array | pa.ChunkedArray | None) -> pa.Table:
+    """Rows of the fired table for panes with these finished values."""
+    numbers = pa.array(np.zeros(values.num_rows, np.int64)) if number is None else number
+    results = [values[aggregate.name] for aggregate in plan.aggregates]
+    keys = [values[name] for name in plan.fired.key_names]
+    return pa.table([*keys, numbers, *results], schema=plan.fired.schema)
+
+
+def _still_open(plan: SlicePlan, remembered: list[pa.Table], fired_bound: int | None) -> pa.Table | None:
+    """Of the panes fired, those whose window may fire again."""
+    if not remembered:
+        return None
+    return _after(plan.fired.expiry, pa.concat_tables(remembered), fired_bound)
+
+
+def _after(column: str | None, rows: pa.Table, bound: int | None) -> pa.Table | None:
+    """Rows whose time in ``column`` is after ``bound``."""
+    if not rows.num_rows or bound is None:
+        return rows if rows.num_rows else None
+    keep = _times(rows[column]) > bound
+    if keep.all():
+        return rows
+    return rows.filter(pa.array(keep)) if keep.any() else None
+
+
+def bounds(plan: SlicePlan, watermark: int) -> tuple[int | None, int | None, int | None]:
+    """Up to which window end windows take no more events, and are not kept; up to which slice end slices are not."""
+    if watermark == BEGINNING_US:
+        return None, None, None
+    if watermark == END_US:
+        return END_US - 1, END_US - 1, END_US - 1
+    forgotten = plan.forgotten(watermark)
+    return plan.closed_at(watermark), forgotten, plan.windows.oldest_slice_after(forgotten)
+
+
+def _between(rows: pa.Table, first: int | None, last: int | None) -> pa.Table:
+    times = _times(rows["slice_end"])
+    keep = np.ones(len(times), bool)
+    if first is not None:
+        keep &= times >= first
+    if last is not None:
+        keep &= times < last
+    return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def _times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    return values

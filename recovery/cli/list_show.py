@@ -1,0 +1,225 @@
+"""Verbs that look at checkpoints as a whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tidestate.recovery.cli.app import AsJson, Root, chosen, verbs
+from tidestate.recovery.cli.printing import emit, pairs, print_json, text
+from tidestate.recovery.cli.progress_bar import bar
+from tidestate.recovery.log.acknowledgements import delivered
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.lease import Lease, running
+from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.records import Pin, held_pins, read_pins
+from tidestate.recovery.log.summary import (
+    Row,
+    age_text,
+    brief,
+    counted,
+    full,
+    partitions,
+    progress,
+    shared_files,
+    short_age,
+    size_text,
+    time_text,
+)
+from tidestate.recovery.start.restore_budget import outlook, outlook_text, sentence
+from tidestate.statestore.errors import CorruptionError, NotFoundError
+
+
+@verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
+def list_checkpoints(
+    root: Root,
+    last: Annotated[int, typer.Option(min=1, help="Only the newest so many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """The newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        head = checkpoint.head()
+        ids = checkpoint.present()
+        rows = _rows(checkpoint, head.manifest, ids, last) if head is not None else []
+    if as_json:
+        print_json([{name: value for name, value in row.items() if name != "age"} for row in rows])
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("id", "kind", "batch"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    table.add_column("watermark (UTC)")
+    for heading in ("events", "panes", "rejected", "state", "age"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["id"]),
+            "abandoned" if row["abandoned"] else row["kind"],
+            text(row["spark_batch"]),
+            text(row["watermark"]).split(".")[0],
+            f"{row['events']:,}",
+            f"{row['panes']:,}",
+            f"{row['rejected']:,}",
+            size_text(row["state_bytes"]),
+            row["age"],
+        )
+    older = len(ids) - min(last, len(ids))
+    emit(
+        table,
+        *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []),
+        *(Text(f"pinned: {_pin_text(pin)}") for pin in read_pins(checkpoint.objects)),
+    )
+
+
+def _pin_text(pin: Pin) -> str:
+    why = f"for the fork {pin.fork}" if pin.fork else pin.note
+    return f"{pin.checkpoint} as {pin.name}" + (f" ({why})" if why else "")
+
+
+def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> list[Row]:
+    """The newest checkpoints, and pinned ones, in a line each, without damaged ones that a reset has abandoned."""
+    pins, held = read_pins(checkpoint.objects), held_pins(checkpoint.objects)
+    kept = {pin.checkpoint for pin in pins}
+    certain = {pin.checkpoint for pin in pins if pin.name in held}
+    rows = []
+    for number, read in checkpoint.loads(sorted({*checkpoint.ids(ids[-last:][0]), *kept})):
+        try:
+            manifest = read().manifest
+        except CorruptionError:
+            if not head.abandons(number):
+                raise
+            continue
+        except NotFoundError:
+            if number in certain:
+                raise
+            continue  # the pin came too late
+        rows.append(
+            {
+                **brief(manifest),
+                "abandoned": head.abandons(number),
+                "recovery": outlook(manifest),
+                "age": short_age(manifest.created_us, now_us()),
+                "pins": [pin.name for pin in pins if pin.checkpoint == number],
+            }
+        )
+    return rows
+
+
+@verbs.command(epilog="Example: tidestate show /data/flights 42 --json")
+def show(
+    root: Root,
+    checkpoint_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[ID]", help="Which checkpoint; the newest by default.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One checkpoint: position in the input, watermark, operators, state partitions, files, counters."""
+    checkpoint = Checkpoint.open(root)
+    head = chosen(checkpoint, checkpoint_id)
+    pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
+    had = delivered(checkpoint, head.manifest)
+    if as_json:
+        told = {"delivered": had, "recovery": outlook(head.manifest), "pins": [pin.name for pin in pins]}
+        print_json({**full(head.manifest), **told})
+        return
+    driver = running(checkpoint) if checkpoint_id is None else None
+    parts: list[RenderableType] = [_facts(head.manifest, driver, had)]
+    parts += [Text(f"pinned: {_pin_text(pin)}") for pin in pins]
+    if progress(head.manifest):
+        parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
+    for name, operator in head.manifest.operators.items():
+        parts += [Text(f"\noperator {name}", style="bold"), _configuration(operator), _partitions(operator)]
+        if shared := shared_files(operator):
+            parts.append(f"[dim]{shared:,} files shared after a rescale, each with all its rows above[/dim]")
+    if head.manifest.totals:
+        parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
+    emit(*parts)
+
+
+def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
+    table = pairs()
+    kind = "drained (takes no new input)" if manifest.drained else manifest.kind
+    table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
+    table.add_row("created", f"{time_text(manifest.created_us)} UTC  ({age_text(manifest.created_us, now_us())})")
+    if driver is not None:
+        table.add_row("running", f"{driver.who()}, begun {age_text(driver.since_us, now_us())}")
+        if driver.waiting_us is not None:
+            table.add_row("", f"waiting for the sink since {time_text(driver.waiting_us)} UTC")
+    before, after = time_text(manifest.watermark_before_us), time_text(manifest.watermark_us)
+    table.add_row("watermark", f"{text(after)}  (before: {text(before)})")
+    table.add_row("processing time", text(time_text(manifest.processing_us)))
+    if manifest.spark:
+        table.add_row("spark batch", str(manifest.spark.batch_id))
+        for source, offset in enumerate(manifest.spark.end):
+            table.add_row(f"source {source} read to", offset)
+    if manifest.input:
+        table.add_row("input", f"{manifest.input.batches} batches")
+    table.add_row("delivered up to", f"checkpoint {had}")
+    table.add_row("restore", outlook_text(manifest))
+    if manifest.restored is not None:
+        table.add_row("last start", sentence(manifest.restored))
+    table.add_row("job", manifest.job_id)
+    for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):
+        for ref in refs:
+            table.add_row(label, f"{ref.path} ({counted(ref.rows, 'row')})")
+    return table
+
+
+def _sources(manifest: Manifest) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    several = len(manifest.operators) > 1
+    for heading in (*(("operator",) if several else ()), "source", "watermark (UTC)", "lag", "standing", "rows"):
+        table.add_column(heading, justify="right" if heading in ("lag", "rows") else "left")
+    for row in progress(manifest):
+        lag = row["lag_seconds"]
+        table.add_row(
+            *([row["operator"]] if several else []),
+            row["source"],
+            text(row["watermark"]),
+            "-" if lag is None else f"{lag:,.3f} s",
+            row["standing"],
+            f"{row['rows']:,}",
+        )
+    return table
+
+
+def _configuration(operator: OperatorState) -> Table:
+    table = pairs()
+    table.add_row("reads", ", ".join(operator.inputs) or "-")
+    table.add_row("configured so since", f"checkpoint {operator.since}")
+    for name, value in operator.configuration.items():
+        table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
+    return table
+
+
+def _partitions(operator: OperatorState) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("partition", "files", "rows", "bytes", "last change", "lineage"):
+        table.add_column(heading, justify="right")
+    for row in partitions(operator):
+        changed = str(row["sequence"]) if row["sequence"] else "-"
+        table.add_row(
+            str(row["partition"]),
+            str(row["files"]),
+            f"{row['rows']:,}",
+            size_text(row["bytes"]),
+            changed,
+            text(row["lineage"]),
+        )
+    return table
+
+
+def _counters(manifest: Manifest) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("in this one", justify="right")
+    table.add_column("since the start", justify="right")
+    for name, total in manifest.totals.items():
+        table.add_row(name.replace("_", " "), f"{manifest.counters.get(name, 0):,}", f"{total:,}")
+    return table

@@ -1,0 +1,65 @@
+"""The command ``tidestate``: look into checkpoints, from any machine, without Java or Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+import typer
+
+from tidestate.recovery.cli.group import Verbs
+from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, UnavailableError
+
+EXIT_DATA, EXIT_NOT_FOUND, EXIT_OTHER = 3, 4, 5
+
+app = typer.Typer(
+    help="Durable window state for PySpark: look into checkpoints, check, fork, keep, rewind and repair them.",
+    cls=Verbs,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Make it a group, though no verb is loaded."""
+
+
+def main() -> None:
+    """Entry point: run the command and turn errors into one line and an exit code."""
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk shows here, not as Python ends
+    except TidestateError as error:
+        _end(error)
+    except BrokenPipeError:
+        from tidestate.recovery.cli.printing import gone
+
+        gone()
+    except OSError as error:  # storage raises errors of ours, so this is where the answer should go
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try to write again
+        reason = (error.strerror or str(error)).lower()
+        _end(UnavailableError(f"the output cannot be written ({reason}): give another place", code="output"))
+
+
+def _end(error: TidestateError) -> NoReturn:
+    from tidestate.recovery.cli.printing import complain
+
+    complain(error)
+    sys.exit(_exit_code(error))
+
+
+def _exit_code(error: TidestateError) -> int:
+    if isinstance(error, DataError):
+        return EXIT_DATA
+    return EXIT_NOT_FOUND if isinstance(error, NotFoundError) else EXIT_OTHER
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""How the command line prints: tables that fit the terminal, JSON, rows in the formats of other tools."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from tidestate.recovery.inspect.values import values_of
+from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_MOST_ROWS = 2**62
+"""A limit above this is none, and no number for Arrow."""
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+    arrow = "arrow"
+
+
+def pairs() -> Table:
+    """A table of names and values."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def text(value: object) -> str:
+    """A value for people."""
+    return "-" if value is None else str(value)
+
+
+def print_json(value: Any) -> None:
+    """Plain values, indented."""
+    emit(Text(json.dumps(value, indent=2)))
+
+
+def print_document(document: str, output: Path | None) -> None:
+    """One text, into a file or to standard output."""
+    if output is None:
+        emit(Text(document))
+    else:
+        output.write_text(document + "\n")
+
+
+@contextmanager
+def into(output: Path | None) -> Iterator[None]:
+    """What is printed meanwhile goes into a file, where there is one."""
+    if output is None:
+        yield
+        return
+    with output.open("w", encoding="utf-8") as file, redirect_stdout(file):
+        yield
+
+
+def emit(*parts: RenderableType) -> None:
+    """To standard output. What is text of ours may have markup; what stands in tables says just what it says."""
+    console = _Console()
+    for part in parts:
+        console.print(Text.from_markup(part) if isinstance(part, str) else part, soft_wrap=isinstance(part, Text))
+
+
+def complain(error: object) -> None:
+    """One line to standard error."""
+    _Console(stderr=True, soft_wrap=True).print(Text(f"tidestate: {error}".replace("\n", " ")))
+
+
+_CONTROL = dict.fromkeys([*(code for code in range(32) if chr(code) != "\n"), *range(127, 160)], "?")
+"""Characters by which text from data could command a terminal."""
+
+
+class _Console(Console):
+    """A console for text that comes from data: nothing in it is markup, or a command to the terminal.
+
+    That its reader goes away, as `head` does, is no error.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """As it is drawn, without control characters but those of styles."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else text.translate(_CONTROL), style, control)
+
+    def on_broken_pipe(self) -> None:
+        gone()
+
+
+def gone() -> None:
+    """The reader of our output has gone away: that is no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+def print_rows(
+    parts: Iterable[pa.Table],
+    form: Format,
+    output: Path | None,
+    limit: int | None,
+    columns: Callable[[], pa.Schema] | None = None,
+    clear: Callable[[], None] = lambda: None,
+) -> None:
+    """Rows, as many as ``limit`` says, in a format; Parquet and Arrow go to a file or a pipe, never to a terminal.
+
+    ``columns`` says which columns all parts have together; they are asked for where a format needs them in advance.
+    ``clear`` is called before anything is written to a terminal.
+    """
+    limit = None if limit is None else min(limit, _MOST_ROWS)
+    if form is Format.table:
+        tables = list(_first(parts, None if limit is None else limit + 1))  # one more says that there are more
+        clear()
+        with into(output):
+            _print_table(tables, limit)
+        return
+    parts = _first(parts, limit)
+    on_terminal = output is None and sys.stdout.isatty()
+    if form in (Format.parquet, Format.arrow) and on_terminal:
+        raise UsageError("this format is not for terminals: --output FILE, or a pipe", code="read-output")
+    schema = columns() if columns is not None and form is not Format.json else None
+    try:
+        with output.open("wb") if output is not None else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as sink:
+            _write(_in_turn(parts, sink, clear) if on_terminal else parts, form, sink, schema)
+            sink.flush()
+    except BrokenPipeError:
+        gone()
+
+
+def _in_turn(parts: Iterable[pa.Table], sink: Any, clear: Callable[[], None]) -> Iterator[pa.Table]:
+    """Rows and a bar never stand on a terminal together."""
+    for part in parts:
+        clear()
+        yield part
+        sink.flush()
+
+
+def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
+    """Up to so many rows."""
+    left = limit
+    for part in parts:
+        if left is None:
+            yield part
+        else:
+            yield part.slice(0, left)
+            left -= min(left, part.num_rows)
+            if not left:
+                return
+
+
+def _write(parts: Iterable[pa.Table], form: Format, sink: Any, schema: pa.Schema | None) -> None:
+    import pyarrow as pa  # these take a while to import
+    import pyarrow.csv as pc_csv
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+    for part in parts:
+        if form is Format.json:
+            for row in _rows(_plain(part)):
+                sink.write(json.dumps(row, default=str).encode() + b"\n")
+            continue
+        rows = (
+            part if schema is None else pa.concat_tables([schema.empty_table(), part], promote_options="permissive")
+        )
+        if form is Format.csv:
+            rows = _plain(rows)
+        if writer is None:
+            writer = {
+                Format.csv: pc_csv.CSVWriter,
+                Format.parquet: pq.ParquetWriter,
+                Format.arrow: pa.ipc.new_stream,
+            }[form](sink, rows.schema)
+        writer.write_table(rows)
+    if writer is not None:
+        writer.close()
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Times and nested values as text, dictionaries as what they stand for."""
+    import pyarrow as pa
+
+    columns = []
+    for column in rows.columns:
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            column = column.cast(kind.value_type)
+        elif pa.types.is_timestamp(kind):
+            column = pa.chunked_array([pa.array([_cell(value) for value in values_of(column)], pa.string())])
+        elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            column = pa.chunked_array([pa.array([_nested(value) for value in values_of(column)], pa.string())])
+        columns.append(column)
+    return pa.table(columns, names=rows.column_names)
+
+
+def _rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    names = rows.column_names
+    for values in zip(*map(values_of, rows.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _nested(value: Any) -> str | None:
+    return None if value is None else value.hex() if isinstance(value, bytes) else json.dumps(value, default=str)
+
+
+def _print_table(tables: list[pa.Table], limit: int | None) -> None:
+    import pyarrow as pa
+
+    # A job that has changed showed other columns before.
+    try:
+        rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+    except pa.ArrowException as error:
+        raise UsageError(
+            f"a column holds something else than before ({error}): print the checkpoints apart, or as json",
+            code="read-columns",
+            columns=[table.column_names for table in tables],
+        ) from None
+    more = limit is not None and rows.num_rows > limit
+    rows = rows.slice(0, limit)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for field in rows.schema:
+        number = (
+            pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+        )
+        table.add_column(Text(field.name), justify="right" if number else "left", overflow="fold")
+    for row in _rows(rows):
+        table.add_row(*(Text(_cell(value) or "-") for value in row.values()))
+    emit(table, *([Text(f"more than {limit:,} rows: --limit says how many are shown", style="dim")] if more else []))
+
+
+def _cell(value: Any) -> str | None:
+    if value is None:
+        return None
+    if hasattr(value, "tzinfo"):
+        return str(value.isoformat(sep=" ")).removesuffix("+00:00")
+    if isinstance(value, (list, dict, bytes)):
+        return _nested(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

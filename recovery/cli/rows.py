@@ -1,0 +1,167 @@
+"""Verbs that print rows: of the state, of panes, of the late ledger, and what differs between two checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from tidestate.recovery.cli.app import AsJson, Import, Root, chosen, verbs
+from tidestate.recovery.cli.options import (
+    At,
+    First,
+    Form,
+    Keys,
+    Last,
+    Limit,
+    Operator,
+    Output,
+    Since,
+    TableName,
+    Until,
+    Window,
+    keys_of,
+)
+from tidestate.recovery.cli.printing import Format, print_rows
+from tidestate.recovery.cli.progress_bar import Bar, bar
+from tidestate.recovery.inspect.rows import (
+    Wanted,
+    operator_of,
+    output_rows,
+    output_schema,
+    state_difference,
+    state_rows,
+    table_of,
+)
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import Output as OutputOf
+
+
+@verbs.command("state", epilog="Example: tidestate state /data/flights --key origin=JFK --window 2013-01-01T10:00")
+def print_state(
+    root: Root,
+    at: At = None,
+    operator: Operator = None,
+    table: TableName = None,
+    key: Keys = None,
+    window: Window = None,
+    since: Since = None,
+    until: Until = None,
+    form: Form = Format.table,
+    output: Output = None,
+    limit: Limit = None,
+    modules: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rows of a state table at a checkpoint, by partition in the order of the key."""
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        _, state = operator_of(chosen(checkpoint, at).manifest, operator)
+        rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
+        _print(rows, form, output, limit, as_json, seen)
+
+
+@verbs.command("panes", epilog="Example: tidestate panes /data/flights --from 40 --format csv > panes.csv")
+def print_panes(
+    root: Root,
+    first: First = None,
+    last: Last = None,
+    key: Keys = None,
+    window: Window = None,
+    since: Since = None,
+    until: Until = None,
+    form: Form = Format.table,
+    output: Output = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """What the job has shown, checkpoint by checkpoint."""
+    _print_output(root, "panes", None, first, last, _wanted(key, window, since, until), form, output, limit, as_json)
+
+
+@verbs.command("late", epilog="Example: tidestate late /data/flights --key reason=very_late")
+def print_late(
+    root: Root,
+    first: First = None,
+    last: Last = None,
+    operator: Operator = None,
+    key: Keys = None,
+    window: Window = None,
+    since: Since = None,
+    until: Until = None,
+    form: Form = Format.table,
+    output: Output = None,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """The late ledger: events that were rejected, with the reason and the watermark they met."""
+    _print_output(
+        root, "late", operator, first, last, _wanted(key, window, since, until), form, output, limit, as_json
+    )
+
+
+@verbs.command("diff", epilog="Example: tidestate diff /data/flights 40 42 --key origin=JFK")
+def print_difference(
+    root: Root,
+    before: Annotated[int, typer.Argument(metavar="ID")],
+    after: Annotated[int, typer.Argument(metavar="ID")],
+    operator: Operator = None,
+    table: TableName = None,
+    key: Keys = None,
+    window: Window = None,
+    since: Since = None,
+    until: Until = None,
+    form: Form = Format.table,
+    output: Output = None,
+    limit: Limit = None,
+    modules: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is different in a state table between two checkpoints, by its key."""
+    wanted = _wanted(key, window, since, until)
+    with bar() as seen:
+        rows = state_difference(Checkpoint.open(root, seen), (before, after), operator, table, wanted)
+        _print([rows], form, output, limit, as_json, seen)
+
+
+def _print_output(
+    root: str,
+    kind: str,
+    operator: str | None,
+    first: int | None,
+    last: int | None,
+    wanted: Wanted,
+    form: Format,
+    output: Path | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    with bar() as seen:
+        checkpoint = Checkpoint.open(root, seen)
+        name, _ = operator_of(chosen(checkpoint, None).manifest, operator)
+
+        def outputs() -> Iterable[OutputOf]:
+            return checkpoint.outputs(first or 0, last)
+
+        rows = output_rows(checkpoint, outputs(), kind, name, wanted)
+        _print(rows, form, output, limit, as_json, seen, lambda: output_schema(checkpoint, outputs(), kind, name))
+
+
+def _print(
+    rows: Iterable[pa.Table],
+    form: Format,
+    output: Path | None,
+    limit: int | None,
+    as_json: bool,
+    seen: Bar,
+    columns: Callable[[], pa.Schema] | None = None,
+) -> None:
+    form = Format.json if as_json else form
+    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit, columns, seen.clear)
+
+
+def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:
+    return Wanted(keys_of(key), window, since, until)

@@ -1,0 +1,237 @@
+"""Rows out of a checkpoint: its state tables, its panes, its late ledger. Read-only, beside a running job too.
+
+A checkpoint describes its own tables, so nothing but the root is needed; only sums by a function of your own need the
+module it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.prefetch import ahead
+from tidestate.recovery.log.summary import time_us
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.tails import read_rows, read_schema
+from tidestate.statestore.spec.lists import whole
+from tidestate.statestore.spec.schema_evolution import through
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.stores.opening import open_store
+from tidestate.statestore.table.group_ids import alike
+from tidestate.statestore.table.sorting import shared_ranks
+
+STARTS, ENDS = ("window_start",), ("window_end", "slice_end")
+"""Columns that say where a window begins and ends."""
+FILES_AT_ONCE = 4
+"""Files whose rows are in memory."""
+AT = "checkpoint"
+"""The column that says which checkpoint a pane or ledger row is of."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows: ``keys`` are columns and their values, ``window`` is where a window begins or ends, ``since`` and
+    ``until`` between which times its end (else the row's first time) lies, the latter exclusive; all as text.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    window: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Those of ``rows``. Raises `UsageError` for a column that is not there or a value of another type."""
+        for name, text in self.keys.items():
+            rows = rows.filter(pc.equal(_column(rows, name), _value(text, rows.schema.field(name).type, name)))
+        if self.window is not None:
+            bounds = [name for name in (*STARTS, *ENDS) if name in rows.column_names]
+            if not bounds:
+                raise UsageError("these rows name no window", code="read-column", columns=rows.column_names)
+            here = [pc.equal(rows[name], _value(self.window, rows.schema.field(name).type, name)) for name in bounds]
+            found = here[0]
+            for other in here[1:]:
+                found = pc.or_(found, other)
+            rows = rows.filter(found)
+        for bound, test in ((self.since, pc.greater_equal), (self.until, pc.less)):
+            if bound is not None:
+                time = _time_column(rows)
+                rows = rows.filter(test(rows[time], _value(bound, rows.schema.field(time).type, time)))
+        return rows
+
+
+def operator_of(manifest: Manifest, name: str | None) -> tuple[str, OperatorState]:
+    """One operator of a checkpoint; by default the last, whose panes are the job's."""
+    if name is None:
+        name = next(reversed(manifest.operators), "")
+    if name not in manifest.operators:
+        raise NotFoundError("no such operator", code="no-such-operator", found=name, there=list(manifest.operators))
+    return name, manifest.operators[name]
+
+
+def table_of(operator: OperatorState, name: str | None) -> TableSpec:
+    """One table of an operator; by default the first."""
+    specs = {spec.name: spec for spec in operator.tables}
+    if name is None and operator.tables:
+        return operator.tables[0]
+    if name not in specs:
+        raise NotFoundError("no such table", code="no-such-table", found=name, there=list(specs))
+    return specs[name]
+
+
+def state_rows(
+    checkpoint: Checkpoint, operator: OperatorState, spec: TableSpec, wanted: Wanted
+) -> Iterator[pa.Table]:
+    """Rows of a state table, partition by partition, each in the order of the key."""
+    yield spec.schema.empty_table()
+    for done, base in enumerate(operator.partitions):
+        checkpoint.seen("partitions", done, len(operator.partitions))
+        with open_store(Parquet(), checkpoint.objects, "", operator.tables, base) as store:
+            for rows in store.scan(spec.name):
+                yield wanted.of(rows)
+
+
+def output_rows(
+    checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str, wanted: Wanted
+) -> Iterator[pa.Table]:
+    """Pane rows (``kind`` is panes) or ledger rows (late) of checkpoints, each with the checkpoint's id in front."""
+
+    def rows_of(file: tuple[int, FileRef]) -> pa.Table:
+        number, ref = file
+        rows = read_rows(checkpoint.objects, ref)
+        ids = pa.array([number], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
+        return wanted.of(rows.add_column(0, AT, ids))
+
+    files = ((output.id, ref) for output in outputs for ref in _files(output, kind, operator))
+    for _, read in ahead(rows_of, files, FILES_AT_ONCE):
+        yield read()
+
+
+def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str) -> pa.Schema:
+    """The columns of all that `output_rows` gives: a job that was changed had others before.
+
+    Raises `UsageError` where one name stood for values of types that no type holds.
+    """
+    found = {}
+    for output in outputs:
+        for ref in _files(output, kind, operator):
+            schema = read_schema(checkpoint.objects, ref)
+            found[schema] = pa.schema([pa.field(AT, pa.int64()), *schema])
+    try:
+        return pa.unify_schemas(list(found.values()), promote_options="permissive") if found else pa.schema([])
+    except pa.ArrowException as error:
+        raise UsageError(
+            f"a column holds something else than before ({error}): print the checkpoints apart, or as json",
+            code="read-columns",
+            columns=[schema.names for schema in found],
+        ) from None
+
+
+def state_difference(
+    checkpoint: Checkpoint, between: tuple[int, int], operator: str | None, table: str | None, wanted: Wanted
+) -> pa.Table:
+    """`difference` of a state table between two checkpoints, in the columns that the newer of them has."""
+    found = {}
+    for number in between:
+        _, state = operator_of(checkpoint.read(number).manifest, operator)
+        spec = table_of(state, table)
+        found[number] = spec, pa.concat_tables(state_rows(checkpoint, state, spec, wanted))
+    newest, _ = found[max(between)]
+    before, after = (through(spec, newest, rows) for spec, rows in (found[number] for number in between))
+    return difference(before, after, newest.key_names)
+
+
+def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
+    """Rows that are in one table and not so in the other, by key. ``change`` is added or removed, or of two rows of a
+    key was and is.
+    """
+    if before.schema != after.schema:
+        raise UsageError(
+            "the table has other columns in one of the two checkpoints: compare within the time before or after that",
+            code="read-column",
+            before=before.column_names,
+            after=after.column_names,
+        )
+    (old, new), count = shared_ranks([before.select(key), after.select(key)])
+    place = np.full(count, -1)
+    place[old] = np.arange(len(old))
+    partner = place[new]
+    there = np.isin(old, new)
+    was, now = before.take(pa.array(partner[partner >= 0])), after.filter(pa.array(partner >= 0))
+    differs = pa.array(_differ(was, now))
+    parts = [
+        ("removed", before.filter(pa.array(~there))),
+        ("added", after.filter(pa.array(partner < 0))),
+        ("was", was.filter(differs)),
+        ("is", now.filter(differs)),
+    ]
+    marked = [rows.add_column(0, "change", pa.array([change] * rows.num_rows, pa.string())) for change, rows in parts]
+    return pa.concat_tables(marked).sort_by([*((name, "ascending") for name in key), ("change", "descending")])
+
+
+def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows are not what those beside them are; of any types."""
+    both = pa.concat_tables([was, now])
+    numbers = alike([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
+    found: npt.NDArray[np.bool_] = numbers[: was.num_rows] != numbers[was.num_rows :]
+    return found
+
+
+def _files(output: Output, kind: str, operator: str) -> list[FileRef]:
+    """The files of one operator."""
+    if kind == "late":
+        return list(output.late_of(operator))
+    return [ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/")]
+
+
+def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    if name not in rows.column_names:
+        raise UsageError("no such column", code="read-column", found=name, columns=rows.column_names)
+    column = rows[name]
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _value(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
+    """Text as a value of the column's type."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    try:
+        if pa.types.is_timestamp(kind):
+            return _instant(text, kind)
+        return pa.scalar(text).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise UsageError(
+            f"this is no value of the column ({error})",
+            code="read-value",
+            column=name,
+            type=str(kind),
+            found=text[:100],
+        ) from None
+
+
+def _instant(text: str, kind: pa.DataType) -> pa.Scalar:
+    if (number := time_us(text)) is not None:
+        return pa.scalar(number, pa.timestamp("us", tz="UTC")).cast(kind)
+    moment = datetime.fromisoformat(text)
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return pa.scalar(moment, pa.timestamp("us", tz="UTC")).cast(kind)
+
+
+def _time_column(rows: pa.Table) -> str:
+    """The column of window ends, or else the first one of times."""
+    for name in ENDS:
+        if name in rows.column_names:
+            return name
+    for found in rows.schema:
+        if pa.types.is_timestamp(found.type):
+            return str(found.name)
+    raise UsageError("these rows have no time", code="read-column", columns=rows.column_names)

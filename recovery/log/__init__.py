@@ -1,0 +1,1 @@
+"""What a checkpoint root holds, and how the next checkpoint is published."""

@@ -1,0 +1,85 @@
+"""Which files a source has read: a digest for the manifest, and the set that each new batch is checked against.
+
+A file is its name and its time, as Spark writes them: ``<path> <milliseconds>``. The digest is a sum of hashes, so it
+depends neither on order nor on how Spark has folded its log, and a batch adds to it without knowing what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
+
+Entries: TypeAlias = dict[int, tuple[str, ...]]
+"""Files that a source has read, each with its time, by the number of the entry in its log."""
+NOTHING = ReadFiles(0, "0" * 16)
+RECENT = 1 << 15
+"""Hashes of new files that wait in a set before they join the sorted ones."""
+
+
+def with_files(read: ReadFiles, files: Iterable[str]) -> ReadFiles:
+    """``read`` and these files."""
+    count, total = read.files, int(read.digest, 16)
+    for one in files:
+        count += 1
+        total += xxhash.xxh3_64_intdigest(one.encode())
+    return ReadFiles(count, f"{total % 2**64:016x}")
+
+
+def read_of(entries: Entries) -> ReadFiles:
+    """About all files of a source's log."""
+    return with_files(NOTHING, (one for files in entries.values() for one in files))
+
+
+def followed(head: SparkPosition | None, batch: SparkPosition) -> SparkPosition:
+    """``batch``, which follows ``head``, with what has been read once it is done."""
+    before = {} if head is None else head.read
+    read = {source: with_files(before.get(source, NOTHING), files) for source, files in batch.files.items()}
+    return msgspec.structs.replace(batch, read={**before, **read})
+
+
+class KnownFiles:
+    """Paths that one source has read, as hashes: 8 bytes each. It may take a new path for a known one, by a chance of
+    one in 2^64 for each that is known, and never a known one for a new one.
+    """
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._sorted: npt.NDArray[np.uint64] = np.unique(np.fromiter(map(_hash, files), np.uint64))
+        self._recent: set[int] = set()
+
+    def __contains__(self, file: str) -> bool:
+        number = _hash(file)
+        if number in self._recent:
+            return True
+        at = int(np.searchsorted(self._sorted, np.uint64(number)))
+        return at < len(self._sorted) and int(self._sorted[at]) == number
+
+    def add(self, files: Iterable[str]) -> None:
+        """These have been read too."""
+        self._recent.update(map(_hash, files))
+        if len(self._recent) > RECENT:
+            recent = np.fromiter(self._recent, np.uint64, len(self._recent))
+            self._sorted, self._recent = np.union1d(self._sorted, recent), set()
+
+
+def known_files(read: Mapping[int, Entries]) -> dict[str, KnownFiles]:
+    """By the number of the source, as positions name it."""
+    return {
+        str(source): KnownFiles(one for files in entries.values() for one in files)
+        for source, entries in read.items()
+    }
+
+
+def path_of(file: str) -> str:
+    """Its name without its time."""
+    return file.rpartition(" ")[0]
+
+
+def _hash(file: str) -> int:
+    return xxhash.xxh3_64_intdigest(path_of(file).encode())

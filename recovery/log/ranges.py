@@ -1,0 +1,38 @@
+"""Ranges of checkpoint ids, from the first to the last, both inclusive. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from tidestate.recovery.log.manifest import Ids
+
+
+def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
+    """Ranges of ids in order, those that touch as one."""
+    found: list[Ids] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def gaps(ids: Sequence[int], first: int) -> list[Ids]:
+    """Ranges of ids from ``first`` on that ascending ``ids`` lack."""
+    return [(before + 1, after - 1) for before, after in pairwise([first - 1, *ids]) if after > before + 1]
+
+
+def outside(ranges: Sequence[Ids], taken: Sequence[Ids]) -> list[Ids]:
+    """What of ``ranges`` lies in none of ``taken``."""
+    left = list(ranges)
+    for first, last in taken:
+        cut = [part for a, b in left for part in ((a, min(b, first - 1)), (max(a, last + 1), b))]
+        left = [(a, b) for a, b in cut if a <= b]
+    return left
+
+
+def ids_text(ranges: Sequence[Ids]) -> str:
+    """Ids for people: ``4-6, 9``."""
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"

@@ -1,0 +1,196 @@
+"""The small records beside the manifests: up to where checkpoints were collected, and which are kept on purpose.
+
+A **boundary** says that no manifest at or below an id counts any more. Boundaries are numbered without gaps and the
+newest one counts; as nobody can take a number twice, each is made from the one before it, and what two collections
+know of the outputs is never lost. A **pin** keeps a checkpoint whatever the boundary. docs/PROTOCOL.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.recovery.log import names
+from tidestate.recovery.log.manifest import Manifest, state_files
+from tidestate.recovery.log.outputs import Output, output_of
+from tidestate.recovery.log.validation import Unsound, check_boundary, check_output, check_pin
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.files.segments import FileRef, read_verified
+from tidestate.statestore.storage.objects import Objects
+
+BOUNDARIES, INDEX, PINS = "gc/boundary", "gc/outputs", "pins"
+HELD = ".held"
+RECORD_BYTES = 16 << 20
+"""A larger file is no record: a boundary names some dozens of files, a pin one checkpoint."""
+T = TypeVar("T")
+
+
+class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """No manifest at or below ``id`` counts any more, but for pinned ones.
+
+    ``outputs`` name what the collected checkpoints put out, oldest first. Of checkpoints up to ``panes_gone`` the
+    pane files have been deleted too, up to ``late_gone`` the ledger files.
+    """
+
+    number: int
+    id: int
+    created_us: int
+    writer: str
+    outputs: tuple[FileRef, ...] = ()
+    panes_gone: int = 0
+    late_gone: int = 0
+
+    def left(self, output: Output) -> Output:
+        """What is still there of what a checkpoint put out."""
+        panes = () if output.id <= self.panes_gone else output.panes
+        late = () if output.id <= self.late_gone else output.late
+        return msgspec.structs.replace(output, panes=panes, late=late)
+
+    def needed(self, manifest: Manifest) -> Iterator[FileRef]:
+        """The files that must be there for a checkpoint: of a pinned one that was collected, those of its state."""
+        yield from state_files(manifest)
+        yield from manifest.spark.refs if manifest.spark is not None else ()
+        if manifest.id > self.id:
+            there = self.left(output_of(manifest))
+            yield from (*there.panes, *there.late)
+
+
+NONE = Boundary(0, 0, 0, "")
+"""Where nothing was ever collected."""
+
+
+class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A checkpoint that is kept: who or why, and for a fork its root."""
+
+    name: str
+    checkpoint: int
+    created_us: int
+    writer: str
+    note: str = ""
+    fork: str = ""
+
+
+class _Sealed(msgspec.Struct):
+    checksum: str
+    record: msgspec.Raw
+
+
+def seal(record: msgspec.Struct) -> bytes:
+    """A file with the record and its checksum."""
+    body = msgspec.json.encode(record)
+    return b'{"checksum":"%s",\n"record":%s}\n' % (checksum(body).encode(), body)
+
+
+def read_record(objects: Objects, path: str, kind: type[T]) -> T:
+    """The record of a file. Raises `NotFoundError`, `CorruptionError`."""
+    data = objects.read(path, RECORD_BYTES)
+    if len(data) > RECORD_BYTES:
+        raise _damaged(path, f"more than {RECORD_BYTES} bytes")
+    sealed = decoded(data, path, _Sealed)
+    if checksum(bytes(sealed.record)) != sealed.checksum:
+        raise _damaged(path, "checksum does not match")
+    return decoded(sealed.record, path, kind)
+
+
+def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[T]) -> T:
+    """What a JSON file of ours says. Raises `CorruptionError` where it says nothing of this kind."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def boundary_path(number: int) -> str:
+    """Where a boundary lies."""
+    return f"{BOUNDARIES}/{names.numbered(number)}"
+
+
+def newest_boundary(objects: Objects) -> Boundary:
+    """The one that counts; `NONE` before the first. One request to list, one to read."""
+    missed = 0
+    while numbers := names.numbers(objects.names(BOUNDARIES)):
+        path = boundary_path(numbers[-1])
+        try:
+            found = read_record(objects, path, Boundary)
+        except NotFoundError:
+            if numbers[-1] <= missed:
+                raise _damaged(path, "it is listed and is not there") from None
+            missed = numbers[-1]  # a newer one came, and this one went
+            continue
+        if found.number != numbers[-1]:
+            raise _damaged(path, f"it is boundary {found.number}")
+        with _sound(path):
+            check_boundary(found)
+        return found
+    return NONE
+
+
+def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: int | None = None) -> Iterator[Output]:
+    """What collected checkpoints put out, as far as it is still there, oldest first."""
+    for part in boundary.outputs:
+        if part.last >= first and (last is None or part.first <= last):
+            for output in read_part(objects, part):
+                if first <= output.id and (last is None or output.id <= last):
+                    yield boundary.left(output)
+
+
+def read_part(objects: Objects, part: FileRef) -> list[Output]:
+    """The entries of one file of the output index."""
+    found = decoded(read_verified(objects, part), part.path, list[Output])
+    with _sound(part.path):
+        for output in found:
+            check_output(output)
+    return found
+
+
+def pin_path(name: str) -> str:
+    """Where a pin lies."""
+    return f"{PINS}/{name}.json"
+
+
+def read_pins(objects: Objects) -> list[Pin]:
+    """All pins, by checkpoint: of each the record, or the mark where that alone is left, which says the same.
+
+    Raises `CorruptionError` for a damaged one: nobody knows what it keeps.
+    """
+    found = []
+    there = objects.names(PINS)
+    files = {name: f"{name}{ending}" for ending in (HELD, ".json") for name in names.pins(there, ending)}
+    for name, file in files.items():
+        path = f"{PINS}/{file}"
+        try:
+            pin = read_record(objects, path, Pin)
+        except NotFoundError:
+            continue  # taken out just now
+        if pin.name != name:
+            raise _damaged(path, f"it is pin {pin.name}")
+        with _sound(path):
+            check_pin(pin)
+        found.append(pin)
+    return sorted(found, key=lambda pin: (pin.checkpoint, pin.name))
+
+
+def held_pins(objects: Objects) -> set[str]:
+    """Names of the pins that were found to have come in time."""
+    return set(names.pins(objects.names(PINS), HELD))
+
+
+@contextmanager
+def _sound(path: str) -> Iterator[None]:
+    try:
+        yield
+    except Unsound as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: str, reason: str) -> CorruptionError:
+    return CorruptionError(
+        f"a record is damaged ({reason.lower()}): nothing was changed; put back a good copy of this file",
+        code="record-damaged",
+        path=path,
+    )

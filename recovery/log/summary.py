@@ -1,0 +1,155 @@
+"""Manifests as plain values for people and for ``--json``. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
+
+Row = dict[str, Any]
+_MICROSECONDS = re.compile(r"([+-]?[0-9]+) us")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_text(time_us: int | None) -> str | None:
+    """A time for people, in UTC; the end of time is ``+inf``, a time no calendar holds its number."""
+    if time_us is None:
+        return None
+    if time_us == END_OF_TIME_US:
+        return "+inf"
+    try:
+        text = (_EPOCH + timedelta(microseconds=time_us)).isoformat(sep=" ")
+    except OverflowError:
+        return f"{time_us} us"
+    return text.removesuffix("+00:00")
+
+
+def time_us(text: str) -> int | None:
+    """A time that no calendar holds, as `time_text` writes it; None for any other text. Raises `ValueError`."""
+    match = _MICROSECONDS.fullmatch(text)
+    return within_64(match[1]) if match else None
+
+
+def within_64(text: str) -> int:
+    """A whole number of 64 bits. Raises `ValueError` for any other text."""
+    if not _WHOLE.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+        raise ValueError("not a whole number of 64 bits")
+    return int(text)
+
+
+_SPANS = ((86_400, "day", "d"), (3_600, "hour", "h"), (60, "minute", "m"), (1, "second", "s"))
+
+
+def age_text(created_us: int, now_us: int) -> str:
+    """How long ago, for people: ``12 minutes ago``."""
+    count, unit, _ = _age(created_us, now_us)
+    return f"{count:,} {unit}{'' if count == 1 else 's'} ago"
+
+
+def short_age(created_us: int, now_us: int) -> str:
+    """The same for a column: ``12m``."""
+    count, _, letter = _age(created_us, now_us)
+    return f"{count}{letter}"
+
+
+def _age(created_us: int, now_us: int) -> tuple[int, str, str]:
+    seconds = max(0, now_us - created_us) // 1_000_000
+    size, unit, letter = next((one for one in _SPANS if seconds >= one[0]), _SPANS[-1])
+    return seconds // size, unit, letter
+
+
+def size_text(count: int) -> str:
+    """Bytes for people: ``1.4 MB``."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return ""
+
+
+def brief(manifest: Manifest) -> Row:
+    """One checkpoint in a line."""
+    files = state_files(manifest)
+    return {
+        "id": manifest.id,
+        "kind": "drained" if manifest.drained else manifest.kind,
+        "created": time_text(manifest.created_us // 1_000_000 * 1_000_000),
+        "watermark": time_text(manifest.watermark_us),
+        "spark_batch": manifest.spark.batch_id if manifest.spark else None,
+        "events": events_of(manifest, manifest.counters),
+        "panes": sum(ref.rows for ref in manifest.panes),
+        "rejected": sum(ref.rows for ref in manifest.late),
+        "state_files": len(files),
+        "state_bytes": sum(ref.bytes for ref in files),
+    }
+
+
+def shared_files(operator: OperatorState) -> int:
+    """How many files an operator's partitions have taken over, and not folded yet."""
+    return len({(ref.root, ref.path) for part in operator.partitions for ref in part.files if ref.share})
+
+
+def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
+    """Rows that streams brought; in a chain counters have the names of operators in front."""
+    names = [n for n, one in manifest.operators.items() if not set(one.inputs) & set(manifest.operators)]
+    return counters.get("events", 0) + sum(counters.get(f"{name}.events", 0) for name in names)
+
+
+def full(manifest: Manifest) -> Row:
+    """Everything a manifest says, with times readable beside the numbers."""
+    whole: Row = msgspec.to_builtins(manifest)
+    whole["created"] = time_text(manifest.created_us)
+    whole["watermark"] = time_text(manifest.watermark_us)
+    whole["watermark_before"] = time_text(manifest.watermark_before_us)
+    whole["sources"] = progress(manifest)
+    whole["processing_time"] = time_text(manifest.processing_us)
+    return whole
+
+
+def progress(manifest: Manifest) -> list[Row]:
+    """One line per source of a watermark: how far it is, its lag behind processing time, whether it counts."""
+    found = []
+    for operator, state in manifest.operators.items():
+        tracker = state.progress or {}
+        for name, one in sorted(tracker.get("sources", {}).items()):
+            found.append({"operator": operator, **_source(name, one, tracker.get("processing_us"))})
+    return found
+
+
+def _source(name: str, one: Row, now_us: int | None) -> Row:
+    mark = one["watermark_us"]
+    real = mark not in (-END_OF_TIME_US - 1, END_OF_TIME_US)
+    return {
+        "source": name,
+        "watermark": time_text(mark) if mark != -END_OF_TIME_US - 1 else None,
+        "lag_seconds": (now_us - mark) / 1e6 if real and now_us is not None else None,
+        "standing": one["standing"].replace("_", " "),
+        "rows": one["rows"],
+    }
+
+
+def partitions(operator: OperatorState) -> list[Row]:
+    """One line per state partition of an operator."""
+    return [
+        {
+            "partition": number,
+            "files": len(state.files),
+            "rows": sum(ref.rows for ref in state.files),
+            "bytes": sum(ref.bytes for ref in state.files),
+            "taken_over": sum(ref.share > 0 for ref in state.files),
+            "sequence": state.sequence,
+            "lineage": state.lineage[:8] or None,
+        }
+        for number, state in enumerate(operator.partitions)
+    ]
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 file``, ``2 files``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

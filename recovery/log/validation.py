@@ -1,0 +1,231 @@
+"""Whether a manifest can be what this project wrote: what its types do not say. Pure.
+
+A checksum tells damage from what was written, not friend from foe. What is checked here once, as a manifest is read,
+nothing behind it needs to doubt: numbers fit 64 bits, files lie below the root, names are names, nothing is endless.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidestate.recovery.log.names import DIGITS
+from tidestate.statestore.files.segments import FileRef, PartitionState, state_folder
+from tidestate.statestore.spec.limits import COLUMNS, TABLES
+
+if TYPE_CHECKING:
+    from tidestate.recovery.log.lease import Lease
+    from tidestate.recovery.log.manifest import Manifest, OperatorState, SparkPosition
+    from tidestate.recovery.log.outputs import Output
+    from tidestate.recovery.log.records import Boundary, Pin
+
+MANIFEST_BYTES = 256 << 20
+"""Of a manifest file; a thousand times what large jobs have."""
+OPERATORS = 1000
+BASES = 1000
+PARTITIONS = 1 << 15
+DEPTH = 64
+"""Of what is nested in a configuration."""
+PATH_CHARACTERS = 1024
+NAME_CHARACTERS = 255
+LEAST, MOST = -(2**63), 2**63 - 1
+
+_PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
+_DIGEST = re.compile("[0-9a-f]{16}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Unsound(ValueError):
+    """Why a manifest cannot be one of ours."""
+
+
+def check(manifest: Manifest) -> None:
+    """Raise `Unsound` unless ``manifest`` can be one of ours."""
+    _check_numbers(manifest)
+    _require(max(len(manifest.job_id), len(manifest.writer)) <= NAME_CHARACTERS, "job_id or writer")
+    for name, counts in (("counters", manifest.counters), ("totals", manifest.totals)):
+        _require(all(LEAST <= value <= MOST for value in counts.values()), name)
+    _require(len(manifest.operators) <= OPERATORS, "operators")
+    for name, operator in manifest.operators.items():
+        _require(is_name(name), "the name of an operator")
+        _check_operator(name, operator, manifest.id)
+    for folder, refs in (("panes", manifest.panes), ("late", manifest.late)):
+        _check_outputs(folder, refs, manifest.id)
+    _check_spark(manifest.spark)
+    if manifest.input is not None:
+        _count(manifest.input.batches, "input.batches")
+
+
+def check_root(job_id: str, created_us: int, bases: Sequence[str], first: int) -> None:
+    """Raise `Unsound` unless a marker file can say so."""
+    _require(bool(job_id) and len(job_id) <= NAME_CHARACTERS and not _CONTROL.search(job_id), "job_id")
+    _times((created_us,), "created_us")
+    _require(len(bases) <= BASES and not any(_CONTROL.search(base) for base in bases), "bases")
+    _require(1 <= first <= MOST, "first")
+
+
+def check_output(output: Output) -> None:
+    """Raise `Unsound` unless an entry of the output index can be one of ours."""
+    _require(1 <= output.id <= MOST, "id")
+    _times((output.created_us,), "created_us")
+    for folder, refs in (("panes", output.panes), ("late", output.late)):
+        _check_outputs(folder, refs, output.id)
+    _check_spark(output.spark)
+
+
+def check_boundary(boundary: Boundary) -> None:
+    """Raise `Unsound` unless a boundary can be one of ours."""
+    for count in (boundary.number, boundary.id, boundary.panes_gone, boundary.late_gone):
+        _count(count, "a number")
+    _times((boundary.created_us,), "created_us")
+    for ref in boundary.outputs:
+        check_file(ref)
+        _require(ref.path.startswith("gc/outputs/"), "the path of an index of outputs")
+
+
+def check_pin(pin: Pin) -> None:
+    """Raise `Unsound` unless a pin can be one of ours."""
+    _require(1 <= pin.checkpoint <= MOST, "checkpoint")
+    _times((pin.created_us,), "created_us")
+
+
+def check_lease(lease: Lease) -> None:
+    """Raise `Unsound` unless a lease can be one of ours."""
+    _require(1 <= lease.process.pid < 2**31, "pid")
+    for count in (lease.epoch, lease.duration_us, lease.process.started):
+        _count(count, "a number")
+    _times((lease.since_us, lease.written_us), "a time")
+
+
+def check_file(ref: FileRef) -> None:
+    """Raise `Unsound` unless a file can be one of ours, below the root."""
+    below = bool(_PATH.fullmatch(ref.path)) and "/../" not in f"/{ref.path}/" and "/./" not in f"/{ref.path}/"
+    _require(below and len(ref.path) <= PATH_CHARACTERS, "a path")
+    _require(0 <= ref.bytes <= MOST and 0 <= ref.rows <= MOST, "the size of a file")
+    _require(0 <= ref.root <= BASES, "the root of a file")
+    _require(0 <= ref.first <= ref.last <= MOST, "first and last of a file")
+    _times((ref.expiry_min, ref.expiry_max), "the expiry of a file")
+    if ref.tail:
+        size, _, digest = ref.tail.partition(":")
+        sized = size.isascii() and size.isdecimal() and len(size) < len(str(MOST)) and int(size) <= ref.bytes
+        _require(sized and bool(digest), "the tail of a file")
+
+
+def is_name(text: str) -> bool:
+    """Whether a folder may be called so."""
+    plain = text not in (".", "..") and not {"/", "\\"} & set(text) and not _CONTROL.search(text)
+    return bool(text) and plain and len(text) <= NAME_CHARACTERS
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    _require(1 <= manifest.id <= MOST, "id")
+    for count in (manifest.epoch, manifest.delivered, manifest.fed, manifest.parent_id):
+        _count(count, "a number")
+    _require(manifest.parent_id < manifest.id, "parent_id")
+    marks = (manifest.watermark_us, manifest.watermark_before_us)
+    _times((*marks, manifest.created_us, manifest.max_event_us, manifest.processing_us), "a time")
+    ends = [end for ids in manifest.abandoned for end in ids]
+    _require(ends == sorted(ends) and all(0 < end < manifest.id for end in ends), "abandoned")
+
+
+def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> None:
+    _require(len(operator.tables) <= TABLES, "tables")
+    for spec in operator.tables:
+        _require(is_name(spec.name) and len(spec.key) + len(spec.values) <= COLUMNS, "a table")
+    names = {spec.name for spec in operator.tables}
+    _require(len(names) == len(operator.tables), "tables")
+    _require(1 <= len(operator.partitions) <= PARTITIONS, "partitions")
+    for number, partition in enumerate(operator.partitions):
+        _check_partition(partition, names, checkpoint_id)
+        for ref in partition.files:
+            # After a rescale those that were taken over lie where they were.
+            own = state_folder(name, None if ref.share else number)
+            fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
+            _require(fits, "the path of a state file")
+    _times((operator.watermark_us, operator.watermark_before_us, operator.due_us), "a time of an operator")
+    for renamed_in, _, _ in operator.renamed:
+        _count(renamed_in, "renamed")
+    _check_progress(operator.progress)
+    for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
+        _check_depth(tree)
+
+
+def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id: int) -> None:
+    _count(partition.sequence, "sequence")
+    _count(partition.floor, "floor")
+    _times(partition.expired.values(), "expired")
+    for ref in partition.files:
+        check_file(ref)
+        _require(ref.table in tables, "the table of a file")
+        _require(ref.last <= checkpoint_id, "last of a file")
+
+
+def _check_outputs(folder: str, refs: Sequence[FileRef], checkpoint_id: int) -> None:
+    """Panes or ledgers of a checkpoint."""
+    for ref in refs:
+        check_file(ref)
+        place, _, name = ref.path.rpartition("/")
+        fits = place.startswith(f"{folder}/") and name.startswith(f"{checkpoint_id:0{DIGITS}d}-")
+        _require(fits and not ref.root, f"a file of {folder} of this checkpoint")
+
+
+def _check_spark(position: SparkPosition | None) -> None:
+    if position is None:
+        return
+    _count(position.batch_id, "spark.batch_id")
+    for ref in position.refs:
+        check_file(ref)
+        _require(ref.path.startswith("data/spark/"), "the path of a list of files")
+    for read in position.read.values():
+        _count(read.files, "spark.read")
+        _require(bool(_DIGEST.fullmatch(read.digest)), "a digest")
+
+
+def _check_progress(progress: dict[str, Any] | None) -> None:
+    """What `summary.progress` and other readers of manifests rely on."""
+    if progress is None:
+        return
+    sources = progress.get("sources", {})
+    _require(isinstance(sources, dict), "sources")
+    for one in sources.values():
+        known = isinstance(one, dict) and isinstance(one.get("standing"), str)
+        _require(known and all(_is_whole(one.get(name)) for name in ("watermark_us", "rows")), "a source")
+    now = progress.get("processing_us")
+    _require(now is None or _is_whole(now), "processing_us of a watermark")
+
+
+def _check_depth(tree: Any) -> None:
+    """Raise `Unsound` where what is nested is too deep, or holds a number that no column holds."""
+    level = [tree]
+    for _ in range(DEPTH):
+        level = [part for one in level for part in _parts(one)]
+        if not level:
+            return
+    raise Unsound("what is nested is too deep")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+    elif isinstance(value, int) and not isinstance(value, bool):
+        _require(LEAST <= value <= MOST, "a number")
+
+
+def _count(value: int, name: str) -> None:
+    _require(0 <= value <= MOST, name)
+
+
+def _times(values: Iterable[int | None], name: str) -> None:
+    _require(all(value is None or LEAST <= value <= MOST for value in values), name)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and LEAST <= value <= MOST
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise Unsound(f"{what} cannot be so")

@@ -1,0 +1,1 @@
+"""Moves of a whole job: reset, rewind, repair, fork, rescale."""

@@ -1,0 +1,177 @@
+"""Rewind: state, watermark and place in the input of an older checkpoint, together; what comes after is replayed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tidestate.recovery.log.acknowledgements import delivered
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.lease import check_idle
+from tidestate.recovery.log.manifest import Manifest, without_state
+from tidestate.recovery.log.names import spark_number
+from tidestate.recovery.log.prefetch import each
+from tidestate.recovery.log.summary import events_of, time_text
+from tidestate.recovery.moves.reset import Reset, plan_reset, reset
+from tidestate.recovery.spark.spark_log import load_files
+from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
+
+_ID = re.compile(r"[0-9]{1,19}")
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one source of Spark gives again: from where it goes on to where it had come, as Spark writes offsets.
+
+    ``files``: the paths, for a source of files. ``starting_offsets``: what Kafka's option of that name is in a query
+    that begins there.
+    """
+
+    source: int
+    begin: str
+    end: str
+    files: tuple[str, ...] | None = None
+    starting_offsets: str | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Panes that come again, under other ids; ``delivered``: a sink has acknowledged them."""
+
+    checkpoint: int
+    rows: int
+    delivered: bool
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What going back means. ``checkpoints`` and ``events`` are undone and come again, as far as manifests that can
+    be read say; ``batches`` are those of the standalone runner.
+    """
+
+    to: int
+    created: str | None
+    watermark: str | None
+    checkpoints: int
+    events: int
+    batches: int
+    unreadable: tuple[int, ...]
+    sources: tuple[Span, ...]
+    panes: tuple[Shown, ...]
+
+
+def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
+    """Go back to checkpoint ``to``: the job's next start goes on from there, in the same folder.
+
+    Raises what `reset.reset` does, and `UsageError` (``running``) beside a running driver unless ``force``
+    fences it; nothing has happened then.
+    """
+    check_idle(checkpoint, force)
+    return reset(checkpoint, to)
+
+
+def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
+    """The id that ``moment`` means: an id, or a time (UTC, ISO 8601): the newest checkpoint made at it or before.
+
+    Raises `UsageError` for neither, `NotFoundError` where all that is left was made later.
+    """
+    if _ID.fullmatch(moment):
+        return int(moment)
+    try:
+        time = datetime.fromisoformat(moment)
+    except ValueError:
+        raise UsageError(
+            "this is neither the id of a checkpoint nor a time such as 2026-01-31T12:00",
+            code="rewind-to",
+            found=moment[:100],
+        ) from None
+    until = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1e6
+    for one in _counting(checkpoint):
+        if isinstance(one, Manifest) and one.created_us <= until:
+            return one.id
+    raise NotFoundError("no checkpoint that is left was made by then", code="collected", time=moment)
+
+
+def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
+    """What a reset would undo and bring again. Changes nothing."""
+    chosen = planned.manifest
+    later = list(_counting(checkpoint, planned.to + 1))
+    undone = [one for one in later if isinstance(one, Manifest)]
+    newest = undone[0] if undone else chosen
+    had = delivered(checkpoint, newest)
+    return Replay(
+        to=planned.to,
+        created=time_text(checkpoint.read(planned.to).manifest.created_us),
+        watermark=time_text(chosen.watermark_us),
+        checkpoints=sum(one.kind in ("batch", "tick", "feed", "bootstrap") for one in undone),
+        events=sum(events_of(one, one.counters) for one in undone),
+        batches=sum(one.input is not None and one.kind == "batch" for one in undone),
+        unreadable=tuple(one for one in reversed(later) if isinstance(one, int)),
+        sources=_spans(checkpoint, chosen, newest, undone),
+        panes=tuple(
+            Shown(one.id, sum(ref.rows for ref in one.panes), one.id <= had) for one in reversed(undone) if one.panes
+        ),
+    )
+
+
+def plan_rewind(checkpoint: Checkpoint, to: int) -> tuple[Reset, Replay]:
+    """What `rewind` would do now, and what that means. Raises what it raises; changes nothing."""
+    planned = plan_reset(checkpoint, to)
+    return planned, plan_replay(checkpoint, planned)
+
+
+def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:
+    """Checkpoints that count, newest first; of those that cannot be read, the id."""
+    newest: Manifest | None = None
+    for number, read in checkpoint.loads([one for one in reversed(checkpoint.present()) if one >= first]):
+        if newest is not None and newest.abandons(number):
+            continue
+        try:
+            manifest = without_state(read().manifest)
+        except CorruptionError:
+            yield number
+            continue
+        newest = newest or manifest
+        yield manifest
+
+
+def _spans(checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: list[Manifest]) -> tuple[Span, ...]:
+    if newest.spark is None:
+        return ()
+    begin = chosen.spark.end if chosen.spark is not None else ()
+    files: dict[str, set[str]] = {}
+    positions = [one.spark for one in undone if one.kind in ("batch", "bootstrap")]
+    for _, read in each(checkpoint.seen, "input", lambda one: load_files(checkpoint.objects, one), positions):
+        position = read()
+        for source, paths in (position.files if position is not None else {}).items():
+            files.setdefault(source, set()).update(path.rpartition(" ")[0] for path in paths)
+    return tuple(
+        Span(
+            source,
+            begin[source] if source < len(begin) else "",
+            end,
+            tuple(sorted(files[str(source)])) if str(source) in files else None,
+            _starting_offsets(begin[source]) if source < len(begin) else None,
+        )
+        for source, end in enumerate(newest.spark.end)
+    )
+
+
+def _starting_offsets(text: str) -> str | None:
+    """The offsets of a Kafka source: topics, each with its partitions and the offset to read next."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        return None
+    topics = found.values() if isinstance(found, dict) else ()
+    return text if topics and all(_topic(one) for one in topics) else None
+
+
+def _topic(found: Any) -> bool:
+    if not isinstance(found, dict) or not found:
+        return False
+    return all(spark_number(number) is not None and isinstance(offset, int) for number, offset in found.items())

@@ -1,0 +1,196 @@
+"""Which checkpoints are kept, and what is left of what they put out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import msgspec
+
+from tidestate.recovery.log.manifest import Manifest, state_files
+from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.records import Boundary, Pin
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.files.segments import FileRef
+
+HOUR_US = 3_600_000_000
+
+Part: TypeAlias = tuple[FileRef | None, list[Output]]
+"""A file of the output index, None while it is not written, and what it lists."""
+Parts: TypeAlias = list[Part]
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What is kept: the newest so many checkpoints and those younger than an age, whichever says so; always the head,
+    pinned ones, and whatever was the newest within the grace. ``output_age_us``: delete panes and ledgers that are
+    older; without it they are kept for ever. Raises `UsageError` where nothing is said, or nothing sensible.
+    """
+
+    keep: int | None = None
+    age_us: int | None = None
+    grace_us: int = HOUR_US
+    output_age_us: int | None = None
+
+    def __post_init__(self) -> None:
+        spans = [span for span in (self.age_us, self.grace_us, self.output_age_us) if span is not None]
+        if self.keep is None and self.age_us is None and self.output_age_us is None:
+            raise UsageError("say what to keep: a number of checkpoints or an age", code="retention-none")
+        if (self.keep is not None and self.keep < 1) or any(span < 0 for span in spans):
+            raise UsageError(
+                "at least one checkpoint is kept, and no span is below 0", code="retention-value", keep=self.keep
+            )
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a root has: its boundary, pins, the head, and manifests by id, those above the boundary and pinned ones.
+
+    ``stored`` are the ids of all manifest files; ``entries`` are the files of the output index with what they list;
+    ``written`` are files by the checkpoint that each was written for.
+    """
+
+    boundary: Boundary
+    pins: Sequence[Pin]
+    head: Manifest
+    manifests: Mapping[int, Manifest]
+    stored: Sequence[int]
+    entries: Sequence[Part]
+    written: Mapping[str, int]
+
+    @property
+    def left(self) -> list[int]:
+        """Ids above the boundary, ascending, whether their manifests can be read or not."""
+        return [number for number in self.stored if number > self.boundary.id]
+
+    @property
+    def pinned(self) -> set[int]:
+        """Checkpoints that a pin names."""
+        return {pin.checkpoint for pin in self.pins}
+
+
+def limit(known: Known, retention: Retention, at_us: int) -> int:
+    """The id up to which checkpoints can be collected, pinned ones aside; not below the boundary."""
+    if retention.keep is None and retention.age_us is None:
+        return known.boundary.id
+    left = known.left
+    counting = [number for number in left if not known.head.abandons(number)]
+    kept = {left[-1], *counting[-(retention.keep or 1) :]}
+    for number, successor in pairwise(left):
+        young = retention.age_us is not None and _younger(known, number, at_us - retention.age_us)
+        if young or _younger(known, successor, at_us - retention.grace_us):
+            kept.add(number)
+    return max(known.boundary.id, min(kept) - 1)
+
+
+def _younger(known: Known, number: int, than_us: int) -> bool:
+    """Whether it was made after a time; of one that cannot be read, and was abandoned, nobody needs to know."""
+    found = known.manifests.get(number)
+    return found is not None and found.created_us > than_us
+
+
+def next_boundary(known: Known, bound: int, retention: Retention, at_us: int, writer: str) -> tuple[Boundary, Parts]:
+    """The boundary at ``bound``, and the files of its output index, some yet to be written."""
+    was = known.boundary
+    made = msgspec.structs.replace(was, number=was.number + 1, id=bound, created_us=at_us, writer=writer)
+    if retention.output_age_us is not None:
+        panes, late = _gone(known, at_us - retention.output_age_us)
+        made = msgspec.structs.replace(
+            made, panes_gone=max(panes, was.panes_gone), late_gone=max(late, was.late_gone)
+        )
+    parts: Parts = []
+    for ref, entries in known.entries:
+        if there := _entries(known, made, entries):
+            parts.append((ref if there == entries else None, there))
+    new = [_output(known.manifests[number]) for number in known.left if number <= bound and number in known.manifests]
+    if fresh := _entries(known, made, new):
+        parts.append((None, fresh))
+    while len(parts) > 1 and parts[-1][0] is None and len(parts[-2][1]) <= len(parts[-1][1]):
+        parts[-2:] = [(None, parts[-2][1] + parts[-1][1])]
+    return made, parts
+
+
+def _output(manifest: Manifest) -> Output:
+    """As the index has it: with the lists of files that were read, not with offsets alone."""
+    spark, batch = manifest.spark, manifest.kind == "batch"
+    listed = spark is not None and (spark.read_ref or (batch and (spark.files or spark.files_ref)))
+    return Output(
+        manifest.id, manifest.created_us, manifest.writer, manifest.panes, manifest.late, spark if listed else None
+    )
+
+
+def _entries(known: Known, boundary: Boundary, entries: Iterable[Output]) -> list[Output]:
+    left = (boundary.left(one) for one in entries if not _lost(known, one.id))
+    return [one for one in left if one.panes or one.late or one.spark]
+
+
+def _lost(known: Known, number: int) -> bool:
+    """Whether nobody can go back to where it counts: it and all that was abandoned after it with it are collected.
+
+    Up to the boundary as it was: what has just been collected may have been pinned just before.
+    """
+    pinned = known.pinned
+    return any(
+        first <= number <= last <= known.boundary.id and not any(number <= one <= last for one in pinned)
+        for first, last in known.head.abandoned
+    )
+
+
+def _gone(known: Known, before_us: int) -> tuple[int, int]:
+    """Up to which checkpoints panes, where a sink has acknowledged them, and ledgers are older than a time."""
+    made = [(one.id, one.created_us) for _, entries in known.entries for one in entries]
+    made += [(number, known.manifests[number].created_us) for number in known.left if number in known.manifests]
+    late = 0
+    for number, created_us in made:
+        if created_us > before_us:
+            break
+        late = number
+    return min(late, known.head.delivered), late
+
+
+def unacknowledged(known: Known, retention: Retention, at_us: int) -> int:
+    """How many pane files are old enough to go, and stay because no sink has acknowledged them."""
+    if retention.output_age_us is None:
+        return 0
+    panes, late = _gone(known, at_us - retention.output_age_us)
+    outputs = [one for _, entries in known.entries for one in entries]
+    outputs += [_output(known.manifests[number]) for number in known.left if number in known.manifests]
+    return sum(len(one.panes) for one in outputs if panes < one.id <= late)
+
+
+def reachable(known: Known, boundary: Boundary, parts: Iterable[Part]) -> set[str]:
+    """Paths of the files below this root that are needed once ``boundary`` counts."""
+    refs: list[FileRef] = []
+    for number, manifest in known.manifests.items():
+        if number > boundary.id or number in known.pinned:
+            refs += boundary.needed(manifest)
+    for part, entries in parts:
+        refs += [part] if part is not None else []
+        for one in entries:
+            refs += (*one.panes, *one.late)
+            refs += one.spark.refs if one.spark else ()
+    return {ref.path for ref in refs if ref.root == 0}
+
+
+def bases_read(known: Known, boundary: Boundary) -> set[int]:
+    """Numbers of the roots that this one was forked from, of whose files one is needed once ``boundary`` counts."""
+    kept = [one for number, one in known.manifests.items() if number > boundary.id or number in known.pinned]
+    return {ref.root for manifest in kept for ref in state_files(manifest)} - {0}
+
+
+def deletable(known: Known, boundary: Boundary, needed: set[str], aged_us: int) -> list[str]:
+    """Of the files that were written for checkpoints, those that nobody needs and nobody will name.
+
+    Files for ids above the head are in the making. One for a checkpoint that is kept, and does not name it, was left
+    by an attempt that lost: it goes when the checkpoint was made before ``aged_us``.
+    """
+    found = []
+    for path, number in known.written.items():
+        if path in needed or number > known.head.id:
+            continue
+        owner = known.manifests.get(number)
+        if number <= boundary.id or (owner is not None and owner.created_us <= aged_us):
+            found.append(path)
+    return sorted(found)

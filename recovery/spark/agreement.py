@@ -1,0 +1,235 @@
+"""Whether Spark's own checkpoint says what ours does, wherever Spark will look when it starts.
+
+Ours is the truth: the offsets of the newest batch, and a digest of all files read by then. Spark may be one batch
+ahead, planned and not done; nothing of ours rests on that one, but where it is whole it is left, so that the batch
+comes with the rows and the processing time that it was planned with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidestate.recovery.log.input_files import NOTHING, Entries, KnownFiles, path_of, read_of
+from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
+from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ, SparkLog, log_offset
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What in Spark's checkpoint is not as it should be."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The result of a comparison. ``refusal``: the two belong to different runs, which a person must decide about.
+    ``read``: all files read by our newest batch, by source and entry; None where Spark's list of them differs.
+    """
+
+    differs: tuple[Difference, ...] = ()
+    refusal: IncompatibleError | None = None
+    read: dict[int, Entries] | None = None
+
+    def check(self) -> None:
+        """Raise `IncompatibleError` unless Spark's checkpoint may be used as it is."""
+        if self.refusal is not None:
+            raise self.refusal
+        if self.differs:
+            raise IncompatibleError(
+                "spark's checkpoint is not what ours says (lost in a power cut?): nothing was processed; "
+                'run tidestate repair ROOT --resync-spark, or start with Policy(spark="rewrite")',
+                code="spark-log-differs",
+                differs=[str(one) for one in self.differs[:10]],
+            )
+
+
+def compare(head: SparkPosition | None, log: SparkLog, interval: int | None = None) -> Agreement:
+    """Compare Spark's checkpoint with the newest batch of ours, whose list of files must be loaded. Changes nothing.
+
+    It costs what Spark's own start does: the list of files is read once. ``interval`` is every how many entries Spark
+    folds that list, where it is known.
+    """
+    found = _Differences()
+    try:
+        if (refusal := _of_another_run(head, log, found)) is not None:
+            return Agreement(refusal=refusal)
+        upcoming = _offsets(head, log, found)
+    except IncompatibleError as error:  # a version of Spark's log that is not known
+        return Agreement(refusal=error)
+    read: dict[int, Entries] | None = {}
+    for source in _sources(head, log):
+        files = _Source(head, source, upcoming[source] if source < len(upcoming) else None)
+        if files.is_of_files or (files.is_unread and log.is_of_files(source)):
+            entries = files.compare(log, interval, found)
+            read = read | {source: entries} if read is not None and entries is not None else None
+        else:
+            for path in log.own_files(source):
+                found.tried(path, lambda path=path: log.check_own(path))  # type: ignore[misc]
+    return Agreement(tuple(found.all), read=read)
+
+
+class _Differences:
+    """What has been found so far."""
+
+    def __init__(self) -> None:
+        self.all: list[Difference] = []
+
+    def add(self, path: str, why: str) -> None:
+        self.all.append(Difference(path, why))
+
+    def tried(self, path: str, read: Callable[[], T]) -> T | None:
+        """What ``read`` gives; None where it cannot be read, which is a difference."""
+        try:
+            return read()
+        except NotFoundError:
+            self.add(path, "it is gone")
+        except CorruptionError as error:
+            self.add(str(error.context.get("path", path)), str(error.context.get("why", error.message)))
+        return None
+
+
+def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differences) -> IncompatibleError | None:
+    """Why Spark's checkpoint is not one that ours has been made with, whatever was lost of either."""
+    query_id = found.tried(f"{FOLDER}/metadata", log.query_id)
+    planned, committed = log.newest("offsets"), log.newest("commits")
+    for folder in ("offsets", "commits"):
+        found.tried(f"{FOLDER}/{folder}", lambda folder=folder: log.check_names(folder))  # type: ignore[misc]
+    ours = -1 if head is None else head.batch_id
+    if head is not None and query_id is None and not found.all:
+        found.add(f"{FOLDER}/metadata", "it is gone")
+    if head is not None and query_id not in (None, head.query_id):
+        return IncompatibleError(
+            "the spark folder belongs to another query: put the right one back, "
+            "or run tidestate repair ROOT --resync-spark",
+            code="spark-query-changed",
+            expected=head.query_id,
+            found=query_id,
+        )
+    if (planned is not None and planned > ours + 1) or (committed is not None and committed > ours):
+        return IncompatibleError(
+            "spark has finished batches that this checkpoint lacks (was it wiped?): put the missing manifests back, "
+            "or run tidestate repair ROOT --resync-spark, and spark reads that input again"
+            if head is not None
+            else "spark's checkpoint has finished batches that this checkpoint lacks (was it wiped?): "
+            "put the manifests back, or remove the spark folder to read the input from its beginning",
+            code="spark-ahead",
+            ours="none" if head is None else head.batch_id,
+            spark_offsets=planned,
+            spark_commits=committed,
+        )
+    return None
+
+
+def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> tuple[str, ...]:
+    """Compare what Spark reads of offsets and commits; the ends of the batch that it has planned next, if any."""
+    ours = -1 if head is None else head.batch_id
+    if head is not None:
+        wanted = {head.batch_id: head.end}
+        if head.batch_id:
+            wanted[head.batch_id - 1] = head.start
+        for batch_id, end in wanted.items():
+            path = f"{FOLDER}/offsets/{batch_id}"
+            offsets = found.tried(path, lambda batch_id=batch_id: log.offsets(batch_id))  # type: ignore[misc]
+            if offsets is not None and offsets != end:
+                found.add(path, "it has other offsets than the batch")
+    committed = log.newest("commits")
+    if committed is not None:
+        found.tried(f"{FOLDER}/commits/{committed}", lambda: log.check_commit(committed))
+    if log.newest("offsets") != ours + 1:
+        return ()
+    path = f"{FOLDER}/offsets/{ours + 1}"
+    upcoming = found.tried(path, lambda: log.offsets(ours + 1))
+    if upcoming is None:
+        return ()
+    before = head.end if head is not None else (NOTHING_READ,) * len(upcoming)
+    if len(upcoming) != len(before) or not all(map(_may_follow, before, upcoming)):
+        found.add(path, "it is cut or garbled")
+    return upcoming
+
+
+def _may_follow(before: str, after: str) -> bool:
+    """Whether a source that has been read up to ``before`` can have planned up to ``after``."""
+    if after == NOTHING_READ:
+        return before == NOTHING_READ
+    last, upcoming = log_offset(before), log_offset(after)
+    if last is not None:
+        return upcoming is not None and upcoming >= last
+    was, now = _plain(before), _plain(after)
+    if isinstance(was, int) and isinstance(now, int):
+        return now >= was
+    return now is not None or (was is None and before != NOTHING_READ)
+
+
+def _plain(text: str) -> object:
+    """What an offset says; None where it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _sources(head: SparkPosition | None, log: SparkLog) -> list[int]:
+    """Those that have written something, and those that must have."""
+    ends = enumerate(head.end if head is not None else ())
+    return sorted(log.sources() | {source for source, text in ends if log_offset(text) is not None})
+
+
+class _Source:
+    """One source, as our newest batch knows it, and what Spark has planned for it next."""
+
+    def __init__(self, head: SparkPosition | None, number: int, upcoming: str | None) -> None:
+        ends = head.end if head is not None else ()
+        starts = head.start if head is not None else ()
+        end = ends[number] if number < len(ends) else NOTHING_READ
+        self.number = number
+        self.is_unread = end == NOTHING_READ
+        self.last = -1 if (last := log_offset(end)) is None else last
+        self.upcoming = log_offset(upcoming) if upcoming is not None else None
+        self.is_of_files = last is not None or (self.is_unread and self.upcoming is not None)
+        before = log_offset(starts[number]) if number < len(starts) else None
+        self.before = -1 if before is None else before
+        self.files = head.files.get(str(number), ()) if head is not None else ()
+        self.read: ReadFiles = head.read.get(str(number), NOTHING) if head is not None else NOTHING
+
+    def compare(self, log: SparkLog, interval: int | None, found: _Differences) -> Entries | None:
+        """All files read by our newest batch, where Spark's list has just these."""
+        folder = f"{FOLDER}/sources/{self.number}"
+        entries = found.tried(folder, lambda: log.entries(self.number, interval))
+        if entries is None:
+            return None
+        read = {number: files for number, files in entries.items() if number <= self.last}
+        newest, listed = max(entries, default=-1), read_of(read)
+        if newest < self.last:
+            found.add(folder, f"its entries end at {newest}, those of the newest batch at {self.last}")
+            return None
+        if listed != self.read:
+            found.add(folder, f"it lists {listed.files:,} files as read, and batches have read {self.read.files:,}")
+            return None
+        batch = [one for number in range(self.before + 1, self.last + 1) for one in read.get(number, ())]
+        if sorted(set(batch)) != sorted(set(self.files)):
+            found.add(folder, "it has other files for the newest batch")
+            return None
+        if self.upcoming is not None and self.upcoming > newest:
+            found.add(folder, f"its entries end at {newest}, those of the planned batch at {self.upcoming}")
+        self._check_later([files for number, files in entries.items() if number > self.last], read, found)
+        return read
+
+    def _check_later(self, later: list[tuple[str, ...]], read: Entries, found: _Differences) -> None:
+        """What Spark has listed for batches to come."""
+        folder, new = f"{FOLDER}/sources/{self.number}", [one for files in later for one in files]
+        known = KnownFiles(one for files in read.values() for one in files) if new else ()
+        if not all(later):
+            found.add(folder, "an entry of a planned batch has no files")
+        if len(set(map(path_of, new))) < len(new) or any(one in known for one in new):
+            found.add(folder, "a file that has been read stands in it again")

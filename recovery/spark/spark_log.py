@@ -1,0 +1,416 @@
+"""Reading Spark's own checkpoint of the query: what Spark has planned, and which files it believes to have read.
+
+Spark never syncs these files, so after a power cut any of them may be gone, empty, cut or full of zeros. What is read
+here is read strictly: bytes that Spark would not have written are `CorruptionError`, never an answer. For a file
+source the list of files is part of a batch's identity: a lost list lets Spark plan the same batch with other rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from tidestate.recovery.log.input_files import Entries
+from tidestate.recovery.log.manifest import SparkPosition
+from tidestate.recovery.log.names import MOST, SPARK_ENTRIES, misleads_spark, spark_number
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
+from tidestate.statestore.files.segments import FileRef, damaged, read_verified
+from tidestate.statestore.storage.objects import Objects
+
+FOLDER = "spark"
+NOTHING_READ = "-"
+"""What Spark writes of a source that it has not read yet."""
+_UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
+"""What reading JSON raises that says something else than it should."""
+_VERSION = re.compile(r"v[0-9]{1,9}")
+_HADOOP_SUMS = b"crc\x00"
+_COMPACT = ".compact"
+
+
+class _Entry(msgspec.Struct):
+    """One file in the log of a file source."""
+
+    path: str
+    timestamp: Annotated[int, msgspec.Meta(ge=-MOST - 1, le=MOST)]
+    batch: Annotated[int, msgspec.Meta(ge=0, le=SPARK_ENTRIES)] = msgspec.field(name="batchId")
+
+
+_ENTRY = msgspec.json.Decoder(_Entry)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One planned Spark batch: its position and the processing time Spark gave it (milliseconds)."""
+
+    position: SparkPosition
+    timestamp_ms: int
+
+
+class SparkLog:
+    """The log under ``<root>/spark``, or where it was set aside. Reads only."""
+
+    def __init__(self, objects: Objects, folder: str = FOLDER) -> None:
+        self.objects = objects
+        self.folder = folder
+
+    def has_marker(self) -> bool:
+        """Whether the root around this log is a checkpoint of ours already."""
+        return self.objects.exists("tidestate.json")
+
+    def query_id(self) -> str | None:
+        """Spark's id of the query, None while Spark has no checkpoint."""
+        path = f"{self.folder}/metadata"
+        try:
+            data = self._data(path)
+        except NotFoundError:
+            return None
+        try:
+            found = json.loads(data)["id"]
+        except _UNREADABLE:
+            raise _damaged(path, data) from None
+        if not isinstance(found, str):
+            raise _damaged(path, data)
+        return found
+
+    def newest(self, log: str) -> int | None:
+        """The highest batch id in ``offsets`` or ``commits``."""
+        numbers = map(spark_number, self.objects.names(f"{self.folder}/{log}"))
+        return max((number for number in numbers if number is not None), default=None)
+
+    def check_names(self, log: str) -> None:
+        """Raise `CorruptionError` where ``offsets`` or ``commits`` has a name that Spark takes for its own and never
+        writes.
+        """
+        _check_names(f"{self.folder}/{log}", self.objects.names(f"{self.folder}/{log}"))
+
+    def planned(self, query_id: str, batch_id: int) -> Planned:
+        """The batch as Spark's log has it. Raises `NotFoundError` when it is not there."""
+        timestamp_ms, end = self._offsets(batch_id)
+        start: tuple[str, ...] = ()
+        if batch_id > 0:
+            _, start = self._offsets(batch_id - 1)
+        files = {}
+        for source, text in enumerate(end):
+            last = log_offset(text)
+            if last is not None:
+                before = log_offset(start[source]) if source < len(start) else None
+                files[str(source)] = self._files(source, -1 if before is None else before, last)
+        return Planned(SparkPosition(query_id, batch_id, start, end, files), timestamp_ms)
+
+    def offsets(self, batch_id: int) -> tuple[str, ...]:
+        """Where each source ends in this batch. Raises `NotFoundError`, `CorruptionError`, and `IncompatibleError`
+        for a version of the log that is not known.
+        """
+        return self._offsets(batch_id)[1]
+
+    def check_commit(self, batch_id: int) -> None:
+        """Raise `CorruptionError` where Spark's word that a batch is done is garbled."""
+        path = f"{self.folder}/commits/{batch_id}"
+        data = self._data(path)
+        version, _, facts = data.partition(b"\n")
+        try:
+            if not _VERSION.fullmatch(version.decode()) or not isinstance(json.loads(facts), dict):
+                raise _damaged(path, data)
+        except _UNREADABLE:
+            raise _damaged(path, data) from None
+
+    def entry(self, source: int, number: int) -> tuple[str, ...] | None:
+        """Files, each with its time, of one entry of a file source's log; None where the log lacks or garbled it."""
+        try:
+            return self._files(source, number - 1, number)
+        except (NotFoundError, CorruptionError):
+            return None
+
+    def entries(self, source: int, interval: int | None = None) -> Entries:
+        """All entries of a file source's log, as Spark reads them when it starts and folds every ``interval`` entries
+        (by default: however they are folded). Raises `CorruptionError` where one is lost or garbled.
+        """
+        folder = f"{self.folder}/sources/{source}"
+        found: Entries = {}
+        names = self.objects.names(folder)
+        _check_names(folder, names)
+        for number, name in _layout(names, interval):
+            path = f"{folder}/{name}"
+            files: dict[int, list[str]] = {number: []}
+            try:
+                for entry in self._entries(path):
+                    files.setdefault(entry.batch, []).append(f"{entry.path} {entry.timestamp}")
+            except NotFoundError:
+                raise _lost(path) from None
+            if max(files) > number or (not name.endswith(_COMPACT) and len(files) > 1):
+                raise _wrong(path, "its entries belong to another file")
+            found |= {entry: tuple(paths) for entry, paths in files.items()}
+        return found
+
+    def sources(self) -> set[int]:
+        """Numbers of the sources that have written something."""
+        return {
+            number for name in self.objects.names(f"{self.folder}/sources") if (number := _entry(name)) is not None
+        }
+
+    def own_files(self, source: int) -> list[str]:
+        """What a source that is not one of files has written for itself."""
+        folder = f"{self.folder}/sources/{source}"
+        return [f"{folder}/{name}" for name in self.objects.names(folder)]
+
+    def check_own(self, path: str) -> None:
+        """Raise `CorruptionError` where what a source wrote for itself cannot be whole: nobody but the source knows
+        its form, but most write a version and JSON.
+        """
+        if spark_number(path.rpartition("/")[2]) is None:
+            return  # nothing that Spark's own logs of metadata are called
+        with suppress(NotFoundError, UnavailableError):  # a folder, perhaps
+            data = self._data(path)
+            version, _, text = data.removeprefix(b"\x00").partition(b"\n")
+            if not data.strip(b"\x00"):
+                raise _damaged(path, data)
+            if version == b"v1":
+                try:
+                    for line in text.split(b"\n"):
+                        json.loads(line)
+                except _UNREADABLE:
+                    raise _damaged(path, data) from None
+
+    def is_of_files(self, source: int) -> bool:
+        """Whether any whole entry here is one of a file source."""
+        for path in self.own_files(source):
+            with suppress(CorruptionError, NotFoundError):
+                if self._entries(path):
+                    return True
+        return False
+
+    def _data(self, path: str) -> bytes:
+        """All bytes, where they fit the checksums that Hadoop wrote for them."""
+        data = self.objects.read(path)
+        if self.objects.atomic_create == "link":  # Hadoop writes them for local files alone
+            folder, _, name = path.rpartition("/")
+            with suppress(NotFoundError):
+                if not _fits(data, self.objects.read(f"{folder}/.{name}.crc")):
+                    raise _wrong(path, "it does not fit its checksums")
+        return data
+
+    def _lines(self, path: str) -> list[str]:
+        data = self._data(path)
+        try:
+            lines = data.decode().split("\n")
+        except UnicodeDecodeError:
+            raise _damaged(path, data) from None
+        if not _VERSION.fullmatch(lines[0]):
+            raise _damaged(path, data)
+        return lines
+
+    def _offsets(self, batch_id: int) -> tuple[int, tuple[str, ...]]:
+        path = f"{self.folder}/offsets/{batch_id}"
+        lines = self._lines(path)
+        if lines[0] != "v1" and len(lines) > 1:
+            raise IncompatibleError(
+                "this version of spark's offset log is not known: set spark.sql.streaming.offsetLog.formatVersion=1",
+                code="spark-log-format",
+                path=path,
+                found=lines[0],
+            )
+        try:
+            at_ms = json.loads(lines[1])["batchTimestampMs"]
+        except (IndexError, *_UNREADABLE):
+            raise _wrong(path, "it is cut or garbled") from None
+        whole = type(at_ms) is int and 0 <= at_ms <= MOST // 1000
+        if not whole or len(lines) < 3 or "" in lines[2:]:
+            raise _wrong(path, "it is cut or garbled")
+        return at_ms, tuple(lines[2:])
+
+    def _files(self, source: int, after: int, last: int) -> tuple[str, ...]:
+        """Paths (with modification time) of a file source's log entries in ``(after, last]``."""
+        folder = f"{self.folder}/sources/{source}"
+        names = self.objects.names(folder)
+        alone = {n for name in names if (n := _entry(name)) is not None and after < n <= last}
+        wanted = {str(number): range(number, number + 1) for number in alone}
+        first = after + 1
+        for compact in sorted(_compacts(names)):
+            part = range(first, min(compact, last) + 1)
+            if any(number not in alone for number in part):
+                wanted[f"{compact}{_COMPACT}"] = part
+            first = max(first, compact + 1)
+        lacking = next((number for number in range(first, last + 1) if number not in alone), None)
+        if lacking is not None:
+            raise NotFoundError(
+                "spark's log of the file source lacks an entry", code="spark-source-log", entry=lacking
+            )
+        return tuple(
+            sorted(
+                {
+                    f"{one.path} {one.timestamp}"
+                    for name, part in wanted.items()
+                    for one in self._entries(f"{folder}/{name}")
+                    if one.batch in part and (name == str(one.batch) or one.batch not in alone)
+                }
+            )
+        )
+
+    def _entries(self, path: str) -> list[_Entry]:
+        lines = self._lines(path)
+        try:
+            return [_ENTRY.decode(line) for line in lines[1:]]
+        except (msgspec.DecodeError, RecursionError):
+            raise _wrong(path, "it is cut or garbled") from None
+
+
+def _layout(names: list[str], interval: int | None) -> Iterator[tuple[int, str]]:
+    """Which files of a source's log Spark reads when it starts, and the entry each ends with; some may be missing."""
+    compacts = sorted(_compacts(names))
+    last = max([*compacts, *(number for name in names if (number := _entry(name)) is not None)], default=-1)
+    if interval is None:
+        first = compacts[-1] if compacts else 0
+        yield from ((n, f"{n}{_COMPACT}" if compacts and n == first else str(n)) for n in range(first, last + 1))
+        return
+    every = folded_every(compacts, interval)
+    first = max(0, (last + 1) // every * every - 1)
+    yield from ((n, f"{n}{_COMPACT}" if (n + 1) % every == 0 else str(n)) for n in range(first, last + 1))
+
+
+def folded_every(compacts: list[int], default: int) -> int:
+    """Every how many entries Spark will fold a log that has these ``.compact`` files, oldest first."""
+    if len(compacts) > 1:
+        return compacts[-1] - compacts[-2]
+    if not compacts:
+        return default
+    entries = compacts[0] + 1
+    if default >= entries // 2:
+        return entries
+    small = [one for one in range(1, math.isqrt(entries) + 1) if entries % one == 0]
+    return min(one for divisor in small for one in (divisor, entries // divisor) if one >= default)
+
+
+def _entry(name: str) -> int | None:
+    """The number of a source, or of an entry in its list of files."""
+    return spark_number(name, SPARK_ENTRIES)
+
+
+def _compacts(names: list[str]) -> list[int]:
+    stems = (name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT))
+    return [number for stem in stems if (number := _entry(stem)) is not None]
+
+
+def _check_names(folder: str, names: list[str]) -> None:
+    for name in names:
+        if misleads_spark(name, _COMPACT):
+            raise _wrong(f"{folder}/{name}", "spark does not write such a name, and stumbles over it")
+
+
+def _fits(data: bytes, sums: bytes) -> bool:
+    """Whether bytes fit Hadoop's checksums: a header, the bytes per sum, CRC-32 of each. Hadoop passes over a broken
+    header and stops at broken sums.
+    """
+    if not sums.startswith(_HADOOP_SUMS) or len(sums) < 8:
+        return True
+    size = int.from_bytes(sums[4:8], "big")
+    if size <= 0:
+        return False
+    found = [zlib.crc32(data[at : at + size]).to_bytes(4, "big") for at in range(0, len(data), size)]
+    return sums[8 : 8 + 4 * len(found)] == b"".join(found)
+
+
+INLINE_FILES = 100
+"""Longer lists of files go into a file of their own, so that a manifest stays small."""
+
+
+def store_files(objects: Objects, position: SparkPosition, checkpoint_id: int) -> SparkPosition:
+    """``position`` as a manifest holds it: a long list of files replaced by a reference."""
+    if sum(map(len, position.files.values())) <= INLINE_FILES:
+        return position
+    data = msgspec.json.encode(position.files)
+    path = f"data/spark/{checkpoint_id}-{uuid.uuid4().hex}.files.json"
+    objects.put(path, data)
+    ref = FileRef(path=path, bytes=len(data), checksum=checksum(data), rows=len(position.files))
+    return msgspec.structs.replace(position, files={}, files_ref=ref)
+
+
+def load_files(objects: Objects, position: SparkPosition | None) -> SparkPosition | None:
+    """``position`` with its list of files, wherever it lies."""
+    if position is None or position.files_ref is None:
+        return position
+    data = read_verified(objects, position.files_ref).to_pybytes()
+    try:
+        files = msgspec.json.decode(data, type=dict[str, tuple[str, ...]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(position.files_ref, str(error)) from None
+    return msgspec.structs.replace(position, files=files, files_ref=None)
+
+
+def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
+    """Raise `IncompatibleError` unless Spark's batch is the very one we committed under its id."""
+    for part in ("query_id", "batch_id", "start", "end", "files"):
+        expected, found = getattr(ours, part), getattr(planned, part)
+        if expected != found:
+            raise _disagree(
+                f"spark planned a batch under a committed id with another {part.replace('_', ' ')}: "
+                "nothing was processed; start again, and spark's checkpoint is rewritten from ours",
+                "spark-batch-differs",
+                batch=ours.batch_id,
+                part=part,
+                expected=_short(expected),
+                found=_short(found),
+            )
+
+
+def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
+    """Raise `IncompatibleError` unless Spark's batch continues exactly where our newest checkpoint ends."""
+    expected_id, expected_start = (0, ()) if head is None else (head.batch_id + 1, head.end)
+    same_query = head is None or head.query_id == planned.query_id
+    if planned.batch_id != expected_id or planned.start != expected_start or not same_query:
+        raise _disagree(
+            "spark's batch does not follow the newest checkpoint: put the spark folder and the manifests "
+            "back from copies of the same time; nothing was processed",
+            "spark-batch-gap",
+            expected_batch=expected_id,
+            found_batch=planned.batch_id,
+            expected_start=_short(expected_start),
+            found_start=_short(planned.start),
+        )
+
+
+def log_offset(text: str) -> int | None:
+    """The offset of a file source, None for any other source."""
+    try:
+        offset = json.loads(text)
+    except _UNREADABLE:
+        return None
+    found = offset["logOffset"] if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
+    return found if type(found) is int and -1 <= found <= SPARK_ENTRIES else None
+
+
+def _disagree(message: str, code: str, **context: object) -> IncompatibleError:
+    return IncompatibleError(message, code=code, **context)
+
+
+def _damaged(path: str, data: bytes) -> CorruptionError:
+    if not data:
+        return _wrong(path, "it is empty")
+    return _wrong(path, "it is cut or garbled" if data.strip(b"\x00") else "it is full of zeros")
+
+
+def _lost(path: str) -> CorruptionError:
+    return _wrong(path, "it is gone")
+
+
+def _wrong(path: str, why: str) -> CorruptionError:
+    return CorruptionError(
+        f"a file of spark's checkpoint cannot be used ({why}): tidestate repair ROOT --resync-spark rewrites it",
+        code="spark-log-damaged",
+        path=path,
+        why=why,
+    )
+
+
+def _short(value: object, limit: int = 200) -> str:
+    text = str(value)
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,0 +1,152 @@
+"""A driver says that it lives: a lease in the root, renewed by a thread of its own while it is at work."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+
+import msgspec
+
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.lease import DURATION_US, FOLDER, Lease, clear, this_process
+from tidestate.recovery.log.traces import note
+from tidestate.statestore.errors import TidestateError
+
+log = logging.getLogger("tidestate")
+
+EVERY_S = DURATION_US / 3e6
+"""How often a lease is renewed: it outlives two renewals that fail."""
+
+
+class Presence:
+    """Whether the driver of this writer epoch is at work. It never stops a job: what fails is logged.
+
+    ``still`` is asked before each renewal, on a thread; once it says no, the lease is given back.
+    ``waiting``: since when the sink has refused, for the lease to say it.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        epoch: int,
+        *,
+        still: Callable[[], bool] = lambda: True,
+        waiting: Callable[[], int | None] = lambda: None,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._checkpoint, self._epoch, self._every_s = checkpoint, epoch, every_s
+        self._still, self._waiting = still, waiting
+        self._numbers = itertools.count(1)
+        self._keeper: _Keeper | None = None
+        self._first = True
+
+    def begin(self) -> None:
+        """At work, until `end` or the end of this object; the leases of older epochs go. Again is fine."""
+        if self._keeper is not None and not self._keeper.ended.is_set():
+            return
+        if self._first:
+            with _only_logged("the leases of older runs could not be removed"):
+                clear(self._checkpoint, self._epoch)
+        self._first = False
+        keeper = _Keeper(self._checkpoint, self._epoch, self._numbers, self._still, self._waiting, self._every_s)
+        keeper.write()
+        # The thread gives the lease back: a collection may run anywhere. Who exits without a stop is seen to be gone.
+        weakref.finalize(self, keeper.ended.set).atexit = False
+        threading.Thread(target=keeper.run, name="tidestate-presence", daemon=True).start()
+        self._keeper = keeper
+
+    def end(self) -> None:
+        """Not at work any more; again is fine."""
+        if self._keeper is not None:
+            self._keeper.end()
+
+
+class _Keeper:
+    """What the thread holds: not the one whose end it waits for."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        epoch: int,
+        numbers: itertools.count[int],
+        still: Callable[[], bool],
+        waiting: Callable[[], int | None],
+        every_s: float,
+    ) -> None:
+        self.ended = threading.Event()
+        self._checkpoint, self._epoch, self._numbers = checkpoint, epoch, numbers
+        self._still, self._waiting, self._every_s = still, waiting, every_s
+        self._since_us, self._pid = now_us(), os.getpid()
+        self._path: str | None = None
+        self._giving = threading.Lock()
+
+    def run(self) -> None:
+        while not self.ended.wait(self._every_s):
+            with _only_logged("the lease of this run could not be renewed"):
+                if not self._still() or self._taken():
+                    self.ended.set()
+                else:
+                    self._note()
+                    self.write()
+        self._give_back()
+
+    def write(self) -> None:
+        """A newer lease under a fresh name, then the older one goes."""
+        writer, waiting = self._checkpoint.writer, self._waiting()
+        lease = Lease(this_process(), self._epoch, writer, self._since_us, now_us(), waiting_us=waiting)
+        path, older = f"{FOLDER}/{self._epoch}-{next(self._numbers)}.json", self._path
+        with _only_logged("the lease of this run could not be written"):
+            self._checkpoint.objects.note(path, msgspec.json.encode(lease))
+            self._path = path
+        if self._path != older:
+            self._remove(older)
+        if self.ended.is_set():  # meanwhile, and the older path was all that `end` knew
+            self._remove(path)
+
+    def end(self) -> None:
+        if os.getpid() == self._pid:  # a fork has copied us, and is not the one that works
+            self.ended.set()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Once, by whichever thread comes first."""
+        with self._giving:
+            path, self._path = self._path, None
+        if path is None:
+            return
+        with _only_logged("how far this run has come could not be noted"):
+            if self._checkpoint.objects.exists(path):  # else nobody wants to hear of us
+                self._note()
+        self._remove(path)
+
+    def _note(self) -> None:
+        """How far we have come, for who finds a root whose newest manifests are gone."""
+        if self._checkpoint.published:
+            note(self._checkpoint.objects, self._checkpoint.published)
+
+    def _taken(self) -> bool:
+        """Whether somebody removed our lease: a newer run, which has fenced us, or who removed the whole root."""
+        return self._path is not None and not self._checkpoint.objects.exists(self._path)
+
+    def _remove(self, path: str | None) -> None:
+        if path is not None:
+            with _only_logged("a lease could not be removed, and runs out by itself"):
+                self._checkpoint.objects.delete(path)
+
+
+class _only_logged(contextlib.AbstractContextManager[None]):  # noqa: N801  read as a statement
+    """A lease is a courtesy: whatever goes wrong with it is said, and no more."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if isinstance(error, Exception):
+            log.warning("%s: %s", self._what, error if isinstance(error, TidestateError) else repr(error))
+            return True
+        return False

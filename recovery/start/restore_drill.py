@@ -1,0 +1,152 @@
+"""A fire drill: restore a checkpoint into a store that is thrown away, and see how long it takes.
+
+Nothing of the root is touched. What a remote root holds is fetched anew, as on a host that has never seen it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.start.restore_budget import predicted_s, rate_of
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import StoreConfig, StoreName
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.opening import forget_cache, open_store
+from tidestate.statestore.stores.restore_monitor import Restored, Restoring, Told, counted, told_nobody
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What restoring took: by operator, all its partitions one after the other; ``whole``: until all were there.
+
+    ``predicted_s`` is what the checkpoint let expect, ``budget_s`` what its job allows (None before its first batch).
+    """
+
+    checkpoint: int
+    store: StoreName
+    parallel: int
+    operators: dict[str, Restored]
+    whole: Restored
+    predicted_s: float
+    budget_s: int | None
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A state partition of an operator."""
+
+    operator: str
+    state: OperatorState
+    partition: int
+
+
+def store_for(manifest: Manifest) -> StoreName:
+    """The store that a drill takes where none is asked for: the job's; memory, where that reads on demand."""
+    return "rocksdb" if manifest.restored is not None and manifest.restored.store == "rocksdb" else "memory"
+
+
+def rehearse(
+    checkpoint: Checkpoint,
+    manifest: Manifest,
+    store: StoreName | None = None,
+    *,
+    parallel: int = 1,
+    tell: Told = told_nobody,
+) -> Rehearsed:
+    """Restore all state of ``manifest``, so many partitions at once on threads of this process; each is let go of at
+    once. ``tell`` hears what is done and what there is in all, from any thread, one at a time.
+
+    Raises `UsageError` for a store that restores nothing or whose package is not there, and `CorruptionError` or
+    `UnavailableError` for files that cannot be read.
+    """
+    store = store or store_for(manifest)
+    if store not in ("memory", "rocksdb") or parallel < 1:
+        raise UsageError(
+            "a drill restores into memory or rocksdb, one partition or more at once",
+            code="restore",
+            store=store,
+            parallel=parallel,
+        )
+    pieces = list(_pieces(manifest))
+    board = _Board(manifest, tell)
+    with tempfile.TemporaryDirectory(prefix="tidestate-restore-") as folder:
+        objects = Objects(checkpoint.objects.root, bases=checkpoint.objects.bases, copies=f"{folder}/copies")
+        config = StoreConfig(store, cache_dir=str(Path(folder) / "store"))
+        begun = time.monotonic()
+        with ThreadPoolExecutor(parallel) as pool:
+            try:
+                found = list(pool.map(lambda piece: _restore(piece, config, objects, board), pieces))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        seconds = time.monotonic() - begun
+    operators = dict.fromkeys(manifest.operators, Restored())
+    for piece, restored in zip(pieces, found, strict=True):
+        operators[piece.operator] = operators[piece.operator].plus(restored)
+    whole = board.done
+    return Rehearsed(
+        manifest.id,
+        store,
+        parallel,
+        operators,
+        Restored(whole.files, whole.bytes, whole.rows, seconds),
+        predicted_s(manifest.operators.values(), store, rate_of(manifest, store), parallel),
+        manifest.restored.budget_s if manifest.restored is not None else None,
+    )
+
+
+def _pieces(manifest: Manifest) -> Iterator[_Piece]:
+    for name, operator in manifest.operators.items():
+        for partition in range(len(operator.partitions)):
+            yield _Piece(name, operator, partition)
+
+
+def _restore(piece: _Piece, config: StoreConfig, objects: Objects, board: _Board) -> Restored:
+    watch = Restoring(board.teller(piece), every_s=0.1)
+    identity = uuid.uuid4().hex
+    base = piece.state.partitions[piece.partition]
+    try:
+        with open_store(config, objects, identity, piece.state.tables, base, watch) as store, closing(store):
+            return watch.restored
+    finally:
+        forget_cache(config, identity)
+
+
+class _Board:
+    """Adds up what all partitions have done."""
+
+    def __init__(self, manifest: Manifest, tell: Told) -> None:
+        self._all = counted(ref for one in _pieces(manifest) for ref in one.state.partitions[one.partition].files)
+        self._tell, self._lock, self._begun = tell, threading.Lock(), time.monotonic()
+        self._parts: dict[tuple[str, int], Restored] = {}
+
+    def teller(self, piece: _Piece) -> Told:
+        """For one of them."""
+
+        def tell(done: Restored, _all: Restored) -> None:
+            with self._lock:
+                self._parts[piece.operator, piece.partition] = done
+                self._tell(self.done, self._all)
+
+        return tell
+
+    @property
+    def done(self) -> Restored:
+        """Of all of them, and the time since the beginning."""
+        parts = list(self._parts.values())
+        return Restored(
+            sum(part.files for part in parts),
+            sum(part.bytes for part in parts),
+            sum(part.rows for part in parts),
+            time.monotonic() - self._begun,
+        )

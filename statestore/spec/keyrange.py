@@ -1,0 +1,133 @@
+"""A range of keys: where a scan begins and ends, as values of the leading key columns.
+
+A *cut* lies between two keys: before or after all keys that start with some values. A range is two cuts.
+Values are plain Python ones; times and dates are whole numbers in the unit of their column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import is_position
+from tidestate.statestore.spec.tables import TableSpec
+
+Key = tuple[Any, ...]
+"""Values of the leading key columns; a tuple shorter than the key stands for all keys that start with it."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Between two keys: before all keys that start with ``values``, or with ``after`` behind them."""
+
+    values: Key
+    after: bool = False
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Keys between two cuts; None is the end of the line."""
+
+    lower: Cut | None = None
+    upper: Cut | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every key lies in it."""
+        return self.lower is None and self.upper is None
+
+
+EVERYTHING = KeyRange()
+
+
+def key_range(spec: TableSpec, prefix: Key, lower: Key | None, upper: Key | None) -> KeyRange:
+    """Keys that start with ``prefix`` and whose further columns lie in ``lower <= … < upper``.
+
+    Raises `UsageError` when there are more values than key columns, or one does not fit its column.
+    """
+    low = Cut((*prefix, *lower)) if lower is not None else Cut(tuple(prefix)) if prefix else None
+    high = Cut((*prefix, *upper)) if upper is not None else Cut(tuple(prefix), after=True) if prefix else None
+    checked = [Cut(_fitting(spec, cut.values), cut.after) if cut else None for cut in (low, high)]
+    return KeyRange(*checked)
+
+
+def after_expiry(spec: TableSpec, expired: int | None) -> Cut | None:
+    """Where live rows begin, when the expiry column leads the key."""
+    return Cut((expired,), after=True) if expired is not None and spec.expires_in_order else None
+
+
+def bisect(rows: pa.Table, cut: Cut, width: int) -> int:
+    """The number of rows before ``cut``. Rows must be sorted by their first ``width`` columns, the cut's at least."""
+    first, last = 0, rows.num_rows
+    columns = [rows.column(place) for place in range(min(width, len(cut.values)))]
+    while first < last:
+        middle = (first + last) // 2
+        here = tuple(plain(column[middle]) for column in columns)
+        if here < cut.values or (cut.after and here == cut.values):
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+def before(rows: pa.Table, cut: Cut) -> pa.ChunkedArray | pa.Array:
+    """Which rows lie before ``cut``, whatever their order."""
+    result: Any = pa.scalar(cut.after)
+    for place in reversed(range(len(cut.values))):
+        column = rows.column(place)
+        value = as_scalar(cut.values[place], column.type)
+        less = pc.less(column, value)
+        result = pc.or_(less, pc.and_(pc.equal(column, value), result))
+    return result
+
+
+def plain(value: pa.Scalar) -> Any:
+    """A key value as a Python one that orders as the column does: times and dates as whole numbers."""
+    return value.value if _is_time(value.type) else value.as_py()
+
+
+@lru_cache(maxsize=1024)
+def _is_time(kind: pa.DataType) -> bool:
+    return is_position(kind) and not pa.types.is_integer(kind)
+
+
+def as_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A plain value as one of ``kind``."""
+    if pa.types.is_date32(kind) and isinstance(value, int):
+        return pa.scalar(value, pa.int32()).cast(kind)
+    return pa.scalar(value, kind)
+
+
+def _fitting(spec: TableSpec, values: Sequence[Any]) -> Key:
+    """The values as plain ones of their columns."""
+    if len(values) > len(spec.key):
+        raise UsageError(
+            "a bound has more values than the key has columns",
+            code="key-bound",
+            table=spec.name,
+            key=spec.key_names,
+            found=len(values),
+        )
+    fitted = []
+    for value, column in zip(values, spec.key, strict=False):
+        try:
+            if isinstance(value, float) and is_position(column.arrow):
+                raise TypeError("a whole number expected")
+            fitted.append(plain(as_scalar(value, column.arrow)))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"a bound does not fit its key column ({error})",
+                code="key-bound",
+                table=spec.name,
+                column=column.name,
+                type=column.type,
+            ) from None
+        if fitted[-1] is None:
+            raise UsageError("a bound has no null", code="key-bound", table=spec.name, column=column.name)
+    return tuple(fitted)

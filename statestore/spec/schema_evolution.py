@@ -1,0 +1,141 @@
+"""State that was written under an older form of its table, read through the newer one. Pure.
+
+A file describes its table as it was. Columns are matched by identity, never by name: a value column that the newer
+form has not is left out, one that the older form had not is null (which every combiner but ``replace`` passes over,
+and a ``replace`` that nobody has set is null too), one of a wider type is cast, one with another name is renamed. So
+nothing is rewritten when a table changes: folds do that by and by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.statestore.spec.tables import Column, Group, TableSpec
+
+
+def through(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:
+    """``rows`` of the table as it was ``written`` (and whatever else they have, in front) in the form of ``spec``."""
+    if written == spec:
+        return rows
+    was = {column.lasting: column.name for column in (*written.key, *written.values)}
+    beside = [name for name in rows.column_names if name not in written.schema.names]
+    found = [rows[name] for name in beside]
+    for column in (*spec.key, *spec.values):
+        name = was.get(column.lasting)
+        found.append(pa.nulls(rows.num_rows, column.arrow) if name is None else rows[name].cast(column.arrow))
+    fields = [rows.schema.field(name) for name in beside]
+    return pa.table(found, schema=pa.schema([*fields, *spec.schema]))
+
+
+def readable(written: TableSpec, spec: TableSpec) -> bool:
+    """Whether rows that were written for one form of a table can be read through the other."""
+    return written == spec or not differences(written, spec)
+
+
+def differences(written: TableSpec, spec: TableSpec) -> list[str]:
+    """Why rows of one form of a table cannot be read through the other, in words; empty where they can."""
+    if written.name != spec.name:
+        return [f"table {spec.name} was {written.name}"]
+    own, other = ([(column.lasting, column.type) for column in table.key] for table in (written, spec))
+    if own != other:
+        return [f"key {_told(own)} -> {_told(other)}"]
+    if _expiry(written) != _expiry(spec):
+        return [f"expires by {written.expiry} -> {spec.expiry}"]
+    was = {column.lasting: column for column in written.values}
+    groups, before = _groups(spec), _groups(written)
+    found = []
+    for column in spec.values:
+        old = was.get(column.lasting)
+        if old is None:
+            continue
+        if not widens(old.arrow, column.arrow):
+            found.append(f"{column.name} {old.type} -> {column.type}")
+        if old.combiner != column.combiner or before.get(column.lasting) != groups.get(column.lasting):
+            found.append(f"{column.name} is combined otherwise")
+    return found
+
+
+def succeeding(stored: TableSpec, wanted: TableSpec, same: Mapping[str, str], mark: str) -> TableSpec:
+    """``wanted`` as what follows ``stored``: columns in ``same``, by the name each has there, keep their identity.
+
+    All others are new, also where ``stored`` has or had one of that name: ``mark`` is a word that no other change of
+    this table has used.
+    """
+    was = {column.name: column.lasting for column in (*stored.key, *stored.values)}
+
+    def known(column: Column) -> Column:
+        lasting = was[same[column.name]] if same.get(column.name) in was else f"__{mark}.{column.name}"
+        return msgspec.structs.replace(column, identity="" if lasting == column.name else lasting)
+
+    key, values = (tuple(map(known, columns)) for columns in (wanted.key, wanted.values))
+    return msgspec.structs.replace(wanted, key=key, values=values)
+
+
+def declared(spec: TableSpec) -> TableSpec:
+    """The table as its operator declares it, whatever its columns were before."""
+
+    def first(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        return tuple(msgspec.structs.replace(column, identity="") for column in columns)
+
+    return msgspec.structs.replace(spec, key=first(spec.key), values=first(spec.values))
+
+
+def widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of one type is exactly one of the other, in the same order."""
+    if old.equals(new):
+        return True
+    if pa.types.is_integer(old):
+        return _takes_whole(old, new)
+    if pa.types.is_floating(old) and pa.types.is_floating(new):
+        return bool(old.bit_width <= new.bit_width)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        room = (new.precision - new.scale) - (old.precision - old.scale)
+        return bool(new.scale >= old.scale and room >= 0 and new.bit_width >= old.bit_width)
+    if pa.types.is_string(old) or pa.types.is_binary(old):
+        return bool(new == (pa.large_string() if pa.types.is_string(old) else pa.large_binary()))
+    if pa.types.is_list(old) and (pa.types.is_list(new) or pa.types.is_large_list(new)):
+        return widens(old.value_type, new.value_type)
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return _widen_fields(old, new)
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        return widens(old.key_type, new.key_type) and widens(old.item_type, new.item_type)
+    return False
+
+
+def _takes_whole(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a type holds every whole number of ``old``."""
+    bits = old.bit_width - pa.types.is_signed_integer(old)
+    if pa.types.is_integer(new):
+        signed = pa.types.is_signed_integer(new)
+        return bool(bits <= new.bit_width - signed and (signed or pa.types.is_unsigned_integer(old)))
+    if pa.types.is_floating(new):
+        return bool(bits <= {16: 11, 32: 24, 64: 53}[new.bit_width])
+    return bool(pa.types.is_decimal(new) and new.scale >= 0 and new.precision - new.scale >= len(str(2**bits)))
+
+
+def _widen_fields(old: pa.StructType, new: pa.StructType) -> bool:
+    pairs = [(old.field(place), new.field(place)) for place in range(min(old.num_fields, new.num_fields))]
+    same = old.num_fields == new.num_fields and all(one.name == other.name for one, other in pairs)
+    return same and all(widens(one.type, other.type) for one, other in pairs)
+
+
+def _expiry(spec: TableSpec) -> str | None:
+    return next((c.lasting for c in (*spec.key, *spec.values) if c.name == spec.expiry), None)
+
+
+def _groups(spec: TableSpec) -> dict[str, tuple[object, ...]]:
+    """Of each column that combines with others how it does, in identities."""
+    lasting = {column.name: column.lasting for column in spec.values}
+
+    def told(group: Group) -> tuple[object, ...]:
+        members = tuple(lasting[name] for name in group.columns)
+        return (members, group.combiner, lasting.get(group.by, ""), group.version, group.limit)
+
+    return {lasting[name]: told(group) for group in spec.groups for name in group.columns}
+
+
+def _told(key: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in key)

@@ -1,0 +1,179 @@
+"""The store protocol: one instance holds the state of one operator on one state partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.changes import Applied, ChangeSet, Lookup, Ranges
+
+if TYPE_CHECKING:
+    from tidestate.statestore.spec.keyrange import Key
+
+StoreName = Literal["memory", "rocksdb", "parquet"]
+
+
+class StateView(Protocol):
+    """What a step may ask of state. Reading changes nothing. An expired row is never seen."""
+
+    def lookup(self, table: str, keys: pa.Table) -> Lookup:
+        """Rows for these keys (they may repeat; a null finds nothing), aligned with them."""
+        ...
+
+    def scan(
+        self,
+        table: str,
+        lower: Key | None = None,
+        upper: Key | None = None,
+        *,
+        prefix: Key = (),
+        reverse: bool = False,
+        folded: bool = True,
+    ) -> Iterator[pa.Table]:
+        """Rows whose key starts with ``prefix`` and goes on with ``lower <= … < upper``, in key order, in batches.
+
+        Bounds are tuples of values of the key columns after the prefix, as many as needed; times and dates may be
+        whole numbers in the unit of their column. With ``folded=False`` a row may come in parts that combine to
+        it, in the order in which they combine but not of the key: cheaper for a caller who combines anyway.
+        Read a scan to its end before the next ``apply``.
+        """
+        ...
+
+    def ranges(
+        self,
+        table: str,
+        prefixes: pa.Table,
+        lower: pa.Array | pa.ChunkedArray | None = None,
+        upper: pa.Array | pa.ChunkedArray | None = None,
+    ) -> Ranges:
+        """Per row of ``prefixes`` the rows with that key prefix, the next column in ``lower[i] <= … < upper[i]``.
+
+        ``prefixes`` holds the leading key columns, all but one at most, none at least. A null bound is no bound.
+        """
+        ...
+
+    @property
+    def expired(self) -> Mapping[str, int]:
+        """Per table the bound at or below which rows are forgotten."""
+        ...
+
+
+class StateStore(StateView, Protocol):
+    """A place for state tables. `tidestate.statestore.testing` holds the contract as tests."""
+
+    @property
+    def applied(self) -> Applied:
+        """The sequence and lineage id last applied."""
+        ...
+
+    def apply(self, changes: ChangeSet, applied: Applied) -> None:
+        """Apply all of ``changes`` or nothing, and remember ``applied`` together with them.
+
+        Raises `UsageError` when the sequence does not grow or rows break their table's rules, `NotFoundError` for
+        an unknown table, `LimitError` past a documented limit; nothing is applied then.
+        """
+        ...
+
+    def expire(self, table: str, bound: int) -> None:
+        """Forget rows at or below ``bound`` outside of a change set; a bound never goes back."""
+        ...
+
+    def snapshot(self) -> dict[str, Iterator[pa.Table]]:
+        """Live rows of every table in key order, in batches: the same rows whichever store wrote them."""
+        ...
+
+    def load(
+        self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
+    ) -> None:
+        """Fill an empty store with a snapshot: per table batches in key order, each key once.
+
+        Raises `UsageError` when something has been applied already; nothing is loaded then.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release files and memory. Closing twice is fine."""
+        ...
+
+
+RESTORE_BYTES_PER_S = 50 << 20
+"""How fast a partition is taken to be restored before that is measured: cautious, see docs/BENCHMARKS.md."""
+
+
+class StoreConfig(msgspec.Struct, frozen=True):
+    """Which store, and its settings. Choose it anew at any start: the durable files are the same for all three.
+
+    ``restore_bytes_per_s`` is how fast a partition is restored; a job sets it from what its last starts measured.
+    """
+
+    name: StoreName
+    cache_dir: str = ""
+    budget_bytes: int = 256 << 20
+    max_levels: int = 12
+    snapshot_bytes: int = 64 << 20
+    recovery_s: int = 30
+    restore_bytes_per_s: int = RESTORE_BYTES_PER_S
+
+    def __post_init__(self) -> None:
+        if self.max_levels < 2:
+            raise UsageError("a table needs room for two levels", code="store-levels", max_levels=self.max_levels)
+        if self.budget_bytes < 1 << 20:
+            raise UsageError(
+                "the memory budget is a mebibyte at least", code="store-budget", budget_bytes=self.budget_bytes
+            )
+        if self.recovery_s < 1 or self.snapshot_bytes < 1:
+            raise UsageError(
+                "snapshots need a log of a byte and a recovery budget of a second at least",
+                code="store-snapshots",
+                snapshot_bytes=self.snapshot_bytes,
+                recovery_s=self.recovery_s,
+            )
+
+
+def Memory(  # noqa: N802
+    *, max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+) -> StoreConfig:
+    """State in RAM, in the Python worker that last held the partition. For state that fits there.
+
+    A table of a partition is folded from ``max_levels`` levels on, see docs/STORES.md. It is written out as a
+    snapshot when its log since the last one has grown to ``snapshot_bytes`` and to a few times the size of that, or
+    when reading all its files would take longer than ``recovery_s``.
+    """
+    return StoreConfig("memory", max_levels=max_levels, snapshot_bytes=snapshot_bytes, recovery_s=recovery_s)
+
+
+def Parquet(  # noqa: N802
+    *, budget_bytes: int = 256 << 20, max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+) -> StoreConfig:
+    """State in the durable files themselves, read where a batch touches it. The default.
+
+    ``budget_bytes``: memory that one partition's state may take in a task, however large it is.
+    """
+    return StoreConfig(
+        "parquet",
+        budget_bytes=budget_bytes,
+        max_levels=max_levels,
+        snapshot_bytes=snapshot_bytes,
+        recovery_s=recovery_s,
+    )
+
+
+def RocksDB(  # noqa: N802
+    *, cache_dir: str = "", max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
+) -> StoreConfig:
+    """State in a local RocksDB under ``cache_dir`` (default: a folder in the system's temporary one).
+
+    The folder is a cache of the durable files: losing it costs a rebuild, never state. It is this user's alone: one
+    that others may read or write is refused.
+    """
+    return StoreConfig(
+        "rocksdb",
+        cache_dir=cache_dir,
+        max_levels=max_levels,
+        snapshot_bytes=snapshot_bytes,
+        recovery_s=recovery_s,
+    )

@@ -1,0 +1,282 @@
+"""What a state table is: key columns in order, value columns with their combiners, and an expiry column.
+
+Declared once, written into every manifest, so that a checkpoint describes its own tables.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import (
+    is_close,
+    is_comparable,
+    is_ordered,
+    is_position,
+    parse_type,
+    type_text,
+)
+
+TIME = pa.timestamp("us", tz="UTC")
+
+HASHED = ("sum", "min", "max")
+"""Combiners of one column that are an Arrow hash aggregate of this name."""
+
+COLUMN_COMBINERS = ("replace", "append", *HASHED)
+"""Combiners a single column may name."""
+
+EXTREMES = ("arg_min", "arg_max", "arg_max_newest")
+"""Combiners that keep one row of a key, chosen ``by`` a column."""
+
+LIST_COMBINERS = ("union", "tally", "smallest", "largest")
+"""Combiners of lists: values sorted and each once; the same with counts; the first ``limit`` in an order ``by``."""
+
+GROUP_COMBINERS = (*EXTREMES, "moments", *LIST_COMBINERS)
+"""Built-in combiners over several columns."""
+
+MOMENTS = ("count", "mean", "m2")
+"""What the three columns of ``moments`` are, in this order: int64, double, double."""
+
+
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A column: its name, Arrow type as text, role (for tools that know no windows) and combiner.
+
+    Combiners of one column: ``replace`` (the newest), ``sum``, ``min``, ``max``, ``append`` (lists). ``identity`` is
+    what it keeps for life, its first name where none is given: files that were written under another name, or when
+    another column had this one, are told apart by it (`tidestate.statestore.spec.schema_evolution`).
+    """
+
+    name: str
+    type: str
+    role: str = ""
+    combiner: str = "replace"
+    identity: str = ""
+
+    @property
+    def lasting(self) -> str:
+        """Its identity."""
+        return self.identity or self.name
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type."""
+        return parse_type(self.type)
+
+
+class Group(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value columns that combine together, by one of these combiners or your own (see `register_combiner`).
+
+    ``arg_min``, ``arg_max``, ``arg_max_newest`` ``by`` one of the columns; ``moments`` of a count (int64), a mean and
+    an m2 (double); ``smallest`` and ``largest`` of lists, side by side, ``by`` one of them, ``limit`` entries (0:
+    all); ``union`` of a list; ``tally`` of a list and its counts (a list of int64).
+    """
+
+    columns: tuple[str, ...]
+    combiner: str
+    by: str = ""
+    version: int = 1
+    limit: int = 0
+
+
+class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
+    """A state table. Rows are ordered by ``key`` for reading; ``expiry`` names the column that orders forgetting.
+
+    The expiry column holds integers, times or dates. It is a key column, leading or not, or a value column; with
+    a value column the table takes puts only, because a row that has expired may not be merged into.
+
+    ``spread`` are the key columns by whose hash rows go to state partitions; with none all rows are in the first
+    partition, and without it (None) the table cannot be divided anew. Rows of a ``shared`` table do not say whose
+    they are: when partitions are divided anew each has those of all it is made of, as merges where columns combine.
+    """
+
+    name: str
+    key: tuple[Column, ...]
+    values: tuple[Column, ...]
+    expiry: str | None = None
+    groups: tuple[Group, ...] = ()
+    spread: tuple[str, ...] | None = None
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in (*self.key, *self.values)]
+        lasting = {column.lasting for column in (*self.key, *self.values)}
+        if len(set(names)) != len(names) or len(lasting) != len(names):
+            raise UsageError("column names of a table must differ", code="table-columns", table=self.name)
+        if taken := [name for name in names if name.startswith("__")]:
+            raise UsageError(
+                "names that begin with two underscores are ours: choose others",
+                code="table-columns",
+                table=self.name,
+                columns=taken,
+            )
+        if not self.key:
+            raise UsageError("a table needs a key column", code="table-columns", table=self.name)
+        for column in self.key:
+            if not is_ordered(column.arrow):
+                raise UsageError(
+                    "a key column cannot have this type", code="key-type", column=column.name, type=column.type
+                )
+        if self.spread and not self.shared and not set(self.spread) <= set(self.key_names):
+            raise UsageError(
+                "rows are spread by columns of their key", code="table-columns", table=self.name, spread=self.spread
+            )
+        self._check_expiry()
+        self._check_combiners()
+
+    def _check_expiry(self) -> None:
+        columns = {column.name: column for column in (*self.key, *self.values)}
+        if self.expiry is None:
+            return
+        if self.expiry not in columns or not is_position(columns[self.expiry].arrow):
+            raise UsageError(
+                "the expiry column must be one of the table's, of integers, times or dates",
+                code="table-expiry",
+                table=self.name,
+                expiry=self.expiry,
+            )
+
+    def _check_combiners(self) -> None:
+        values = {column.name: column for column in self.values}
+        grouped = [name for group in self.groups for name in group.columns]
+        if len(set(grouped)) != len(grouped) or not set(grouped) <= set(values):
+            raise UsageError("a value column stands in one group at most", code="table-groups", table=self.name)
+        for group in self.groups:
+            _check_group(self, group)
+        for column in self.values:
+            _check_column(self, column)
+
+    @cached_property
+    def lengthening(self) -> tuple[str, ...]:
+        """Lists that become longer as rows are combined, and what was made of such (role ``result``)."""
+        return tuple(
+            column.name
+            for column in self.values
+            if (column.combiner == "append" or column.name in self.grouped or column.role == "result")
+            and (pa.types.is_list(column.arrow) or pa.types.is_large_list(column.arrow))
+        )
+
+    @cached_property
+    def key_names(self) -> list[str]:
+        """Names of the key columns, in key order."""
+        return [column.name for column in self.key]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Key columns, then value columns."""
+        return pa.schema([pa.field(c.name, c.arrow) for c in (*self.key, *self.values)])
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """The key columns alone."""
+        return pa.schema([pa.field(c.name, c.arrow) for c in self.key])
+
+    @cached_property
+    def grouped(self) -> frozenset[str]:
+        """Value columns that combine in a group."""
+        return frozenset(name for group in self.groups for name in group.columns)
+
+    @property
+    def combines(self) -> bool:
+        """Whether a merge does anything but replace."""
+        return bool(self.groups) or any(column.combiner != "replace" for column in self.values)
+
+    @property
+    def expires_by_key(self) -> bool:
+        """Whether all rows of a key expire together: then parts of a row can be dropped before they are folded."""
+        return self.expiry is not None and self.expiry in self.key_names
+
+    @property
+    def expires_in_order(self) -> bool:
+        """Whether the expiry column leads the key: then what expires is a range."""
+        return bool(self.key) and self.expiry == self.key[0].name
+
+    def conform(self, rows: pa.Table) -> pa.Table:
+        """``rows`` with exactly this table's columns, in order. Raises `UsageError` for a missing or mistyped one."""
+        return _conform(self.name, rows, self.schema)
+
+    def conform_keys(self, rows: pa.Table, width: int | None = None) -> pa.Table:
+        """The key columns of ``rows``, or the first ``width`` of them. Raises `UsageError` like `conform`."""
+        if width == 0:
+            return rows.select([])  # a cast would forget how many rows there are
+        schema = self.key_schema if width is None else pa.schema(list(self.key_schema)[:width])
+        return _conform(self.name, rows, schema)
+
+
+def _conform(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    if rows.schema.equals(schema):
+        return rows
+    missing = [name for name in schema.names if name not in rows.column_names]
+    if missing:
+        raise UsageError("rows lack columns of their table", code="rows-columns", table=table, missing=missing)
+    chosen = rows.select(schema.names)
+    for field in schema:
+        found = chosen.schema.field(field.name).type
+        if not is_close(found, field.type):
+            raise _mistyped(table, field, found, "another kind of value")
+    try:
+        return chosen.cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _mistyped(table, schema, rows.schema, str(error)) from None
+
+
+def _mistyped(table: str, expected: Any, found: Any, reason: str) -> UsageError:
+    return UsageError(
+        f"rows do not have the types of their table ({reason.lower()}): cast them first",
+        code="rows-type",
+        table=table,
+        expected=str(expected).replace("\n", ", "),
+        found=str(found).replace("\n", ", "),
+    )
+
+
+def _check_group(spec: TableSpec, group: Group) -> None:
+    facts: dict[str, Any] = {"table": spec.name, "columns": list(group.columns), "combiner": group.combiner}
+    types = [type_text(column.arrow) for column in spec.values if column.name in group.columns]
+    if group.combiner in COLUMN_COMBINERS:
+        raise UsageError("this combiner is for one column: name it there", code="table-groups", **facts)
+    chooses = group.combiner in (*EXTREMES, "smallest", "largest")
+    if chooses and group.by not in group.columns:
+        raise UsageError("say by which of the group's columns: by=", code="table-groups", by=group.by, **facts)
+    by = [column for column in spec.values if column.name == group.by]
+    if group.combiner in LIST_COMBINERS:
+        _check_lists(spec, group, facts)
+    elif chooses and not is_comparable(by[0].arrow):
+        raise UsageError("values of this type have no order to choose by", code="table-groups", by=group.by, **facts)
+    if group.combiner == "moments" and types != ["int64", "double", "double"]:
+        raise UsageError(
+            f"moments takes {', '.join(MOMENTS)}: an int64 and two doubles", code="table-groups", types=types, **facts
+        )
+    if any(c.combiner != "replace" for c in spec.values if c.name in group.columns):
+        raise UsageError("a column in a group has no combiner of its own", code="table-groups", **facts)
+
+
+def _check_lists(spec: TableSpec, group: Group, facts: dict[str, Any]) -> None:
+    kinds = {column.name: column.arrow for column in spec.values if column.name in group.columns}
+    lists = all(pa.types.is_list(kind) or pa.types.is_large_list(kind) for kind in kinds.values())
+    width = {"union": 1, "tally": 2}.get(group.combiner, len(group.columns))
+    if not lists or len(kinds) != width or group.limit < 0:
+        raise UsageError("this combiner takes lists: see Group", code="table-groups", **facts)
+    if not is_comparable(kinds[group.by or group.columns[0]].value_type):
+        raise UsageError("values of this type have no order to sort by", code="table-groups", **facts)
+    if group.combiner == "tally" and kinds[group.columns[1]].value_type != pa.int64():
+        raise UsageError("a tally counts in int64", code="table-groups", **facts)
+
+
+def _check_column(spec: TableSpec, column: Column) -> None:
+    kind, combiner = column.arrow, column.combiner
+    facts = {"table": spec.name, "column": column.name, "combiner": combiner, "type": column.type}
+    if combiner not in COLUMN_COMBINERS:
+        known = "built in for one column: " + ", ".join(COLUMN_COMBINERS)
+        hint = " (this one is for a group)" if combiner in GROUP_COMBINERS else ""
+        raise UsageError(f"no such combiner{hint}; {known}", code="combiner-type", **facts)
+    wide = type_text(kind) in ("int64", "uint64", "float", "double")
+    summed = wide or pa.types.is_decimal(kind)
+    ordered = is_comparable(kind)
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    fits = {"sum": summed, "min": ordered, "max": ordered, "append": listed, "replace": True}[combiner]
+    if not fits:
+        raise UsageError("this combiner cannot combine this type", code="combiner-type", **facts)

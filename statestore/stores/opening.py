@@ -1,0 +1,233 @@
+"""Opening the store of a state partition at the lineage a manifest names.
+
+A store that outlives a task only ever holds a prefix of the committed lineage: it catches up from committed
+segments, never from the change a task has just computed. Where its own last segment is not among the files any
+more, it is rebuilt from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidestate.statestore.errors import CorruptionError, UnavailableError, UsageError
+from tidestate.statestore.files.filetable import open_sources
+from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Applied, ChangeSet, TableChanges
+from tidestate.statestore.spec.keyrange import EVERYTHING
+from tidestate.statestore.spec.store import StateStore, StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.private import make_private, of_this_user
+from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.stores.parquet import ParquetStore
+from tidestate.statestore.stores.restore_monitor import Restoring
+
+
+def forget_cache(config: StoreConfig, identity: str) -> None:
+    """Throw away the local cache of a partition; the next opening rebuilds it from the durable files."""
+    _memory.pop(identity, None)
+    if config.name == "rocksdb":
+        with contextlib.suppress(OSError):
+            _set_aside(rocks_folder(config, identity))
+
+
+@contextmanager
+def open_store(
+    config: StoreConfig,
+    objects: Objects,
+    identity: str,
+    specs: Sequence[TableSpec],
+    base: PartitionState,
+    watch: Restoring | None = None,
+) -> Iterator[StateStore]:
+    """The store holding exactly what ``base`` says. ``identity`` names job, operator and partition. ``watch`` sees
+    what is read for that.
+
+    Raises `CorruptionError` when a file that ``base`` names is damaged or gone; the parquet store finds out when it
+    reads. Raises `UsageError` (``folder-shared``) where the cache would lie in a folder that others may use. Cost:
+    parquet nothing; memory and rocksdb apply the segments written since they last held this partition, or rebuild.
+    """
+    if config.name == "parquet":
+        with contextlib.closing(_files(config, objects, specs, base)) as store:
+            yield store
+    elif config.name == "memory":
+        yield _open_memory(config, objects, identity, specs, base, watch or Restoring())
+    else:
+        with _open_rocks(config, objects, identity, specs, base, watch or Restoring()) as rocks:
+            yield rocks
+
+
+def _files(config: StoreConfig, objects: Objects, specs: Sequence[TableSpec], base: PartitionState) -> ParquetStore:
+    return ParquetStore(specs, objects, base, budget_bytes=config.budget_bytes)
+
+
+_memory: dict[str, MemoryStore] = {}
+
+
+def _open_memory(
+    config: StoreConfig,
+    objects: Objects,
+    identity: str,
+    specs: Sequence[TableSpec],
+    base: PartitionState,
+    watch: Restoring,
+) -> MemoryStore:
+    # Out of the cache while it moves: what fails on the way is not found there again.
+    store = _memory.pop(identity, None)
+    with watch.at_work():
+        if store is None or not store.serves(specs) or not _catch_up(store, objects, specs, base, watch):
+            store = MemoryStore(specs)
+            _rebuild(store, config, objects, specs, base, watch)
+    _memory[identity] = store
+    return store
+
+
+@contextmanager
+def _open_rocks(
+    config: StoreConfig,
+    objects: Objects,
+    identity: str,
+    specs: Sequence[TableSpec],
+    base: PartitionState,
+    watch: Restoring,
+) -> Iterator[StateStore]:
+    try:
+        from tidestate.statestore.stores.rocksdb import RocksStore  # rocksdict is an extra
+    except ImportError as error:
+        raise UsageError(
+            "the rocksdb store needs a package: pip install 'tidestate[rocksdb]'", code="store-package"
+        ) from error
+    folder = rocks_folder(config, identity)
+    inode, private = _inode(folder), False
+    store: RocksStore | None = None
+    try:
+        store = RocksStore(specs, folder)
+    except CorruptionError:
+        # Unless somebody has mended it meanwhile.
+        if inode is not None and _inode(folder) == inode:
+            _set_aside(folder)
+    except UnavailableError as error:
+        if error.code != "rocksdb-open":
+            raise
+        # A zombie holds the lock: leave the folder to it and serve this task from one of its own.
+        folder, private = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}"), True
+    try:
+        with watch.at_work():
+            if store is None or not _caught_up(store, objects, specs, base, watch):
+                if store is not None:
+                    # Out of the way while the lock is held: whoever comes now finds no folder, and makes a new one.
+                    aside = _set_aside(folder, keep=True)
+                    store.close()
+                    shutil.rmtree(aside, ignore_errors=True)
+                store = RocksStore(specs, folder)
+                _rebuild(store, config, objects, specs, base, watch)
+        yield store
+    finally:
+        if store is not None:
+            store.close()
+        if private:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _caught_up(
+    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: Restoring
+) -> bool:
+    """Whatever is damaged, cache or files: a rebuild mends the one and names the other."""
+    try:
+        return _catch_up(store, objects, specs, base, watch)
+    except CorruptionError:
+        return False
+
+
+def _set_aside(folder: Path, *, keep: bool = False) -> Path:
+    """Give ``folder`` another name, and remove it unless it is still in use."""
+    aside = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}")
+    folder.rename(aside)
+    if not keep:
+        shutil.rmtree(aside, ignore_errors=True)
+    return aside
+
+
+def _inode(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return None
+
+
+def rocks_folder(config: StoreConfig, identity: str) -> Path:
+    """Where the cache of this partition lies on this host, in a folder of this user alone. See `make_private`."""
+    parent = Path(config.cache_dir) if config.cache_dir else of_this_user("tidestate-rocksdb")
+    make_private(parent)
+    return parent / hashlib.sha256(identity.encode()).hexdigest()[:24]
+
+
+def _rebuild(
+    store: StateStore,
+    config: StoreConfig,
+    objects: Objects,
+    specs: Sequence[TableSpec],
+    base: PartitionState,
+    watch: Restoring,
+) -> None:
+    """Fill an empty store from the files, band by band."""
+    watch.expect(base.files)
+    if base.sequence:
+        with contextlib.closing(_files(config, objects, specs, base)) as files:
+            rows = {
+                table: watch.reading([ref for ref in base.files if ref.table == table], batches)
+                for table, batches in files.snapshot().items()
+            }
+            store.load(rows, Applied(base.sequence, base.lineage), base.expired)
+
+
+def _catch_up(
+    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: Restoring
+) -> bool:
+    """Apply the committed segments the store lacks; False when it is not a prefix of ``base``."""
+    have = store.applied
+    if any(bound > base.expired.get(table, bound - 1) for table, bound in store.expired.items()):
+        return False  # it has forgotten rows that ``base`` still has: it followed another copy of this checkpoint
+    if have.lineage != base.lineage:
+        if have.sequence < base.floor:
+            return False
+        newer = [ref for ref in base.files if ref.last > have.sequence]
+        # Where a partition begins with files of others, nothing but what follows names its own beginning.
+        known = any(ref.segment == have.lineage and ref.last == have.sequence for ref in base.files) or (
+            have.lineage != "" and any(ref.previous == have.lineage for ref in newer)
+        )
+        if not known or any(ref.first <= have.sequence for ref in newer):
+            return False
+        by_last = sorted(newer, key=lambda ref: ref.last)
+        watch.expect(by_last)
+        for last, refs in groupby(by_last, key=lambda ref: ref.last):
+            group = list(refs)
+            store.apply(_changes(objects, specs, group), Applied(last, group[0].segment))
+            watch.took(group)
+        if store.applied.lineage != base.lineage:
+            return False
+    for table, bound in base.expired.items():
+        store.expire(table, bound)
+    return True
+
+
+def _changes(objects: Objects, specs: Sequence[TableSpec], refs: Sequence[FileRef]) -> ChangeSet:
+    changes: dict[str, TableChanges] = {}
+    for spec in specs:
+        by_op: dict[int, list[pa.Table]] = {}
+        for source in open_sources(objects, spec, [ref for ref in refs if ref.table == spec.name]):
+            for layer in source.layers(EVERYTHING):
+                by_op.setdefault(layer.op, []).append(layer.rows)
+        if by_op:
+            rows = {op: pa.concat_tables(tables) for op, tables in by_op.items()}
+            changes[spec.name] = TableChanges(rows.get(DELETE), rows.get(PUT), rows.get(MERGE))
+    return changes

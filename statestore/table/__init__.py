@@ -1,0 +1,1 @@
+"""One state table read from layers: folding, sorting, validation. Pure."""

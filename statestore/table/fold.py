@@ -1,0 +1,256 @@
+"""Folding layers of changes into rows. Pure and vectorised: no loop over rows or groups.
+
+The law: for a key, the newest put or delete hides every older layer; merges at or above it combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.statestore.errors import LimitError
+from tidestate.statestore.spec.arrowtypes import is_position, positions
+from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
+from tidestate.statestore.spec.combiners import append, combine_group
+from tidestate.statestore.spec.tables import HASHED, Column, TableSpec
+from tidestate.statestore.table.sorting import firsts, lasts, ranks, taken
+
+Numbers = npt.NDArray[np.int64]
+
+
+def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
+    """One row per key: the rows of a key combined in their order, each value column or group by its combiner.
+
+    Raises `LimitError` when a sum leaves its type.
+    """
+    if rows.num_rows <= 1:
+        return rows
+    owner, count = ranks(rows.select(spec.key_names))
+    keys = rows.select(spec.key_names).take(pa.array(firsts(owner, count)))
+    return _with_columns(keys, combine_values(spec, rows, owner, count)).select(spec.schema.names).cast(spec.schema)
+
+
+def combine_values(spec: TableSpec, rows: pa.Table, owner: Numbers, count: int) -> pa.Table:
+    """The value columns of `combine` where each row's key has a number below ``count``: one row per number."""
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for column in spec.values:
+        if column.combiner in HASHED:
+            columns[column.name] = _narrowed(spec, column, _hashed(column, rows[column.name], owner, count))
+    replaced = [c.name for c in spec.values if c.combiner == "replace" and c.name not in spec.grouped]
+    if replaced:
+        newest = pa.array(lasts(owner, count))
+        columns |= {name: rows[name].take(newest) for name in replaced}
+    appended = [c.name for c in spec.values if c.combiner == "append"]
+    if appended or spec.groups:
+        columns |= _adjacent(spec, rows, owner, appended)
+    return pa.table([columns[c.name] for c in spec.values], names=[c.name for c in spec.values])
+
+
+def _hashed(column: Column, values: pa.ChunkedArray, owner: Numbers, count: int) -> pa.Array | pa.ChunkedArray:
+    """One column, combined by number: by Arrow where numpy has not the type, or another idea of NaN."""
+    values = _widened(column, values)
+    if values.type in _SUMMED if column.combiner == "sum" else _is_whole(values.type):
+        return _scattered(column.combiner, values, owner, count)
+    # Without threads sums fold in row order: repeatable.
+    by_owner = pa.table({"owner": owner, "values": values}).group_by("owner", use_threads=False)
+    found = by_owner.aggregate([("values", column.combiner)])
+    return found.column(1).take(pa.array(lasts(found.column(0).to_numpy(), count)))
+
+
+_SUMMED = (pa.int64(), pa.uint64(), pa.float64())
+_FOLDS = {"sum": (np.add, 0), "min": (np.minimum, 2**63 - 1), "max": (np.maximum, -(2**63))}
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return is_position(kind) and not pa.types.is_date32(kind)
+
+
+def _scattered(combiner: str, values: pa.ChunkedArray, owner: Numbers, count: int) -> pa.Array:
+    """In row order, so that sums are repeatable; null where there are only nulls."""
+    missing = None
+    if values.null_count:
+        owner = owner[np.asarray(values.is_valid())]
+        missing = np.ones(count, bool)
+        missing[owner] = False
+    known = values.drop_null()
+    numbers = positions(known) if _is_whole(values.type) else known.to_numpy()
+    function, start = _FOLDS[combiner]
+    folded = np.full(count, start, numbers.dtype)
+    function.at(folded, owner, numbers)
+    return pa.array(folded, mask=missing).cast(values.type)
+
+
+def _widened(column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Numbers to be summed, in a wider type where their sum might leave their own."""
+    kind = column.arrow
+    if column.combiner != "sum" or pa.types.is_floating(kind):
+        return values
+    ends = pc.min_max(values)
+    largest = max(_magnitude(ends["min"].as_py()), _magnitude(ends["max"].as_py()))
+    if largest * len(values) < _CAPACITY[kind.id]:
+        return values
+    if pa.types.is_decimal256(kind):
+        raise LimitError(
+            "a sum might leave the widest type there is: round its values", code="sum-overflow", column=column.name
+        )
+    return values.cast(pa.decimal128(38, 0) if pa.types.is_integer(kind) else pa.decimal256(76, kind.scale))
+
+
+def _magnitude(value: int | Decimal | None) -> int:
+    """Its digits as a whole number, without sign and point."""
+    if isinstance(value, Decimal):
+        return int("".join(map(str, value.as_tuple().digits)))
+    return abs(value or 0)
+
+
+_CAPACITY = {
+    pa.int64().id: 2**63,
+    pa.uint64().id: 2**63,
+    pa.decimal128(1, 0).id: 10**38,
+    pa.decimal256(1, 0).id: 10**76,
+}
+"""Sums below this cannot leave the type that Arrow sums in; decimals without their point."""
+
+
+def _narrowed(spec: TableSpec, column: Column, values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """An aggregate in the type of its column."""
+    try:
+        return values.cast(column.arrow)
+    except pa.ArrowInvalid as error:
+        raise LimitError(
+            f"a sum leaves the type of its column ({str(error).lower()}): declare a wider one",
+            code="sum-overflow",
+            table=spec.name,
+            column=column.name,
+        ) from None
+
+
+def _adjacent(
+    spec: TableSpec, rows: pa.Table, owner: Numbers, appended: list[str]
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The columns whose combiner needs a key's rows side by side, in their order."""
+    order = pa.array(np.argsort(owner, kind="stable"))
+    sizes = np.bincount(owner)
+    starts = np.cumsum(sizes) - sizes
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for name in appended:
+        columns[name] = append(_one(rows[name].take(order)), starts)
+    for group in spec.groups:
+        part = rows.select(list(group.columns)).take(order)
+        together = combine_group(group.combiner, group.version, group.by, part, starts, group.limit)
+        columns |= dict(zip(together.column_names, together.columns, strict=True))
+    return columns
+
+
+def _with_columns(rows: pa.Table, more: pa.Table) -> pa.Table:
+    for name in more.column_names:
+        rows = rows.append_column(name, more[name])
+    return rows
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    chunks = column.combine_chunks()
+    return chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
+
+
+def fold(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None) -> pa.Table:
+    """The rows that ``layers`` (oldest first) amount to, in no particular order.
+
+    Some or all of those that have ``expired`` may be left out.
+    """
+    if not layers:
+        return spec.schema.empty_table()
+    if len(layers) == 1 and layers[0].op == PUT:
+        return layers[0].rows
+    if not any(layer.op == MERGE for layer in layers):
+        return _newest(spec, layers, expired)[1]
+    return combine(spec, parts(spec, layers))
+
+
+def parts(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
+    """Rows that combine to what ``layers`` amount to: a key may repeat, in the order in which its rows combine."""
+    if all(layer.op == MERGE for layer in layers) or [layer.op for layer in layers] == [PUT]:
+        return pa.concat_tables([spec.schema.empty_table(), *(layer.rows for layer in layers)])
+    if not any(layer.op == MERGE for layer in layers):
+        return _newest(spec, layers)[1]
+    return _visible(spec, layers).select(spec.schema.names)
+
+
+def fold_run(spec: TableSpec, layers: Sequence[Layer]) -> list[Layer]:
+    """The same layers in at most three, still a *run*: what they hide below themselves stays hidden.
+
+    Needed where older files remain underneath, so deletes and puts must keep hiding them.
+    """
+    if all(layer.op == MERGE for layer in layers):
+        return [Layer(MERGE, fold(spec, layers))]
+    if not any(layer.op == MERGE for layer in layers):
+        gone, put = _newest(spec, layers)
+        result = [Layer(DELETE, gone), Layer(PUT, put)]
+    else:
+        result = _fold_mixed(spec, layers)
+    return [layer for layer in result if layer.rows.num_rows]
+
+
+def _fold_mixed(spec: TableSpec, layers: Sequence[Layer]) -> list[Layer]:
+    rows = _visible(spec, layers, keep_deletes=True)
+    based = pc.greater_equal(rows["__base"], 0)
+    deleted = pc.equal(rows["__op"], DELETE)
+    put = combine(spec, rows.filter(pc.and_(based, pc.invert(deleted))).select(spec.schema.names))
+    # A key deleted and merged into afterwards is a put of the merged value; it needs no delete of its own.
+    gone = rows.filter(deleted).select(spec.key_names)
+    if gone.num_rows and put.num_rows:
+        gone = gone.join(put.select(spec.key_names), keys=spec.key_names, join_type="left anti")
+    merged = combine(spec, rows.filter(pc.invert(based)).select(spec.schema.names))
+    return [Layer(DELETE, gone.cast(spec.key_schema)), Layer(PUT, put), Layer(MERGE, merged)]
+
+
+def _newest(spec: TableSpec, layers: Sequence[Layer], expired: int | None = None) -> tuple[pa.Table, pa.Table]:
+    """Where nothing is merged, a key's newest row counts: the keys last deleted, and the rows last put."""
+    if len(layers) == 1:
+        gone, put = (layers[0].rows, None) if layers[0].op == DELETE else (None, layers[0].rows)
+        return (
+            spec.key_schema.empty_table() if gone is None else gone,
+            spec.schema.empty_table() if put is None else put,
+        )
+    newest = lasts(*ranks(pa.concat_tables([layer.rows.select(spec.key_names) for layer in layers])))
+    puts = np.repeat([layer.op == PUT for layer in layers], [layer.rows.num_rows for layer in layers])
+    places, is_put = np.where(puts, np.cumsum(puts), np.cumsum(~puts))[newest] - 1, puts[newest]
+    rows = [spec.schema.empty_table(), *(layer.rows for layer in layers if layer.op == PUT)]
+    keys = [spec.key_schema.empty_table(), *(layer.rows for layer in layers if layer.op == DELETE)]
+    put, kept = pa.concat_tables(rows), places[is_put]
+    if expired is not None and spec.expiry and not put[spec.expiry].null_count:
+        # Many rows may have expired that no delete names: they are not even copied.
+        kept = kept[positions(put[spec.expiry])[kept] > expired]
+    return taken(pa.concat_tables(keys), places[~is_put]), taken(put, kept)
+
+
+def _visible(spec: TableSpec, layers: Sequence[Layer], *, keep_deletes: bool = False) -> pa.Table:
+    """Rows not hidden by a newer put or delete, with ``__op`` and ``__base`` (layer of that put, or -1)."""
+    parts = [_numbered(spec, layer, index) for index, layer in enumerate(layers)]
+    rows = pa.concat_tables(parts)
+    op, at = rows["__op"].to_numpy(), rows["__at"].to_numpy()
+    own_base = np.where(op == MERGE, -1, at)
+    owner, keys = ranks(rows.select(spec.key_names))
+    newest = np.full(keys, -1)
+    np.maximum.at(newest, owner, own_base)
+    base = newest[owner]
+    rows = rows.append_column("__base", pa.array(base))
+    keep = at >= base
+    if not keep_deletes:
+        keep &= op != DELETE
+    return rows.filter(pa.array(keep))
+
+
+def _numbered(spec: TableSpec, layer: Layer, index: int) -> pa.Table:
+    rows = layer.rows
+    for column in spec.values:
+        if layer.op == DELETE:
+            rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.arrow))
+    rows = spec.conform(rows)
+    rows = rows.append_column("__op", pa.array(np.full(rows.num_rows, layer.op, np.int8)))
+    return rows.append_column("__at", pa.array(np.full(rows.num_rows, index, np.int64)))

@@ -1,0 +1,303 @@
+"""Reading a table that lies in layers, oldest first: ranges, aligned look-ups, many ranges at once, expiry. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import is_close, is_position, positions
+from tidestate.statestore.spec.changes import PUT, Layer, Lookup, Ranges
+from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, before, bisect
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.table.fold import fold, parts
+from tidestate.statestore.table.sorting import lasts, order, search, shared_ranks, taken
+
+SCAN_ROWS = 1 << 16
+"""Rows of a batch of a scan."""
+
+
+def leads_by_position(schema: pa.Schema) -> bool:
+    """Whether the first column is one by which rows are kept clustered."""
+    return len(schema) > 0 and is_position(schema.field(0).type)
+
+
+def clustered(rows: pa.Table) -> pa.Table:
+    """``rows`` sorted, stable, by the leading column alone where that is a number or a time; cheaper than fully."""
+    if not leads_by_position(rows.schema) or rows.num_rows < 2:
+        return rows
+    values = positions(rows.column(0))
+    if bool(np.all(values[1:] >= values[:-1])):
+        return rows
+    return rows.take(pa.array(np.argsort(values, kind="stable")))
+
+
+def ordered(spec: TableSpec, rows: pa.Table) -> pa.Table:
+    """``rows`` sorted by the whole key, stable: the canonical order of scans and snapshots."""
+    if rows.num_rows < 2 or not spec.key:
+        return rows
+    return taken(rows, order(rows.select(spec.key_names)))
+
+
+def cut(layer: Layer, keys: KeyRange) -> Layer:
+    """The rows of ``layer`` within ``keys``. Its rows are clustered, or ordered by the whole key."""
+    rows = layer.rows
+    if keys.whole or not rows.num_rows:
+        return layer
+    width = rows.num_columns if layer.ordered else int(leads_by_position(rows.schema))
+    first = 0 if keys.lower is None else bisect(rows, _coarse(keys.lower, width), width)
+    last = rows.num_rows if keys.upper is None else bisect(rows, _coarse(keys.upper, width, upper=True), width)
+    rows = rows.slice(first, max(0, last - first))
+    if keys.lower is not None and len(keys.lower.values) > width:
+        rows = rows.filter(pc.invert(before(rows, keys.lower)))
+    if keys.upper is not None and len(keys.upper.values) > width:
+        rows = rows.filter(before(rows, keys.upper))
+    return Layer(layer.op, rows, layer.ordered)
+
+
+def _coarse(bound: Cut, width: int, *, upper: bool = False) -> Cut:
+    """``bound`` as far as rows sorted by ``width`` columns can tell, letting too much through."""
+    return bound if len(bound.values) <= width else Cut(bound.values[:width], after=upper)
+
+
+def between(layers: Sequence[Layer], keys: KeyRange) -> list[Layer]:
+    """The layers cut to ``keys``, without empty ones."""
+    return [near for layer in layers if (near := cut(layer, keys)).rows.num_rows]
+
+
+def live(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> list[Layer]:
+    """The layers without rows whose key says that they have expired."""
+    if expired is None or not spec.expires_by_key:
+        return list(layers)
+    if (start := after_expiry(spec, expired)) is not None:
+        return between(layers, KeyRange(start))
+    kept = (Layer(layer.op, alive(spec, layer.rows, expired), layer.ordered) for layer in layers)
+    return [layer for layer in kept if layer.rows.num_rows]
+
+
+def alive(spec: TableSpec, rows: pa.Table, expired: int | None) -> pa.Table:
+    """Folded rows, without those that have expired. A row with a null in its expiry column never does."""
+    if expired is None or spec.expiry is None or not rows.num_rows:
+        return rows
+    keep = living(rows[spec.expiry], expired)
+    return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def living(expiry: pa.ChunkedArray, expired: int) -> npt.NDArray[np.bool_]:
+    """Which rows have not expired; one with a null never does."""
+    keep = np.ones(len(expiry), bool)
+    if expiry.null_count:
+        keep[np.asarray(expiry.is_valid())] = positions(pc.drop_null(expiry)) > expired
+    else:
+        keep = positions(expiry) > expired
+    return keep
+
+
+def folded(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> pa.Table:
+    """The live rows that ``layers`` amount to, in no particular order."""
+    rows = fold(spec, live(spec, layers, expired), expired)
+    return rows if spec.expires_by_key else alive(spec, rows, expired)
+
+
+def scan(
+    spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int | None, *, reverse: bool
+) -> Iterator[pa.Table]:
+    """Live rows within ``keys`` in key order, in batches."""
+    rows = folded(spec, between(layers, keys), expired)
+    yield from batches(rows if settled(layers) else ordered(spec, rows), reverse=reverse)
+
+
+def settled(layers: Sequence[Layer]) -> bool:
+    """Whether folding changes nothing, not even the order."""
+    return len(layers) == 1 and layers[0].ordered and layers[0].op == PUT
+
+
+FEW_SHARE = 16
+"""Few enough keys among many rows to ask of each row whether it has one, rather than number them all: a 16th."""
+OVERLAY_SHARE = 64
+"""Few enough rows over a large ordered layer to be put into their places one by one: a 64th of it."""
+
+
+def overlays(layers: Sequence[Layer]) -> bool:
+    """Whether all but the oldest layer are few rows, and that one holds ordered rows."""
+    if len(layers) < 2 or not layers[0].ordered or layers[0].op != PUT:
+        return False
+    few = sum(layer.rows.num_rows for layer in layers[1:])
+    return bool(few * OVERLAY_SHARE <= layers[0].rows.num_rows)
+
+
+def overlay(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
+    """The rows of `overlays` in key order: only the keys of the few are folded, the many are not sorted again."""
+    base, names = layers[0].rows, spec.key_names
+    keys = pa.concat_tables([layer.rows.select(names) for layer in layers[1:]])
+    places, found = search(base.select(names), keys.group_by(names, use_threads=False).aggregate([]))
+    hits = places[found]
+    below = Layer(PUT, base.take(pa.array(hits)))
+    few = ordered(spec, fold(spec, [below, *layers[1:]]))
+    kept = np.delete(np.arange(base.num_rows), hits)
+    # A new row comes before the one at its place, which is a later key or has just been replaced.
+    at, _ = search(base.select(names), few.select(names))
+    merged = np.argsort(np.concatenate([2 * kept + 1, 2 * at]), kind="stable")
+    numbers = np.concatenate([kept, base.num_rows + np.arange(few.num_rows)])
+    return pa.concat_tables([base, few]).take(pa.array(numbers[merged]))
+
+
+def batches(rows: pa.Table, *, reverse: bool) -> Iterator[pa.Table]:
+    """Sorted rows in batches of a scan."""
+    starts = range(0, rows.num_rows, SCAN_ROWS)
+    for start in reversed(starts) if reverse else starts:
+        batch = rows.slice(start, SCAN_ROWS)
+        yield batch.take(pa.array(np.arange(batch.num_rows)[::-1])) if reverse else batch
+
+
+def loose(spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int | None) -> pa.Table:
+    """Rows within ``keys`` in parts that combine to the live rows, in the order in which they combine."""
+    near = between(layers, keys)
+    return parts(spec, live(spec, near, expired)) if spec.expires_by_key else folded(spec, near, expired)
+
+
+def lookup(spec: TableSpec, layers: Sequence[Layer], keys: pa.Table, expired: int | None) -> Lookup:
+    """Rows for ``keys`` (which may repeat), aligned with them."""
+    wanted = spec.conform_keys(keys)
+    asked = wanted.drop_null()
+    if not asked.num_rows or not layers:
+        return align(spec, wanted, spec.schema.empty_table())
+    near = matching(between(layers, extent(asked)), asked)
+    return align(spec, wanted, folded(spec, near, expired))
+
+
+def extent(keys: pa.Table) -> KeyRange:
+    """The range of leading values of ``keys``, where that is cheap to know."""
+    if not leads_by_position(keys.schema) or not keys.num_rows:
+        return EVERYTHING
+    leading = positions(keys.column(0))
+    return KeyRange(Cut((int(leading.min()),)), Cut((int(leading.max()),), after=True))
+
+
+def matching(layers: Sequence[Layer], keys: pa.Table) -> list[Layer]:
+    """The rows of ``layers`` whose leading columns are among ``keys``, without empty layers; some others may stay."""
+    names = keys.column_names
+    if not names or not layers:
+        return list(layers)
+    if keys.num_rows * FEW_SHARE < sum(layer.rows.num_rows for layer in layers):
+        near = [Layer(layer.op, _semi_join(layer.rows, keys, names), layer.ordered) for layer in layers]
+    else:
+        (asked, *of_layers), count = shared_ranks([keys, *(layer.rows.select(names) for layer in layers)])
+        among = lasts(asked, count) >= 0
+        near = [_kept(layer, among[own]) for layer, own in zip(layers, of_layers, strict=True)]
+    return [layer for layer in near if layer.rows.num_rows]
+
+
+def _semi_join(rows: pa.Table, keys: pa.Table, names: list[str]) -> pa.Table:
+    numbered = rows.select(names).append_column("__row", pa.array(np.arange(rows.num_rows)))
+    hits = numbered.join(keys, keys=names, join_type="left semi", use_threads=False)["__row"]
+    return rows.take(pa.array(np.sort(hits.to_numpy())))
+
+
+def _kept(layer: Layer, where: npt.NDArray[np.bool_]) -> Layer:
+    # Of whole rows, copying half of them costs more than folding the keys of all.
+    if 2 * np.count_nonzero(where) > len(where):
+        return layer
+    return Layer(layer.op, layer.rows.filter(pa.array(where)), layer.ordered)
+
+
+def align(spec: TableSpec, wanted: pa.Table, rows: pa.Table) -> Lookup:
+    """``rows`` (one per key) brought into the order of ``wanted``, nulls where there is none."""
+    (asked, stored), count = shared_ranks([wanted.select(spec.key_names), rows.select(spec.key_names)])
+    places = lasts(stored, count)[asked]
+    values = taken(rows.drop_columns(spec.key_names), places)
+    aligned = pa.table([*wanted.columns, *values.columns], schema=spec.schema)
+    return Lookup(pa.array(places >= 0), aligned)
+
+
+Bound: TypeAlias = pa.Array | pa.ChunkedArray | None
+"""A bound for each asker; null, or no array at all, is none."""
+
+
+def asking(spec: TableSpec, prefixes: pa.Table, lower: Bound, upper: Bound) -> tuple[pa.Table, Bound, Bound]:
+    """What askers give, as leading key columns and bounds of the next. Raises `UsageError` when they are not."""
+    width = prefixes.num_columns
+    if width >= len(spec.key) or prefixes.column_names != spec.key_names[:width]:
+        raise UsageError(
+            "askers give the leading key columns, all but one at most",
+            code="ranges-prefix",
+            table=spec.name,
+            key=spec.key_names,
+            found=prefixes.column_names,
+        )
+    bounds = [_bound(spec, bound, prefixes.num_rows, spec.key[width].arrow) for bound in (lower, upper)]
+    return spec.conform_keys(prefixes, width), bounds[0], bounds[1]
+
+
+def _bound(spec: TableSpec, bound: Bound, askers: int, kind: pa.DataType) -> Bound:
+    if bound is None:
+        return None
+    if len(bound) != askers or not is_close(bound.type, kind):
+        raise UsageError(
+            "each asker has its own bound, of the type of the next key column",
+            code="ranges-bound",
+            table=spec.name,
+            askers=askers,
+            bounds=len(bound),
+            expected=str(kind),
+            found=str(bound.type),
+        )
+    return bound.cast(kind)
+
+
+def assign(
+    spec: TableSpec,
+    rows: pa.Table,
+    prefixes: pa.Table,
+    lower: pa.Array | pa.ChunkedArray | None,
+    upper: pa.Array | pa.ChunkedArray | None,
+) -> Ranges:
+    """To each asker the ``rows`` (in key order) with its key prefix whose next key column is in its interval."""
+    askers, names = prefixes.num_rows, prefixes.column_names
+    asker_code, row_code = _codes(prefixes, rows.select(names))
+    known = np.flatnonzero(row_code >= 0)
+    place = known[np.argsort(row_code[known], kind="stable")]
+    ranks, low, high = _ranks(rows.column(len(names)), lower, upper, askers)
+    width = int(max(ranks.max(initial=0), high.max(initial=0), low.max(initial=0))) + 1
+    line = row_code[place] * width + ranks[place]
+    first = np.searchsorted(line, asker_code * width + low, "left")
+    last = np.searchsorted(line, asker_code * width + high, "left")
+    counts = np.maximum(0, last - first)
+    asker = np.repeat(np.arange(askers), counts)
+    within = np.arange(len(asker)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = place[np.repeat(first, counts) + within]
+    return Ranges(pa.array(asker, pa.int64()), taken(rows, found))
+
+
+def _codes(askers: pa.Table, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """A number per distinct prefix: of each asker, and of each row, −1 where nobody asks for it."""
+    if not askers.num_columns:
+        return np.zeros(askers.num_rows, np.int64), np.zeros(rows.num_rows, np.int64)
+    (asked, stored), count = shared_ranks([askers, rows])
+    return asked, np.where((lasts(asked, count) >= 0)[stored], stored, -1)
+
+
+def _ranks(
+    values: pa.ChunkedArray,
+    lower: pa.Array | pa.ChunkedArray | None,
+    upper: pa.Array | pa.ChunkedArray | None,
+    askers: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Places on one line for the rows' values and both bounds; a missing bound is an end of the line."""
+    if lower is None and upper is None:
+        return np.zeros(len(values), np.int64), np.zeros(askers, np.int64), np.ones(askers, np.int64)
+    bounds = [pa.nulls(askers, values.type) if bound is None else bound for bound in (lower, upper)]
+    chunks = [*values.chunks, *(c for b in bounds for c in (b.chunks if isinstance(b, pa.ChunkedArray) else [b]))]
+    everything = pa.chunked_array(chunks, values.type)
+    ranks = pc.rank(everything, sort_keys="ascending", tiebreaker="dense")
+    ranks = ranks.to_numpy().astype(np.int64)
+    end = int(ranks.max(initial=0)) + 1
+    count = len(values)
+    low = np.where(np.asarray(bounds[0].is_valid()), ranks[count : count + askers], 0)
+    high = np.where(np.asarray(bounds[1].is_valid()), ranks[count + askers :], end)
+    return ranks[:count], low, high

@@ -1,0 +1,228 @@
+"""Sorting by whole keys, and numbering them. Pure.
+
+Sorting: as much of a key as 64 bits hold is sorted as one number, then only what that leaves tied: four times as fast
+as comparing key by key, where keys differ early. Numbering: with a small number for each distinct key, rows are
+grouped and matched by looking them up in an array, several times as fast as hashing whole keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.statestore.spec.arrowtypes import is_position, positions
+
+BITS = 64
+FEW_ROWS = 2000
+"""Below this, sorting key by key costs less than packing."""
+ROOM = 4
+"""Places of an array per row, up to which numbers are looked up in it."""
+LARGEST = 2**63 - 1
+SAMPLE = 1000
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.uint64]
+
+
+def order(keys: pa.Table) -> Numbers:
+    """Places of the rows in ascending order of all columns, equal ones as they were. No column has nulls."""
+    if keys.num_rows < FEW_ROWS or not keys.num_columns:
+        return _by_key(keys)
+    codes, exact = _packed(keys)
+    places = sorting(codes)
+    if exact:
+        return places
+    codes = codes[places]
+    same = codes[1:] == codes[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    if 2 * len(tied) > len(places):
+        return _by_key(keys)
+    groups = np.append(0, np.cumsum(~same))[tied]
+    among = keys.take(pa.array(places[tied])).add_column(0, "__tie", pa.array(groups))
+    places[tied] = places[tied][_by_key(among)]
+    return places
+
+
+def ranks(keys: pa.Table) -> tuple[Numbers, int]:
+    """For each row a number from 0, the same for equal keys; and how many numbers there are, none left out.
+
+    They rise with the key where its columns are whole numbers and times. A null equals a null.
+    """
+    codes, span = np.zeros(keys.num_rows, np.int64), 1
+    if not keys.num_rows:
+        return codes, 0
+    for column in keys.columns:
+        digits, size = _numbers(column)
+        if span * size > LARGEST:
+            codes, span = closed_up(codes, span)
+        if span * size > LARGEST:
+            digits, size = closed_up(digits, size)
+        codes = codes * size + digits if span > 1 else digits
+        span *= size
+    return closed_up(codes, span)
+
+
+def shared_ranks(tables: Sequence[pa.Table]) -> tuple[list[Numbers], int]:
+    """`ranks` of tables of the same columns, each by itself: equal keys have the same number in all."""
+    columns = zip(*(table.columns for table in tables), strict=True)
+    together = [
+        pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type) for parts in columns
+    ]
+    numbers, count = ranks(pa.table(together, names=tables[0].column_names))
+    return np.split(numbers, np.cumsum([table.num_rows for table in tables])[:-1]), count
+
+
+def closed_up(codes: Numbers, span: int) -> tuple[Numbers, int]:
+    """Codes from 0 to below ``span`` as numbers in the same order with none left out, and how many those are."""
+    numbers: Numbers
+    if span > ROOM * len(codes):
+        by_code = sorting(codes)
+        ordered = codes[by_code]
+        numbers = np.empty(len(codes), np.int64)
+        numbers[by_code] = np.cumsum(np.append(False, ordered[1:] != ordered[:-1]))
+        return numbers, int(numbers[by_code[-1]]) + 1 if len(codes) else 0
+    seen = np.zeros(span, bool)
+    seen[codes] = True
+    distinct = np.flatnonzero(seen)
+    if len(distinct) == span:
+        return codes, span
+    numbers = np.empty(span, np.int64)
+    numbers[distinct] = np.arange(len(distinct))
+    return numbers[codes], len(distinct)
+
+
+def sorting(codes: npt.NDArray[Any]) -> Numbers:
+    """Places of ``codes`` in ascending order, equal ones as they were."""
+    if bool(np.all(codes[1:] >= codes[:-1])):
+        return np.arange(len(codes))
+    places: Numbers = np.argsort(codes, kind="stable")
+    return places
+
+
+def firsts(numbers: Numbers, count: int) -> Numbers:
+    """The first row of each of ``count`` numbers, all of which there are."""
+    return len(numbers) - 1 - lasts(numbers[::-1], count)
+
+
+def lasts(numbers: Numbers, count: int) -> Numbers:
+    """The last row of each of ``count`` numbers; -1 where there is none."""
+    places = np.full(count, -1)
+    places[numbers] = np.arange(len(numbers))  # of several the last one stays
+    return places
+
+
+def taken(rows: pa.Table, places: Numbers) -> pa.Table:
+    """The rows at ``places``, nulls where that is negative; they themselves where it is all of them as they are."""
+    if len(places) == rows.num_rows and np.array_equal(places, np.arange(len(places))):
+        return rows
+    missing = places < 0
+    return rows.take(pa.array(places, mask=missing) if missing.any() else pa.array(places))
+
+
+def _numbers(column: pa.ChunkedArray) -> tuple[Numbers, int]:
+    """A column as numbers from 0, and below which they stay: small where that is cheap to have."""
+    if column.null_count or not (is_position(column.type) or pa.types.is_boolean(column.type)):
+        return _encoded(column)
+    values = positions(column)
+    low, high = int(values.min()), int(values.max())
+    size = high - low + 1
+    if size > LARGEST or (size > ROOM * len(values) and _repeats(values)):
+        return _encoded(column)
+    return values - low, size
+
+
+def _repeats(values: Numbers) -> bool:
+    """Whether a value stands in many rows, by a sample: then a dictionary costs little, as of starts of windows."""
+    sample = np.sort(values[:: len(values) // SAMPLE + 1])
+    return bool(2 * np.count_nonzero(sample[1:] != sample[:-1]) < len(sample))
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[Numbers, int]:
+    """By Arrow's dictionary, sorted where its values are numbers."""
+    encoded = column.dictionary_encode("encode").combine_chunks()
+    numbers, distinct = encoded.indices.to_numpy(), encoded.dictionary
+    if not distinct.null_count and is_position(distinct.type):
+        by_value = np.empty(len(distinct), np.int64)
+        by_value[np.argsort(positions(distinct), kind="stable")] = np.arange(len(distinct))
+        return by_value[numbers], len(distinct)
+    return numbers.astype(np.int64), len(distinct)
+
+
+def search(rows: pa.Table, keys: pa.Table) -> tuple[Numbers, Flags]:
+    """For each of ``keys`` the number of ``rows`` (sorted, same columns) before it, and whether it is among them."""
+    rows = rows.combine_chunks()
+    low, high = np.zeros(keys.num_rows, np.int64), np.full(keys.num_rows, rows.num_rows)
+    while bool(np.any(low < high)):
+        middle = (low + high) // 2
+        less, _ = _compared(rows, middle, keys)
+        low, high = np.where(less & (low < high), middle + 1, low), np.where(less, high, np.minimum(high, middle))
+    _, same = _compared(rows, low, keys)
+    return low, same & (low < rows.num_rows)
+
+
+def _compared(rows: pa.Table, places: Numbers, keys: pa.Table) -> tuple[Flags, Flags]:
+    """Whether rows at ``places`` come before ``keys``, and whether they are the same. Past the end is anything."""
+    less, same = np.zeros(len(places), bool), np.full(len(places), rows.num_rows > 0)
+    here = rows.take(pa.array(np.minimum(places, rows.num_rows - 1))) if rows.num_rows else keys
+    for name in keys.column_names:
+        less |= same & pc.less(here[name], keys[name]).to_numpy()
+        same &= pc.equal(here[name], keys[name]).to_numpy()
+    return less, same
+
+
+def _by_key(keys: pa.Table) -> Numbers:
+    if not keys.num_columns:
+        return np.arange(keys.num_rows)
+    by = [(name, "ascending") for name in keys.column_names]
+    places: Numbers = pc.sort_indices(keys, sort_keys=by).to_numpy().astype(np.int64)
+    return places
+
+
+def _packed(keys: pa.Table) -> tuple[Codes, bool]:
+    """Per row the leading bits of its key, in the order of the keys; and whether that is all of the key."""
+    codes, room = np.zeros(keys.num_rows, np.uint64), BITS
+    for column in keys.columns:
+        digits, bits, exact = _digits(column, room)
+        codes = (codes << np.uint64(bits) if bits < BITS else np.uint64(0)) | digits
+        room -= bits
+        if not exact:
+            return codes, False
+    return codes, True
+
+
+def _digits(column: pa.ChunkedArray, room: int) -> tuple[Codes, int, bool]:
+    """A column as numbers of at most ``room`` bits, how many bits those have, and whether they tell all values."""
+    kind = column.type
+    if is_position(kind) or pa.types.is_boolean(kind):
+        values = positions(column)
+        low, high = int(values.min()), int(values.max())
+        bits = (high - low).bit_length()
+        # Of the full range of 64 bits the difference wraps around, into the right unsigned number.
+        digits = values.astype(np.uint64) - np.uint64(low % (1 << BITS))
+        cut = max(0, bits - room)
+        return digits >> np.uint64(cut), bits - cut, not cut
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _letters(column.cast(pa.large_binary()).combine_chunks(), room // 8)
+    return np.zeros(len(column), np.uint64), 0, False
+
+
+def _letters(strings: pa.LargeBinaryArray, width: int) -> tuple[Codes, int, bool]:
+    """The first ``width`` bytes after what all strings begin with."""
+    least, most = (end.as_py() for end in pc.min_max(strings).values())
+    differ = (place for place, (low, high) in enumerate(zip(least, most, strict=False)) if low != high)
+    shared = next(differ, min(len(least), len(most)))
+    _, offsets, data = strings.buffers()
+    ends = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    letters = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    codes = np.zeros(len(strings), np.uint64)
+    for place in range(shared, shared + width):
+        at = ends[:-1] + place
+        here = letters[np.minimum(at, len(letters) - 1)] * (at < ends[1:])
+        codes = codes << np.uint64(8) | here
+    return codes, 8 * width, False
