@@ -227,3 +227,72 @@ def test_a_composite_trigger_after_each_element_needs_their_order() -> None:
             description.trigger(when=repeatedly(after_count(2)), per_element=True),
             [table([{"k": "a", "t": 0, "v": 0, "part": "x", "at": 0}])],
         )
+
+
+def naive_sessions(rows: list[dict[str, Any]], trigger: Trigger, gap: int) -> tuple[Counter[Any], Counter[Any]]:
+    """Net panes of sessions, rows one after the other: a closed session refuses what overlaps it."""
+    sessions: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    refused = Counter[Any]()
+    for row in sorted(rows, key=lambda row: (row["t"], row["part"], row["at"])):
+        of_key, t = sessions[row["k"]], row["t"]
+        meets = [one for one in of_key if one["start"] < t + gap and t < one["end"]]
+        if any(one["whole"].done for one in meets):
+            refused[row["v"]] += 1
+            continue
+        if meets:
+            one = meets[0]
+            one["end"] = t + gap
+        else:
+            one = {"start": t, "end": t + gap, "whole": Part(trigger), "values": [], "shown": None}
+            of_key.append(one)
+        one["whole"].add()
+        one["values"].append(row["v"])
+        if one["whole"].holds(False):
+            one["whole"].fire(False)
+            one["shown"] = tuple(one["values"])
+    panes = Counter[Any]()
+    for key, of_key in sessions.items():
+        for one in of_key:
+            shown = one["shown"] if one["whole"].done else tuple(one["values"])
+            panes[key, shown] += 1
+    return panes, refused
+
+
+@pytest.mark.parametrize("name", ["two then done", "threes until seven", "both"])
+def test_a_closed_session_keeps_its_pane_and_refuses_what_overlaps_it(name: str) -> None:
+    chance, trigger = random.Random(name), COMPOSITES[name]
+    given = events(chance, 70)
+    description = (
+        windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
+        .window(session("3 s"))
+        .aggregate(every=list_("v"))
+        .accumulation(RETRACTING)
+        .trigger(when=trigger, per_element=True)
+    )
+    panes, refused = naive_sessions(given, trigger, 3 * SECOND)
+    for cut in cuts(given, chance, tries=1, single=False):
+        shown, ledger = played(description, [table(some) for some in cut])
+        found: Counter[Any] = Counter()
+        for pane in shown:
+            found[pane["k"], tuple(pane["every"])] += 1 if pane["kind"] == "emit" else -1
+        assert +found == panes
+        assert not -found
+        assert Counter(row["v"] for row in ledger) == refused
+    assert refused
+
+
+@pytest.mark.parametrize("mode", [DISCARDING, RETRACTING])
+@pytest.mark.parametrize("per_element", [False, True])
+def test_no_session_disappears_between_closed_and_open_ones(mode: Any, per_element: bool) -> None:
+    """What bridged a closed and an open session was refused, and took the open one along."""
+    given = [{"k": "a", "t": t * SECOND, "v": t, "part": "x", "at": n} for n, t in enumerate([1, 2, 3, 6, 7, 5, 9])]
+    description = (
+        windowed(event_time="t", key="k", watermark_delay="12 s", **ORDER)
+        .window(session("3 s"))
+        .aggregate(every=list_("v"))
+        .accumulation(mode)
+        .trigger(when=after_count(3), per_element=per_element)
+    )
+    panes, ledger = played(description, [table(some) for some in (given[:3], given[3:5], given[5:])])
+    assert [(pane["every"], pane["kind"]) for pane in panes] == [([1, 2, 3], "emit"), ([6, 7, 9], "emit")]
+    assert [(row["v"], row["window_end"].timestamp()) for row in ledger] == [(5, 6)]

@@ -87,3 +87,11 @@ def test_what_by_hand_cannot_be_in_order(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="in-order"):
             WindowOperator(description, EVENTS, checkpoint=tmp_path / "root", origin="part", offset="at")
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("bad", [[{"k": "a"}], EVENTS.empty_table().set_column(1, "t", pa.array([], pa.float64()))])
+def test_what_is_no_batch_of_messages_is_refused(tmp_path: Path, bad: Any) -> None:
+    with WindowOperator(job("tumbling"), EVENTS, checkpoint=tmp_path, origin="part", offset="at") as operator:
+        with pytest.raises(UsageError, match="batch-type"):
+            operator.add_messages(bad)
+        assert operator.counters == {}

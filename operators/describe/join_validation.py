@@ -33,6 +33,8 @@ def check_join(join: Joined, *, alone: bool) -> None:
             "say retain=, not late=",
             code="lateness",
         )
+    if join.in_order and any((*join.updates, *join.late_updates)):
+        raise UsageError("update periods show pairs as rows come: leave in_order= out", code="in-order")
     for side in SIDES:
         _check_retained(join, side)
 

@@ -114,8 +114,8 @@ def each_batch() -> Trigger:
 
 def after_count(count: int) -> Trigger:
     """A pane once ``count`` elements are in no pane yet; with 1 it is `every_element`."""
-    if count < 1:
-        raise UsageError("a count trigger counts to one at least", code="trigger-count", found=count)
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
+        raise UsageError("a count trigger counts to a whole number, one at least", code="trigger-count", found=count)
     return Trigger("each_batch") if count == 1 else Trigger("after_count", count=count)
 
 
@@ -158,6 +158,8 @@ def repeatedly(trigger: Trigger) -> Trigger:
 
 def or_finally(trigger: Trigger, until: Trigger) -> Trigger:
     """Fires with ``trigger``; fires a last time, and is finished, with ``until``."""
+    if isinstance(until, Trigger) and until.kind == "repeatedly":
+        raise UsageError("what repeats is never finished: leave repeatedly out of until=", code="trigger-parts")
     return Trigger("or_finally", of=_parts((trigger, until), 2))
 
 

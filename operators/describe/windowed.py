@@ -304,6 +304,8 @@ def windowed(
     checked_name(name)
     if processing_time and (event_time is not None or delay_us):
         raise UsageError("processing time has no event time and no delay", code="processing-time")
+    if not isinstance(in_order, bool):
+        raise UsageError("in_order= is True or False", code="in-order", found=repr(in_order))
     if origin is not None and offset is None:
         raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
     # Nothing is ever late for the clock.

@@ -350,8 +350,12 @@ class ByHand(ABC, Generic[P]):
 
 
 def as_table(batch: Any) -> pa.Table:
-    """Record batches as tables."""
-    return pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    """Record batches as tables. Raises `UsageError` for what is neither."""
+    if isinstance(batch, pa.RecordBatch):
+        return pa.Table.from_batches([batch])
+    if not isinstance(batch, pa.Table):
+        raise UsageError("messages come as an Arrow table or record batch", code="batch-type", found=str(type(batch)))
+    return batch
 
 
 def _file(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.plan.classify import ledger, prepare
+from tidestate.operators.plan.classify import ledger, prepare, with_types
 from tidestate.operators.plan.plan import Intake
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Claims
@@ -45,7 +45,7 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake)
     missing = [name for name in plan.input_schema.names if name not in batch.column_names]
     if missing:
         raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
-    rows = batch.select(plan.input_schema.names)
+    rows = with_types(batch.select(plan.input_schema.names), plan.input_schema)
     known = add(plan.identities, view, _identities(plan, rows, watermark_us))
     names = {plan.identities.seen.name, plan.identities.marks.name}
     changes = {name: change for name, change in known.changes.items() if name in names}

@@ -152,10 +152,15 @@ def _conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
         there = intake.feeding and name in events.column_names
         times = events[name] if there else _added(name, chosen, intake.now_us)
         chosen = chosen.append_column(name, times.cast(TIME))
-    if chosen.schema.equals(plan.input_schema):
-        return chosen
+    return with_types(chosen, plan.input_schema)
+
+
+def with_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``rows``, which has the columns of ``schema`` in order, in its types. Raises `UsageError` where they differ."""
+    if rows.schema.equals(schema):
+        return rows
     try:
-        return chosen.cast(plan.input_schema)
+        return rows.cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
             f"a batch has other types than the input was bound with ({error})", code="batch-type"

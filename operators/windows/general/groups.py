@@ -14,7 +14,7 @@ from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.counting import count_windows, number_of
-from tidestate.operators.windows.general.firing import numbers
+from tidestate.operators.windows.general.firing import closed, numbers
 from tidestate.operators.windows.general.intake import int_bounds, open_to
 from tidestate.operators.windows.general.names import (
     CLOCK,
@@ -30,6 +30,7 @@ from tidestate.operators.windows.general.names import (
     SINCE,
     START,
 )
+from tidestate.operators.windows.general.refused import without_closed
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine_values
@@ -52,6 +53,7 @@ class Gathered:
     ``owner`` to which of the groups.
     ``replaced``: stored sessions that became part of others, as stored; ``became``: the end of what they are now.
     ``reached``: of counted windows how many messages their key has now; ``counts``: rows of the counted table to put.
+    ``refused``: what the batch brings to windows that have closed for good, with their bounds.
     """
 
     groups: pa.Table
@@ -61,6 +63,7 @@ class Gathered:
     replaced: pa.Table
     became: Numbers
     reached: Numbers
+    refused: pa.Table
     counts: pa.Table | None = None
 
     @property
@@ -81,8 +84,9 @@ def gather(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) 
     if plan.sessions:
         return _sessions(plan, view, arriving, timed, at)
     stored = _fixed(plan, view, arriving, timed, at)
+    arriving, refused = without_closed(plan, stored, arriving)
     groups, owner = _same_windows(plan, stored, arriving, at)
-    return Gathered(groups, owner, stored, arriving, _nothing(plan), NONE, NONE)
+    return Gathered(groups, owner, stored, arriving, _nothing(plan), NONE, NONE, refused)
 
 
 def _timed(plan: GeneralPlan, view: StateView, at: Moments) -> pa.Table:
@@ -130,6 +134,9 @@ def _sessions(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.
     stored = plan.whole.conform(view.ranges(GROUPS, asked).rows)
     if at.before != BEGINNING_US and not at.feeding:
         stored = open_to(plan, stored, at.before)
+    arriving, refused = without_closed(plan, stored, arriving)
+    if plan.triggers.finishes:
+        stored = stored.filter(pa.array(~closed(stored)))
     identity = [*names, START, END]
     both = pa.concat_tables([stored.select(identity), arriving.select(identity)])
     merged = merge_sessions(names, int_bounds(both))
@@ -145,7 +152,7 @@ def _sessions(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.
     owner = place[of_new]
     groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), at)
     replaced = plan.groups.conform(stored.filter(pa.array(~same)))
-    return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NONE)
+    return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NONE, refused)
 
 
 def _counted(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
@@ -170,9 +177,11 @@ def _counted(plan: GeneralPlan, view: StateView, arriving: pa.Table, timed: pa.T
         looked = view.lookup(GROUPS, asked)
         found = looked.rows.filter(looked.found)
     stored = plan.whole.conform(found)
+    new, refused = without_closed(plan, stored, new)
     groups, owner = _same_windows(plan, stored, new, at)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
-    return Gathered(groups, owner, stored, new, _nothing(plan), NONE, pc.fill_null(reached, 0).to_numpy(), counts)
+    messages = pc.fill_null(reached, 0).to_numpy()
+    return Gathered(groups, owner, stored, new, _nothing(plan), NONE, messages, refused, counts)
 
 
 def _combined(plan: GeneralPlan, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:

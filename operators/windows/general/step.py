@@ -116,12 +116,9 @@ def _due_us(plan: GeneralPlan, view: StateView, timers: TableChanges, at: Moment
 
 def _rejected(plan: GeneralPlan, gathered: Gathered, at: Moments) -> pa.Table | None:
     """Ledger rows of elements whose window has closed for good, by its composite trigger."""
-    shut = closed(gathered.groups) & gathered.touched
-    if not shut.any():
+    if not gathered.refused.num_rows:
         return None
-    where = shut[gathered.owner]
-    events = gathered.new.filter(pa.array(where))[EVENT].combine_chunks()
-    bounds = gathered.groups.select([START, END]).take(pa.array(gathered.owner[where]))
+    events, bounds = gathered.refused[EVENT].combine_chunks(), gathered.refused
     named = dict(zip(plan.input_schema.names, events.flatten(), strict=True)) | {
         name: bounds[name] for name in (START, END)
     }
