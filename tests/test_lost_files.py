@@ -184,6 +184,20 @@ def test_nothing_is_deleted_where_a_manifest_is_gone(copy: Path, lost: tuple[int
     assert files(copy) == there
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_nothing_is_deleted_where_the_first_manifests_are_gone(tmp_path: Path, count: int) -> None:
+    """Of a root that was never collected: no boundary says where it begins."""
+    run(tmp_path, 8)
+    for number in range(1, count + 1):
+        (tmp_path / manifest_path(number)).unlink()
+    there, checkpoint = files(tmp_path), Checkpoint.open(tmp_path)
+    for act in (lambda: collect(checkpoint, NOW), checkpoint.pane_paths):
+        with pytest.raises(CorruptionError, match="manifest-gone"):
+            act()
+    assert files(tmp_path) == there
+    assert verify(checkpoint, read_percent=100).worst is not None
+
+
 def test_without_its_boundary_nothing_is_read_short(copy: Path) -> None:
     (copy / boundary_path(2)).unlink()
     for act in (lambda one: list(one.outputs()), lambda one: collect(one, NOW), lambda one: one.ids()):
