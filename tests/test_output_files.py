@@ -6,14 +6,17 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.conftest import LONG
 from tests.test_hostile import run
 from tests.test_standalone import STREAM, example
+from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import DataError
@@ -90,10 +93,14 @@ def test_files_that_are_swapped_are_noticed(root: Path, tmp_path: Path) -> None:
         other.write_bytes(second)
 
 
-def test_a_pane_file_in_place_of_another_is_not_passed_over(root: Path) -> None:
-    """Its statistics say that it holds no such window, and they are another file's."""
-    files = [path for path in outputs(root) if "panes" in path.parts]
-    shutil.copy(files[-1], files[0])
-    done = run(root, READERS[2])
+def test_a_pane_file_in_place_of_another_is_not_passed_over(tmp_path: Path) -> None:
+    """Its statistics say that it holds no such window, and they are another file's of the same size."""
+    days = [pa.table({"t": [datetime(2026, 1, day, tzinfo=UTC)], "k": ["a"]}) for day in range(1, 9)]
+    job = windowed(event_time="t", key="k").window(tumbling("1 day")).aggregate(n=count())
+    job.standalone(checkpoint=tmp_path).run(days)
+    files = outputs(tmp_path)
+    shutil.copy(files[4], files[1])
+    assert len({path.stat().st_size for path in files}) == 1
+    done = run(tmp_path, ["history", "--key", "k=a", "--window", "2026-01-02T00:00:00", "--json"])
     assert isinstance(done.exception, DataError)
     assert done.exception.code == "file-damaged"
