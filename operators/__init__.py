@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from tidestate.operators.engine.delivery import Refused as Refused
     from tidestate.operators.inspect.query import Query as Query
     from tidestate.operators.inspect.query import query as query
+    from tidestate.operators.local.harness import Harness as Harness
+    from tidestate.operators.local.standalone import Standalone as Standalone
     from tidestate.operators.progress import advance_time as advance_time
     from tidestate.operators.progress import generation as generation
     from tidestate.operators.progress.buffered import BufferProgress as BufferProgress
@@ -83,6 +85,9 @@ if TYPE_CHECKING:
     from tidestate.operators.progress.generators import Punctuation as Punctuation
     from tidestate.operators.progress.generators import fixed as fixed
     from tidestate.operators.progress.generators import max_event_time as max_event_time
+    from tidestate.operators.spark.job import SparkJob as SparkJob
+    from tidestate.operators.spark.query import DurableQuery as DurableQuery
+    from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint
     from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
     from tidestate.recovery.start.policy import Policy as Policy
     from tidestate.statestore.messages.tables import Retention as Retention
@@ -135,6 +140,7 @@ __getattr__, __dir__ = lazy_exports.names(
             "Windowed",
             "windowed",
         ),
+        "tidestate.operators.local.harness": ("Harness",),
         "tidestate.operators.describe.join": (
             "Joined",
             "join",
@@ -168,6 +174,9 @@ __getattr__, __dir__ = lazy_exports.names(
             "Query",
             "query",
         ),
+        "tidestate.operators.spark.job": ("SparkJob",),
+        "tidestate.operators.spark.query": ("DurableQuery",),
+        "tidestate.operators.local.standalone": ("Standalone",),
         "tidestate.operators.describe.triggers": (
             "after_count",
             "after_processing_time",
@@ -193,6 +202,7 @@ __getattr__, __dir__ = lazy_exports.names(
             "sliding",
             "tumbling",
         ),
+        "tidestate.recovery.log.checkpoint": ("Checkpoint",),
         "tidestate.recovery.log.outputs": ("DeliveryId",),
         "tidestate.recovery.start.policy": ("Policy",),
         "tidestate.statestore.messages.tables": ("Retention",),
@@ -202,4 +212,5 @@ __getattr__, __dir__ = lazy_exports.names(
             "RocksDB",
         ),
     },
+    apart=("SparkJob", "DurableQuery"),
 )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -107,6 +108,8 @@ def _new_process() -> Iterator[None]:
     forget()
     yield
     forget()
+    # In a checkout a folder could be imported by its own name as well: every class of ours would be there twice.
+    assert not {"operators", "recovery", "statestore"} & sys.modules.keys()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import pytest
 
 from tidestate.recovery.log.checkpoint import MARKER, Checkpoint, Head, manifest_path
 from tidestate.recovery.log.manifest import FORMAT, Manifest, encode
+from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import (
     ConflictError,
     CorruptionError,
@@ -54,6 +55,13 @@ def chain(checkpoint: Checkpoint, length: int) -> list[Head]:
 
 def files_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_each_manifest_names_the_version_that_wrote_it(checkpoint: Checkpoint) -> None:
+    first = checkpoint.publish(following(checkpoint, None))
+    second = checkpoint.publish(following(checkpoint, first, version="0.0.1"))  # carried over from another version
+    assert {first.manifest.version, second.manifest.version} == {version()}
+    assert checkpoint.head() == second
 
 
 def test_a_new_root_has_a_marker_and_no_head(checkpoint: Checkpoint, tmp_path: Path) -> None:

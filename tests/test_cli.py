@@ -17,6 +17,7 @@ from tests.test_progress_standalone import job as sources
 from tests.test_progress_standalone import rows as events
 from tests.test_standalone import STREAM, example
 from tidestate.operators.local.harness import Harness
+from tidestate.statestore.distribution import NAME, version
 from tidestate.statestore.spec.store import Parquet
 
 ROOT = Path(__file__).parents[1]
@@ -225,6 +226,12 @@ def test_a_report_that_cannot_be_written(root: Path) -> None:
     done = tidestate("report", root, "--output", f"/tmp/{'r' * 255}")
     assert (done.returncode, done.stdout) == (5, "")
     assert done.stderr.startswith("tidestate: the output cannot be written (file name too long)")
+
+
+def test_the_version_is_printed(root: Path) -> None:
+    done = tidestate("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{NAME} {version()}\n", "")
+    assert f"{NAME} {version()}" in tidestate("show", root).stdout
 
 
 def test_looking_needs_no_spark_and_changes_nothing(root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from pyspark import cloudpickle
 
 from tests.test_cli import ROOT
-from tidestate.operators import accumulate, count_by_value, count_distinct_approx, tumbling, windowed
+from tidestate.operators import RETRACTING, accumulate, count_by_value, count_distinct_approx, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
@@ -110,7 +111,17 @@ def test_nothing_durable_names_a_module() -> None:
         for group in t.groups
     ]
     assert "tidestate-hll" in names
-    assert not [name for name in names if ":" in name]
+    assert not [name for name in names if ":" in name or "." in name]
+
+
+def test_no_manifest_names_a_module_of_ours(tmp_path: Path) -> None:
+    job = windowed(event_time="t", key="k", name="job").window(tumbling("1 hour"))
+    described = job.aggregate(about=count_distinct_approx("v"), tally=count_by_value("v")).accumulation(RETRACTING)
+    rows = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC")), "k": ["a"], "v": [1]})
+    described.standalone(checkpoint=tmp_path).run([rows], drain=True)
+    texts = [path.read_text() for path in (tmp_path / "manifests").iterdir()]
+    assert "tidestate-hll" in texts[-1]
+    assert not [found for text in texts for found in re.findall(r"\b(?:operators|recovery|statestore)\.\w+", text)]
 
 
 @pytest.mark.parametrize("name", ["tidestate-cancel", "tidestate-hll"])

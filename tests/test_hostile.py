@@ -247,6 +247,8 @@ LIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "an operator that is a path": (("operators",), {"../x": {}}),
     "abandoned ids that are not there yet": (("abandoned",), [[1, BIG - 1]]),
     "a parent that comes later": (("parent_id",), 9),
+    "a version that commands a terminal": (("version",), "1\x1b[2J"),
+    "a version without end": (("version",), "1" * 65),
     "a source that is none": (("operators", "windows", "progress", "sources"), {"x": []}),
 }
 SILENT = ("operators", "windows", "progress", "sources", "input", "standing")

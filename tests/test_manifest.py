@@ -91,6 +91,7 @@ MANIFESTS = st.builds(
     delivered=st.integers(0, 2**40),
     counters=COUNTS,
     totals=COUNTS,
+    version=st.sampled_from(["", "0.1.0", "1.0rc1+local"]),
 ).map(lambda manifest: placed(manifest))
 
 

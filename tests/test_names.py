@@ -1,14 +1,23 @@
-"""The names of `operators` are what they say, whatever was imported before."""
+"""The public names are what they say, whatever was imported before, and no module of ours has two names."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import pkgutil
+import subprocess
+import sys
 import types
 from pathlib import Path
 
-from tidestate import operators
+import pytest
+
+import tidestate
+from tidestate import operators, recovery, statestore
+
+ROOT = Path(__file__).resolve().parent.parent
+ALONE = {"SparkJob", "DurableQuery"}
+"""Names that a star import leaves out, as they need Spark."""
 
 
 def test_every_name_is_there_and_none_is_a_module() -> None:
@@ -19,3 +28,39 @@ def test_every_name_is_there_and_none_is_a_module() -> None:
     tree = ast.parse(Path(str(operators.__file__)).read_text())
     typed = {one.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for one in node.names}
     assert typed - {None} == set(found)
+
+
+@pytest.mark.parametrize("package", [tidestate, operators, recovery, statestore], ids=lambda one: one.__name__)
+def test_a_star_import_brings_what_needs_no_spark(package: types.ModuleType) -> None:
+    program = (
+        "import sys\n"
+        f"from {package.__name__} import *\n"
+        "print('pyspark' in sys.modules, *(name for name in dir() if not name.startswith('__')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded, *names = done.stdout.split()
+    public = dir(operators if package is tidestate else package)
+    assert (loaded, {*names} - {"sys"}) == ("False", {*public} - ALONE)
+    assert sorted({*names} - {"sys"}) == package.__all__
+
+
+def test_the_package_has_the_names_of_the_operators() -> None:
+    assert {*dir(operators), "__version__", "operators", "recovery", "statestore"} <= {*dir(tidestate)}
+    assert not [name for name in dir(operators) if getattr(tidestate, name) is not getattr(operators, name)]
+    for name in ("_x", "__wrapped__", "no_such_name"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(tidestate, name)
+
+
+def test_a_module_has_one_name() -> None:
+    program = (
+        "import pkgutil, sys, tidestate\n"
+        "for one in pkgutil.walk_packages(tidestate.__path__, 'tidestate.'):\n"
+        "    __import__(one.name)\n"
+        "print(len([name for name in sys.modules if name.startswith('tidestate.')]))\n"
+        "print({'operators', 'recovery', 'statestore'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    count, strange = done.stdout.split("\n", 1)
+    assert int(count) > 200
+    assert strange.strip() == "set()"

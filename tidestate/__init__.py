@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tidestate.operators import *  # noqa: F403
+from typing import TYPE_CHECKING
 
 _PACKAGES = ("operators", "recovery", "statestore")
 _HERE = os.path.dirname(__file__)
@@ -18,16 +15,22 @@ _CHECKOUT = os.path.dirname(_HERE)
 
 # The packages are links in a checkout. Where links cannot be made (a zip, Windows), the folders they lead to serve.
 if not os.path.isdir(os.path.join(_HERE, "operators")) and os.path.isfile(os.path.join(_CHECKOUT, "pyproject.toml")):
-    __path__.append(_CHECKOUT)  # noqa: F405
+    __path__.append(_CHECKOUT)
 
+if TYPE_CHECKING:
+    from tidestate.operators import *  # noqa: F403
 
-def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.operators"), name)
+    __version__: str
+else:  # a type checker would take every name that is missing for one that this function finds
 
+    def __getattr__(name):
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        if name == "__version__":
+            return import_module(f"{__name__}.statestore.distribution").version()
+        if name.startswith("_") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.operators"), name)
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PACKAGES, *dir(import_module(f"{__name__}.operators"))})
+    def __dir__():
+        return sorted({*globals(), "__version__", *_PACKAGES, *dir(import_module(f"{__name__}.operators"))})

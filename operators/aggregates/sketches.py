@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, kept_type
+from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import whole
@@ -26,7 +27,7 @@ COMBINER = "tidestate-hll"
 def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
     """About how many different values there are: within 1.04 / √2^precision of it two times in three. int64.
 
-    A sketch has 2^precision bytes at most. Needs ``pip install 'tidestate[sketches]'``.
+    A sketch has 2^precision bytes at most. Needs the extra ``sketches``.
     """
     if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
         raise UsageError("a precision is between 7 and 21", code="aggregate-option", found=repr(precision))
@@ -150,7 +151,7 @@ def _library() -> Any:
         import datasketches
     except ImportError:
         raise UsageError(
-            "approximate counts need the package datasketches: pip install 'tidestate[sketches]'",
+            f"approximate counts need the package datasketches: {install('sketches')}",
             code="sketch-package",
         ) from None
     return datasketches

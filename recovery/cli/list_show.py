@@ -165,6 +165,7 @@ def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
     if manifest.restored is not None:
         table.add_row("last start", sentence(manifest.restored))
     table.add_row("job", manifest.job_id)
+    table.add_row("written by", f"tidestate {manifest.version or 'unknown'}")
     for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):
         for ref in refs:
             table.add_row(label, f"{ref.path} ({counted(ref.rows, 'row')})")

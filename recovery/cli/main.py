@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from tidestate.recovery.cli.group import Verbs
+from tidestate.statestore.distribution import NAME, version
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, UnavailableError
 
 EXIT_DATA, EXIT_NOT_FOUND, EXIT_OTHER = 3, 4, 5
@@ -23,8 +24,18 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{NAME} {version()}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
+def _commands(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Make it a group, though no verb is loaded."""
 
 

@@ -24,6 +24,7 @@ from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import Boundary, newest_boundary, outputs_below, read_pins
 from tidestate.recovery.log.traces import STATE, newest_attempt, note, notes, traces, written
 from tidestate.recovery.log.validation import MANIFEST_BYTES, Unsound, check_root
+from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import (
     CommitUnknownError,
     ConflictError,
@@ -314,8 +315,10 @@ class Checkpoint:
         """Commit. Raises `FencedError` or `ConflictError` when the id is taken; nothing of ours is published then.
 
         `FencedError` also where checkpoints beyond this id have been collected: newer runs have long gone on.
+        The manifest gets the version of this package.
         """
         invariant(manifest.job_id == self.marker.job_id, "a manifest is published in its own root")
+        manifest = msgspec.structs.replace(manifest, version=version())
         data, digest = encode(manifest)
         try:
             self.objects.create(manifest_path(manifest.id), data)

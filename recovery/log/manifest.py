@@ -129,6 +129,8 @@ class Manifest(msgspec.Struct, frozen=True):
     ledgers of all, each in a folder of its name; where there are several operators, counters have their names in
     front. ``fed`` is the checkpoint up to which the late ledger has been fed back.
 
+    ``version`` is that of the package that wrote it, for people.
+
     ``parent`` is the checksum of manifest ``parent_id``: 0 stands for the one before, a reset has the checkpoint it
     goes back to. ``abandoned`` are ids that do not count any more, ascending; every manifest after a reset has them.
     """
@@ -158,6 +160,7 @@ class Manifest(msgspec.Struct, frozen=True):
     parent_id: int = 0
     abandoned: tuple[Ids, ...] = ()
     restored: Restore | None = None
+    version: str = ""
 
     @property
     def follows(self) -> int:

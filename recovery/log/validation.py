@@ -29,6 +29,7 @@ DEPTH = 64
 """Of what is nested in a configuration."""
 PATH_CHARACTERS = 1024
 NAME_CHARACTERS = 255
+VERSION_CHARACTERS = 64
 LEAST, MOST = -(2**63), 2**63 - 1
 
 _PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
@@ -44,6 +45,7 @@ def check(manifest: Manifest) -> None:
     """Raise `Unsound` unless ``manifest`` can be one of ours."""
     _check_numbers(manifest)
     _require(max(len(manifest.job_id), len(manifest.writer)) <= NAME_CHARACTERS, "job_id or writer")
+    _require(len(manifest.version) <= VERSION_CHARACTERS and not _CONTROL.search(manifest.version), "version")
     for name, counts in (("counters", manifest.counters), ("totals", manifest.totals)):
         _require(all(LEAST <= value <= MOST for value in counts.values()), name)
     _require(len(manifest.operators) <= OPERATORS, "operators")

@@ -10,6 +10,7 @@ import fsspec
 from fsspec.config import conf
 from fsspec.core import split_protocol, url_to_fs
 
+from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
 
 _LIMITS = {"connect_timeout": 4, "read_timeout": 8, "retries": {"total_max_attempts": 1, "mode": "standard"}}
@@ -33,7 +34,7 @@ def check_scheme(protocol: str, root: str) -> None:
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
-        remedy = "pip install 'tidestate[s3]'" if protocol == "s3" else str(error).lower()
+        remedy = install("s3") if protocol == "s3" else str(error).lower()
         raise UsageError(
             f"the package for this storage is not installed: {remedy}", code="storage-package", scheme=protocol
         ) from error

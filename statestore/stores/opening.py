@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import CorruptionError, UnavailableError, UsageError
 from tidestate.statestore.files.filetable import open_sources
 from tidestate.statestore.files.segments import FileRef, PartitionState
@@ -103,9 +104,7 @@ def _open_rocks(
     try:
         from tidestate.statestore.stores.rocksdb import RocksStore  # rocksdict is an extra
     except ImportError as error:
-        raise UsageError(
-            "the rocksdb store needs a package: pip install 'tidestate[rocksdb]'", code="store-package"
-        ) from error
+        raise UsageError(f"the rocksdb store needs a package: {install('rocksdb')}", code="store-package") from error
     folder = rocks_folder(config, identity)
     inode, private = _inode(folder), False
     store: RocksStore | None = None

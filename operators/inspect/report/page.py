@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from tidestate.operators.inspect.report.sections import Section
+from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
 
 MARK = "<!-- tidestate report -->"
@@ -63,7 +64,7 @@ def _jinja() -> Any:
         import vl_convert  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"a report needs the package {error.name}: pip install 'tidestate[report]'", code="report-package"
+            f"a report needs the package {error.name}: {install('report')}", code="report-package"
         ) from None
     return jinja2
 
