@@ -9,11 +9,13 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import tidestate
-from tidestate import operators, recovery, statestore
+from tidestate import count, operators, recovery, statestore, tumbling, windowed
 
 ROOT = Path(__file__).resolve().parent.parent
 ALONE = {"SparkJob", "DurableQuery"}
@@ -64,3 +66,22 @@ def test_a_module_has_one_name() -> None:
     count, strange = done.stdout.split("\n", 1)
     assert int(count) > 200
     assert strange.strip() == "set()"
+
+
+def test_what_runs_prints_in_a_line(tmp_path: Path) -> None:
+    job = windowed(event_time="t", name="job").window(tumbling("1 hour")).aggregate(n=count())
+    rows = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))})
+    alone = job.standalone(checkpoint=tmp_path)
+    assert repr(alone) == f"Standalone('job', checkpoint='{tmp_path}')"
+    alone.run([rows])
+    assert repr(alone) == f"Standalone('job', checkpoint='{tmp_path}', checkpoint_id=2)"
+    assert repr(tidestate.Checkpoint.open(tmp_path)) == f"Checkpoint('{tmp_path}')"
+    assert repr(tidestate.Harness(job, rows.schema)) == "Harness('job', checkpoint_id=1)"
+
+
+def test_a_password_in_a_root_is_not_printed() -> None:
+    job = windowed(event_time="t", name="job").window(tumbling("1 hour")).aggregate(n=count())
+    root = "ftp://me:secret@host/flights"
+    assert repr(job.standalone(checkpoint=root)) == "Standalone('job', checkpoint='ftp://host/flights')"
+    spark_job = tidestate.SparkJob(job, Any, root, tidestate.Parquet(), None, None)
+    assert repr(spark_job) == "SparkJob('job', checkpoint='ftp://host/flights')"

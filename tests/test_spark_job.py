@@ -49,6 +49,8 @@ def output(root: Path | str, kind: str, operator: str | None = None) -> dict[int
 def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
     query = description.on_spark(stream(spark, tmp / "input"), checkpoint=root, store=store, partitions=3).start()
     query.process_all_available()
+    newest = query.checkpoint_id
+    assert repr(query) == f"DurableQuery({description.name!r}, checkpoint={str(root)!r}, checkpoint_id={newest})"
     query.stop(drain=True)
 
 

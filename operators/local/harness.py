@@ -63,6 +63,9 @@ class Harness:
         self._now = 0
         self._job = self._begin()
 
+    def __repr__(self) -> str:
+        return f"Harness({self._description.name!r}, checkpoint_id={self._job.head.id})"
+
     def feed(self, rows: Rows | Mapping[str, Rows]) -> pa.Table:
         """One batch of events, by stream where there are several; the panes it shows, in order."""
         round_ = self._job.round(self._now)

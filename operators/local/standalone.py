@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.engine.bootstrap import begun, check_new, publish, take_history
 from tidestate.operators.engine.delivery import ArrowSink, Delivery, read_panes, read_rows
 from tidestate.operators.engine.job import Hook, Job, Position, no_hook
@@ -58,6 +58,10 @@ class Standalone:
         self._job: Job | None = None
         self._delivery: Delivery[pa.Table] | None = None
         self._presence: Presence | None = None
+
+    def __repr__(self) -> str:
+        newest = f", checkpoint_id={self._job.head.id}" if self._job is not None else ""
+        return f"Standalone({self._description.name!r}, checkpoint={root_text(self._root)!r}{newest})"
 
     def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
         """Take all batches, then with ``drain`` fire every window; the panes of this call, in order.

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.engine.bootstrap import begun
 from tidestate.operators.engine.delivery import SparkSink
 from tidestate.operators.engine.job import Hook, Job, no_hook
@@ -49,6 +49,9 @@ class SparkJob:
     tick: int = 1_000_000
     policy: Policy = field(default_factory=Policy)
     streams: Mapping[str, DataFrame] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"
 
     def schedule(self, **trigger: Any) -> SparkJob:
         """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""

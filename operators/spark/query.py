@@ -74,6 +74,10 @@ class DurableQuery:
             waiting=lambda: self.waiting_since_us,
         )
 
+    def __repr__(self) -> str:
+        root = self._job.checkpoint.objects.root
+        return f"DurableQuery({self._job.plan.name!r}, checkpoint={root!r}, checkpoint_id={self.checkpoint_id})"
+
     def begin(self, stream: DataFrame, trigger: dict[str, Any] | None) -> None:
         """Deliver what the last run left undelivered, then start. A drained checkpoint is refused after that.
 

@@ -86,6 +86,9 @@ class Checkpoint:
     seen: Seen = told_nobody
     _published: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.objects.root!r})"
+
     @property
     def published(self) -> int:
         """The newest checkpoint that this one has published; 0 before the first."""
