@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from tidestate.statestore.spec.store import Parquet as Parquet
     from tidestate.statestore.spec.store import RocksDB as RocksDB
 
-__getattr__, __dir__ = lazy_exports.names(
+lazy_exports.export(
     __name__,
     {
         "tidestate.operators.aggregates": (

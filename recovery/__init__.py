@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidestate.recovery.log.checkpoint import Head as Head
     from tidestate.recovery.log.manifest import Manifest as Manifest
 
-__getattr__, __dir__ = lazy_exports.names(
+lazy_exports.export(
     __name__,
     {"tidestate.recovery.log.checkpoint": ("Checkpoint", "Head"), "tidestate.recovery.log.manifest": ("Manifest",)},
 )

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tidestate.statestore.stores.memory import MemoryStore as MemoryStore
     from tidestate.statestore.stores.parquet import ParquetStore as ParquetStore
 
-__getattr__, __dir__ = lazy_exports.names(
+lazy_exports.export(
     __name__,
     {
         "tidestate.statestore.spec.changes": ("Applied", "ChangeSet", "Lookup", "Ranges", "TableChanges"),
