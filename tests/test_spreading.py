@@ -19,7 +19,8 @@ from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Intake, Plan
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.windows.expansion import bands
-from tidestate.operators.windows.slices.plan import SLICES, SlicePlan
+from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.operators.windows.slices.tables import SLICES
 from tidestate.statestore.spec.changes import Applied, TableChanges
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.stores.memory import MemoryStore

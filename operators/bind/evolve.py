@@ -17,8 +17,9 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.general.names import GROUPS
 from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.slices.plan import SLICES, SlicePlan
+from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.succession import SucceedingPlan
+from tidestate.operators.windows.slices.tables import SLICES
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import IncompatibleError

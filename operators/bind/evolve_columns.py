@@ -13,7 +13,7 @@ from tidestate.operators.aggregates import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.evolve_settings import AGGREGATES, Change
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.windows.slices.plan import FIRED
+from tidestate.operators.windows.slices.tables import FIRED
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text

@@ -14,10 +14,10 @@ from tidestate.operators.describe.windows import Counted, Sliding
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
 from tidestate.operators.embedded.window_metadata import extend, take
 from tidestate.operators.plan.plan import ONLY, Intake
-from tidestate.operators.windows.assignment import assign, last_refused, sliding_windows
+from tidestate.operators.windows.assignment import assign, last_refused, open_to, sliding_windows
 from tidestate.operators.windows.expansion import bands, combined, pairs_within
 from tidestate.operators.windows.general.counting import count_windows, number
-from tidestate.operators.windows.general.intake import int_bounds, open_to
+from tidestate.operators.windows.general.groups import int_bounds
 from tidestate.operators.windows.general.names import ALONE, COUNTED, END, START
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.statestore.messages.retention import tally

@@ -26,8 +26,9 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.watermarks import default_watermarks
 from tidestate.operators.windows.general.names import ALONE, GROUPS
 from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.slices.plan import FIRED, SLICES, SlicePlan
+from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.succession import SucceedingPlan
+from tidestate.operators.windows.slices.tables import FIRED, SLICES
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import CorruptionError, InvariantError, TidestateError, UsageError, invariant
 from tidestate.statestore.messages.keys import parse_layout

@@ -122,3 +122,10 @@ def narrowed(kind: Sliding, first: Times, counts: Times, only: Times) -> tuple[T
     end = np.where(meant, only, 0) + kind.size
     among = (end >= first) & (end < first + counts * kind.slide)
     return np.where(meant, end, first), np.where(meant, among, counts)
+
+
+def open_to(plan: Plan, sessions: pa.Table, watermark: int) -> pa.Table:
+    """Those of ``sessions`` that an event may still join: others are only kept."""
+    ends = sessions[END].cast(pa.int64()).to_numpy()
+    over = refusing(plan, ends, watermark, feeding=False)
+    return sessions.filter(pa.array(~over)) if over.any() else sessions

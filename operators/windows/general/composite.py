@@ -6,19 +6,15 @@ what `repeatedly` begins anew. A tree that has finished closes its window.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import Moments
-from tidestate.operators.windows.general.firing import NEVER, Phases, numbers
+from tidestate.operators.windows.general.groups import NEVER, Phases, numbers
 from tidestate.operators.windows.general.names import CLOSED, PENDING
-
-if TYPE_CHECKING:
-    from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.general.tables import GeneralTables
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
@@ -27,7 +23,7 @@ Numbers = npt.NDArray[np.int64]
 class Tree:
     """A composite trigger over some groups."""
 
-    def __init__(self, plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> None:
+    def __init__(self, plan: GeneralTables, groups: pa.Table, phase: Phases, at: Moments) -> None:
         self._groups, self._at = groups, at
         self._passed, self._passing = phase.behind | phase.passing, phase.passing
         self._pending = numbers(groups, PENDING) > 0

@@ -7,7 +7,6 @@ the segments. These are found by doubling the reach each time: 1,000 panes of on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +15,13 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import Moments
-from tidestate.operators.windows.general.firing import NEVER, Phases, numbers
-from tidestate.operators.windows.general.groups import Gathered
+from tidestate.operators.windows.general.groups import NEVER, Gathered, Phases, numbers
 from tidestate.operators.windows.general.names import PANES, PENDING, SHOWN, SINCE
 from tidestate.operators.windows.general.panes import chosen, equal, pane_rows, values_of, with_columns
+from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
 from tidestate.statestore.table.layers import align
-
-if TYPE_CHECKING:
-    from tidestate.operators.windows.general.plan import GeneralPlan
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
@@ -56,7 +52,7 @@ class _Elements:
         return np.append(True, self.owner[1:] != self.owner[:-1]) if len(self.owner) else np.zeros(0, bool)
 
 
-def one_by_one(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments) -> OneByOne | None:
+def one_by_one(plan: GeneralTables, gathered: Gathered, phase: Phases, at: Moments) -> OneByOne | None:
     """Panes at each N-th element of this batch; None where there is none."""
     elements = _elements(plan, gathered, phase)
     if not elements.fires.any():
@@ -107,7 +103,7 @@ def _final(of: Numbers, fired: Flags) -> Flags:
     return final
 
 
-def _elements(plan: GeneralPlan, gathered: Gathered, phase: Phases) -> _Elements:
+def _elements(plan: GeneralTables, gathered: Gathered, phase: Phases) -> _Elements:
     groups = gathered.groups
     by_group = np.argsort(gathered.owner, kind="stable")
     owner = gathered.owner[by_group]
@@ -141,7 +137,7 @@ def _counted_from(flags: Flags, first: Flags) -> Numbers:
     return base
 
 
-def _segments(plan: GeneralPlan, elements: _Elements) -> tuple[Numbers, pa.Table, Flags]:
+def _segments(plan: GeneralTables, elements: _Elements) -> tuple[Numbers, pa.Table, Flags]:
     """The group of each segment, its elements combined, and whether a pane ends it."""
     begins = _firsts(elements.owner)
     begins[1:] |= elements.fires[:-1]
@@ -157,7 +153,7 @@ def _segments(plan: GeneralPlan, elements: _Elements) -> tuple[Numbers, pa.Table
 SEGMENT = "_segment"
 
 
-def _by_segment(plan: GeneralPlan) -> TableSpec:
+def _by_segment(plan: GeneralTables) -> TableSpec:
     return TableSpec("segments", (Column(SEGMENT, "int64", "key"),), plan.state, None, plan.state_groups)
 
 
@@ -165,7 +161,7 @@ def _sorted(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.argsort(rows[SEGMENT].to_numpy(), kind="stable")))
 
 
-def _begun(plan: GeneralPlan, gathered: Gathered, parts: pa.Table, heads: Numbers, owner: Numbers) -> pa.Table:
+def _begun(plan: GeneralTables, gathered: Gathered, parts: pa.Table, heads: Numbers, owner: Numbers) -> pa.Table:
     """With what the state held before in the first segment of each group."""
     names = plan.bare.key_names
     identity = gathered.groups.select(names).take(pa.array(owner[heads]))
@@ -176,7 +172,7 @@ def _begun(plan: GeneralPlan, gathered: Gathered, parts: pa.Table, heads: Number
     return _sorted(combine(_by_segment(plan), pa.concat_tables([before.cast(parts.schema), parts])))
 
 
-def _running(plan: GeneralPlan, parts: pa.Table, owner: Numbers) -> pa.Table:
+def _running(plan: GeneralTables, parts: pa.Table, owner: Numbers) -> pa.Table:
     """Each segment combined with all before it of the same group."""
     spec, places = _by_segment(plan), np.arange(len(owner))
     heads = np.flatnonzero(_firsts(owner))
@@ -194,12 +190,12 @@ def _running(plan: GeneralPlan, parts: pa.Table, owner: Numbers) -> pa.Table:
         reach *= 2
 
 
-def _with_state(plan: GeneralPlan, groups: pa.Table, state: pa.Table) -> pa.Table:
+def _with_state(plan: GeneralTables, groups: pa.Table, state: pa.Table) -> pa.Table:
     return with_columns(groups, {column.name: state[column.name] for column in plan.state})
 
 
 def _before(
-    plan: GeneralPlan, groups: pa.Table, values: pa.Table, of: Numbers, first: Flags
+    plan: GeneralTables, groups: pa.Table, values: pa.Table, of: Numbers, first: Flags
 ) -> tuple[pa.Table, Flags]:
     """What each window showed before each pane, and whether it had shown anything."""
     stored = groups.take(pa.array(of))
@@ -212,7 +208,7 @@ def _before(
 
 
 def _after(
-    plan: GeneralPlan,
+    plan: GeneralTables,
     groups: pa.Table,
     elements: _Elements,
     values: pa.Table,
@@ -247,7 +243,7 @@ def _after(
     return with_columns(groups, changed)
 
 
-def _left(plan: GeneralPlan, groups: pa.Table, owner: Numbers, parts: pa.Table, shows: Flags) -> pa.Table:
+def _left(plan: GeneralTables, groups: pa.Table, owner: Numbers, parts: pa.Table, shows: Flags) -> pa.Table:
     """In discarding mode a window holds only what came after its last pane."""
     fired = np.zeros(groups.num_rows, bool)
     fired[owner[shows]] = True

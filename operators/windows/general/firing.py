@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.general.names import CLOSED, END, PENDING, SHOWN, SINCE, START
-
-if TYPE_CHECKING:
-    from tidestate.operators.windows.general.groups import Gathered
-    from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.general.groups import Fired, Gathered, Phases, numbers
+from tidestate.operators.windows.general.names import END, PENDING, SHOWN, SINCE, START
+from tidestate.operators.windows.general.tables import GeneralTables
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 NEVER = END_US
 
 
-@dataclass(frozen=True)
-class Phases:
-    """Where each group's end lies: behind both watermarks, or between them; whether it takes no event any more
-    (``over``), since this step (``closing``); and whether it is not kept any longer (``gone``).
-    """
-
-    behind: Flags
-    passing: Flags
-    over: Flags
-    closing: Flags
-    gone: Flags
-
-    @property
-    def open(self) -> Flags:
-        """Not passed yet."""
-        return ~self.behind & ~self.passing
-
-
-@dataclass(frozen=True)
-class Fired:
-    """Masks over groups: which show an early, an on-time, a late pane; disjoint."""
-
-    early: Flags
-    on_time: Flags
-    late: Flags
-
-    @property
-    def any(self) -> Flags:
-        """Those that show a pane at all."""
-        return self.early | self.on_time | self.late
-
-    def among(self, where: Flags) -> Fired:
-        """Those of them ``where`` it holds."""
-        return Fired(self.early & where, self.on_time & where, self.late & where)
-
-
-def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
+def phases(plan: GeneralTables, gathered: Gathered, at: Moments) -> Phases:
     """The phase of each group."""
     ends = numbers(gathered.groups, END)
     if plan.by_number:
@@ -74,7 +32,7 @@ def phases(plan: GeneralPlan, gathered: Gathered, at: Moments) -> Phases:
     return Phases(behind, passing, over, closing, (ends <= plan.forgotten(at.after)) & after)
 
 
-def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments, shown: Flags) -> Fired:
+def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: Moments, shown: Flags) -> Fired:
     """Which groups show a pane, by separate triggers for early, on time and late; ``shown`` are those that have shown
     one in this step already.
     """
@@ -92,14 +50,14 @@ def fire(plan: GeneralPlan, gathered: Gathered, phase: Phases, at: Moments, show
     return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
 
 
-def closes(plan: GeneralPlan, phase: Phases, pending: Flags) -> Flags:
+def closes(plan: GeneralTables, phase: Phases, pending: Flags) -> Flags:
     """Which groups may show a closing pane: as they close, or where something comes back when they have."""
     if plan.triggers.closing == "never":
         return np.zeros_like(pending)
     return phase.over & (pending | phase.closing if plan.triggers.closing == "always" else pending)
 
 
-def _holds(plan: GeneralPlan, trigger: Trigger | None, gathered: Gathered, at: Moments) -> Flags:
+def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at: Moments) -> Flags:
     """Whether a trigger's condition holds, per group."""
     groups = gathered.groups
     pending = numbers(groups, PENDING)
@@ -119,7 +77,7 @@ def _holds(plan: GeneralPlan, trigger: Trigger | None, gathered: Gathered, at: M
     return _again(plan, groups) & passed
 
 
-def _again(plan: GeneralPlan, groups: pa.Table) -> Flags:
+def _again(plan: GeneralTables, groups: pa.Table) -> Flags:
     """Whether a periodic trigger shows a pane: of what is new, and of what has not changed, as Malhar does."""
     new = numbers(groups, PENDING) > 0
     return new if plan.mode == "discarding" else new | (numbers(groups, SHOWN) > 0)
@@ -133,7 +91,7 @@ def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
     return passed
 
 
-def due_next(plan: GeneralPlan, groups: pa.Table, phase: Phases, at: Moments) -> tuple[Numbers, Numbers]:
+def due_next(plan: GeneralTables, groups: pa.Table, phase: Phases, at: Moments) -> tuple[Numbers, Numbers]:
     """When each group is due next, by processing time and by event time before its end; `NEVER` where it is not."""
     triggers = plan.triggers
     clock = np.full(groups.num_rows, NEVER)
@@ -164,16 +122,3 @@ def _due_by_clock(trigger: Trigger | None, groups: pa.Table, at: Moments) -> Num
         waits = (numbers(groups, PENDING) > 0) & (since != NEVER)
         return np.where(waits, np.minimum(since, NEVER - trigger.span_us) + trigger.span_us, NEVER)
     return NEVER
-
-
-def numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
-    """A column as int64, nulls as ``missing``. Shape ``(rows,)``."""
-    column = rows[name].cast(pa.int64())
-    filled = pc.fill_null(column, missing) if column.null_count else column
-    values: Numbers = filled.to_numpy()
-    return values
-
-
-def closed(groups: pa.Table) -> Flags:
-    """Groups whose composite trigger has finished: they take nothing more."""
-    return numbers(groups, CLOSED) > 0

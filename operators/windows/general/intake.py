@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.plan import Intake, Plan
+from tidestate.operators.plan.plan import Intake
 from tidestate.operators.windows.assignment import assign, last_refused, narrowed, own_windows, refusing
 from tidestate.operators.windows.expansion import combined, spread
-from tidestate.operators.windows.general.names import END, START
+from tidestate.operators.windows.general.groups import int_bounds
 from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.table.fold import combine, combine_values
-
-if TYPE_CHECKING:
-    from tidestate.operators.windows.general.plan import GeneralPlan
 
 Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-def open_to(plan: Plan, sessions: pa.Table, watermark: int) -> pa.Table:
-    """Those of ``sessions`` that an event may still join: others are only kept."""
-    ends = sessions[END].cast(pa.int64()).to_numpy()
-    over = refusing(plan, ends, watermark, feeding=False)
-    return sessions.filter(pa.array(~over)) if over.any() else sessions
-
-
-def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
-    """What accepted events bring: rows of `GeneralPlan.exchanged`; one per window and key, or one per event."""
+def arrivals(plan: GeneralTables, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    """What accepted events bring: rows of `GeneralTables.exchanged`; one per window and key, or one per event."""
     if plan.overlapping and not plan.per_event:
         return _overlapping(plan, events, times, intake)
     index, starts, ends = assign(plan.kind, times, events)
@@ -57,7 +46,7 @@ def arrivals(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) 
     return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
 
 
-def _overlapping(plan: GeneralPlan, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
+def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
     """One row per window and key, of windows that share events: by slice where no order counts, in bands."""
     kind, spec = plan.kind, plan.slices_of_events
     assert isinstance(kind, Sliding)
@@ -86,25 +75,18 @@ def _overlapping(plan: GeneralPlan, events: pa.Table, times: Times, intake: Inta
     return combined(plan.arriving, parts)
 
 
-def _whole(plan: GeneralPlan, events: pa.Table) -> pa.Array:
+def _whole(plan: GeneralTables, events: pa.Table) -> pa.Array:
     """Each event as one value, for the ledger."""
     columns = [events[name].combine_chunks() for name in plan.input_schema.names]
     names = [f"_{number}" for number in range(len(columns))]
     return pa.StructArray.from_arrays(columns, names=names)
 
 
-def _merged(plan: GeneralPlan, rows: pa.Table) -> pa.Table:
+def _merged(plan: GeneralTables, rows: pa.Table) -> pa.Table:
     """``rows`` of sessions as those they merge to."""
     merged = merge_sessions(plan.group_keys, int_bounds(rows))
     values = combine_values(plan.arriving, rows, merged.owner, merged.windows.num_rows)
     return pa.table([*merged.windows.columns, *values.columns], schema=plan.arriving.schema)
-
-
-def int_bounds(rows: pa.Table) -> pa.Table:
-    """``rows`` with window bounds as whole numbers."""
-    for name in (START, END):
-        rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.int64()))
-    return rows
 
 
 def _alone(count: int) -> pa.Array:

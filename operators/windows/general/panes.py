@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
-from tidestate.operators.windows.general.firing import NEVER
+from tidestate.operators.windows.general.groups import NEVER
 from tidestate.operators.windows.general.names import END, NET, PANES, START
+from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.lists import flat
 from tidestate.statestore.table.group_ids import entries
 
 if TYPE_CHECKING:
     from tidestate.operators.plan.plan import Plan
-    from tidestate.operators.windows.general.plan import GeneralPlan
 
 Flags = npt.NDArray[np.bool_]
 Values: TypeAlias = pa.Array | pa.ChunkedArray
@@ -34,7 +34,7 @@ def values_of(plan: Plan, groups: pa.Table) -> pa.Table:
     return pa.table(results, schema=pa.schema([pa.field(a.name, a.result_type) for a in plan.aggregates]))
 
 
-def values_where(plan: GeneralPlan, groups: pa.Table, where: Flags) -> pa.Table:
+def values_where(plan: GeneralTables, groups: pa.Table, where: Flags) -> pa.Table:
     """Results of the groups asked for, nulls in the others: a function of yours may read a lot for them."""
     if where.all():
         return values_of(plan, groups)
@@ -84,7 +84,7 @@ def _equal_lists(now: Values, then: Values) -> Flags:
     return alike
 
 
-def taken_back(plan: GeneralPlan, groups: pa.Table, timing: str) -> pa.Table:
+def taken_back(plan: GeneralTables, groups: pa.Table, timing: str) -> pa.Table:
     """The last panes of ``groups`` once more, as retractions."""
     results = [groups[f"_last_{a.name}"] for a in plan.aggregates]
     values = pa.table(results, names=[a.name for a in plan.aggregates])
@@ -93,7 +93,7 @@ def taken_back(plan: GeneralPlan, groups: pa.Table, timing: str) -> pa.Table:
 
 
 def pane_rows(
-    plan: GeneralPlan,
+    plan: GeneralTables,
     groups: pa.Table,
     values: pa.Table,
     number: pa.ChunkedArray,

@@ -6,23 +6,19 @@ each other alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.windows.general.firing import closed, numbers
+from tidestate.operators.windows.general.groups import closed, numbers
 from tidestate.operators.windows.general.names import END, START
+from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.table.sorting import lasts, shared_ranks
-
-if TYPE_CHECKING:
-    from tidestate.operators.windows.general.plan import GeneralPlan
 
 Numbers = npt.NDArray[np.int64]
 
 
-def without_closed(plan: GeneralPlan, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
+def without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
     """``arriving`` without what closed windows of ``stored`` refuse; and that, with the bounds of these windows."""
     nothing = arriving.slice(0, 0)
     if not (plan.triggers.finishes and stored.num_rows and arriving.num_rows):
@@ -38,13 +34,13 @@ def without_closed(plan: GeneralPlan, stored: pa.Table, arriving: pa.Table) -> t
     return arriving.filter(pa.array(place < 0)), refused
 
 
-def _same(plan: GeneralPlan, shut: pa.Table, arriving: pa.Table) -> Numbers:
+def _same(plan: GeneralTables, shut: pa.Table, arriving: pa.Table) -> Numbers:
     """For each of ``arriving`` the row of ``shut`` that is its window; -1 for none."""
     (of_shut, of_new), count = shared_ranks([rows.select(plan.identity) for rows in (shut, arriving)])
     return lasts(of_shut, count)[of_new]
 
 
-def _overlapped(plan: GeneralPlan, shut: pa.Table, arriving: pa.Table) -> Numbers:
+def _overlapped(plan: GeneralTables, shut: pa.Table, arriving: pa.Table) -> Numbers:
     """For each of ``arriving`` the row of ``shut`` that its interval overlaps; -1 for none.
 
     Sessions of a key do not overlap each other, so only the last that begins before an interval ends may overlap it.

@@ -6,42 +6,41 @@ elements. The watermark moves with the last step, which has no elements.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import Moments, Transition, total
-from tidestate.operators.windows.general.step import general_step
+from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import Overlay
 from tidestate.statestore.table.sorting import order, ranks
 
-if TYPE_CHECKING:
-    from tidestate.operators.windows.general.plan import GeneralPlan
+Step = Callable[[GeneralTables, StateView, pa.Table, Moments], Transition]
 
 
-def step_by_element(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
-    """`general_step` once for each element of the fullest window, and once for the watermark."""
+def step_by_element(plan: GeneralTables, view: StateView, arriving: pa.Table, at: Moments, step: Step) -> Transition:
+    """``step`` once for each element of the fullest window, and once for the watermark."""
     if not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     state, steps = Overlay(view, plan.tables), []
     still = replace(at, after=at.before)
     for rows, moments in [*((rows, still) for rows in _by_number(plan, arriving)), (arriving.slice(0, 0), at)]:
-        steps.append(general_step(plan, state, rows, moments))
+        steps.append(step(plan, state, rows, moments))
         state.apply(steps[-1].changes)
-    rejected = [step.rejected for step in steps if step.rejected is not None]
+    rejected = [one.rejected for one in steps if one.rejected is not None]
     return Transition(
         state.changes(),
-        pa.concat_tables([step.panes for step in steps]),
-        total([step.counters for step in steps]),
+        pa.concat_tables([one.panes for one in steps]),
+        total([one.counters for one in steps]),
         pa.concat_tables(rejected) if rejected else None,
         steps[-1].due_us,
     )
 
 
-def _by_number(plan: GeneralPlan, arriving: pa.Table) -> list[pa.Table]:
+def _by_number(plan: GeneralTables, arriving: pa.Table) -> list[pa.Table]:
     """The first element of each window, then the second of each, and so on. Windows that depend on others of their
     key (sessions, counted ones) take one element of the key at a time.
     """

@@ -7,7 +7,6 @@ A step: groups with what the batch brings; panes of windows passed before (late)
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +18,9 @@ from tidestate.operators.plan.transition import Moments, Transition, total
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.composite import Tree
 from tidestate.operators.windows.general.elements import OneByOne, one_by_one
-from tidestate.operators.windows.general.firing import (
-    NEVER,
-    Fired,
-    Phases,
-    closed,
-    closes,
-    due_next,
-    fire,
-    numbers,
-    phases,
-)
-from tidestate.operators.windows.general.groups import Gathered, gather
+from tidestate.operators.windows.general.firing import closes, due_next, fire, phases
+from tidestate.operators.windows.general.gather import gather
+from tidestate.operators.windows.general.groups import NEVER, Fired, Gathered, Phases, closed, numbers
 from tidestate.operators.windows.general.names import (
     CLOCK,
     COUNTED,
@@ -49,18 +39,16 @@ from tidestate.operators.windows.general.names import (
     START,
 )
 from tidestate.operators.windows.general.panes import chosen, equal, pane_rows, taken_back, values_where, with_columns
+from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 
-if TYPE_CHECKING:
-    from tidestate.operators.windows.general.plan import GeneralPlan
-
 Flags = npt.NDArray[np.bool_]
 
 
-def general_step(plan: GeneralPlan, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
-    """Take ``arriving`` (rows of `GeneralPlan.exchanged`) into the state that ``view`` shows."""
+def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    """Take ``arriving`` (rows of `GeneralTables.exchanged`) into the state that ``view`` shows."""
     gathered = gather(plan, view, arriving, at)
     phase = phases(plan, gathered, at)
     first, rejected = None, None
@@ -105,7 +93,7 @@ def _not_last(first: OneByOne, again: Flags) -> pa.Table:
     return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
 
 
-def _due_us(plan: GeneralPlan, view: StateView, timers: TableChanges, at: Moments) -> int | None:
+def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: Moments) -> int | None:
     """The processing time at which a group is due next, of those there were and those of this step."""
     if not plan.triggers.by_clock:
         return None
@@ -114,7 +102,7 @@ def _due_us(plan: GeneralPlan, view: StateView, timers: TableChanges, at: Moment
     return min([*fresh, *([found] if (found := next(first, None)) is not None else [])], default=None)
 
 
-def _rejected(plan: GeneralPlan, gathered: Gathered, at: Moments) -> pa.Table | None:
+def _rejected(plan: GeneralTables, gathered: Gathered, at: Moments) -> pa.Table | None:
     """Ledger rows of elements whose window has closed for good, by its composite trigger."""
     if not gathered.refused.num_rows:
         return None
@@ -126,14 +114,14 @@ def _rejected(plan: GeneralPlan, gathered: Gathered, at: Moments) -> pa.Table | 
     return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)
 
 
-def _closing(plan: GeneralPlan, groups: pa.Table, phase: Phases, showing: Flags) -> Fired:
+def _closing(plan: GeneralTables, groups: pa.Table, phase: Phases, showing: Flags) -> Fired:
     """By phase; with closing panes of windows that take no more, beside a composite trigger."""
     fired = Fired(showing & phase.open, showing & phase.passing, showing & phase.behind)
     closing = closes(plan, phase, numbers(groups, PENDING) > 0) & ~fired.any & ~closed(groups)
     return Fired(fired.early, fired.on_time | (closing & phase.passing), fired.late | (closing & ~phase.passing))
 
 
-def _unlike_the_last(plan: GeneralPlan, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
+def _unlike_the_last(plan: GeneralTables, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
     """Only panes that differ from the one shown last, or are the first."""
     if plan.mode == "discarding":  # two equal parts are two parts
         return fired.among(numbers(groups, PENDING) > 0)
@@ -143,7 +131,7 @@ def _unlike_the_last(plan: GeneralPlan, groups: pa.Table, values: pa.Table, fire
     return fired.among(~same)
 
 
-def _of_what_is_left(plan: GeneralPlan, groups: pa.Table, due: Fired, fired: Fired) -> tuple[Fired, Fired]:
+def _of_what_is_left(plan: GeneralTables, groups: pa.Table, due: Fired, fired: Fired) -> tuple[Fired, Fired]:
     """Where rows take others back: which windows show a pane, and which had shown one and have nothing left.
 
     A window that has nothing and has shown nothing is none. In discarding mode panes are differences, always shown.
@@ -160,7 +148,7 @@ def _masks(fired: Fired) -> list[tuple[str, Flags]]:
 
 
 def _panes(
-    plan: GeneralPlan,
+    plan: GeneralTables,
     gathered: Gathered,
     groups: pa.Table,
     values: pa.Table,
@@ -186,7 +174,7 @@ def _panes(
     return gone, shown
 
 
-def _replaced(plan: GeneralPlan, gathered: Gathered, at: Moments) -> list[pa.Table]:
+def _replaced(plan: GeneralTables, gathered: Gathered, at: Moments) -> list[pa.Table]:
     """What sessions had shown before they became part of others, timed as what they became."""
     rows, shown = plan.whole.conform(gathered.replaced), numbers(gathered.replaced, SHOWN) > 0
     behind, passed = gathered.became <= at.before, gathered.became <= at.after
@@ -195,7 +183,7 @@ def _replaced(plan: GeneralPlan, gathered: Gathered, at: Moments) -> list[pa.Tab
 
 
 def _shown(
-    plan: GeneralPlan, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired, emptied: Flags
+    plan: GeneralTables, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired, emptied: Flags
 ) -> pa.Table:
     """Groups after their panes: nothing is pending where one was due, also where it would have been the same; and
     nothing stands of what was ``emptied``.
@@ -219,7 +207,7 @@ def _shown(
     return with_columns(groups, changed)
 
 
-def _changes(plan: GeneralPlan, gathered: Gathered, groups: pa.Table, phase: Phases, at: Moments) -> ChangeSet:
+def _changes(plan: GeneralTables, gathered: Gathered, groups: pa.Table, phase: Phases, at: Moments) -> ChangeSet:
     """What is kept: groups, their ends, their timers; and what is forgotten."""
     clock, marks = due_next(plan, groups, phase, at)
     fresh_clock = (clock != NEVER) & (clock != numbers(groups, DUE_CLOCK, NEVER))

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Times
+from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.fold import combine
-
-if TYPE_CHECKING:
-    from tidestate.operators.windows.slices.plan import SlicePlan
 
 SAMPLE_ROWS = 1 << 16
 PAYS_BELOW = 0.5
 """Aggregating next to the input pays while it leaves fewer rows than this share."""
 
 
-def partials_of(plan: SlicePlan, accepted: pa.Table, times: Times) -> pa.Table:
+def partials_of(plan: SliceTables, accepted: pa.Table, times: Times) -> pa.Table:
     """Rows of the slices table, keys may repeat."""
     return _aggregate(plan, _lift(plan, accepted, times))
 
 
-def _lift(plan: SlicePlan, accepted: pa.Table, times: Times) -> pa.Table:
+def _lift(plan: SliceTables, accepted: pa.Table, times: Times) -> pa.Table:
     ends = pa.array(plan.windows.slice_ends(times)).cast(TIME)
     keys = [accepted[name] for name in plan.key_names]
     return pa.table([ends, *keys, *plan.lifted(accepted)], schema=plan.slices.schema)
 
 
-def _aggregate(plan: SlicePlan, lifted: pa.Table) -> pa.Table:
+def _aggregate(plan: SliceTables, lifted: pa.Table) -> pa.Table:
     """Combine rows of one slice and key, unless a sample says that hardly any share them."""
     if lifted.num_rows > 2 * SAMPLE_ROWS:
         seen = combine(plan.slices, lifted.slice(0, SAMPLE_ROWS)).num_rows

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.windows.expansion import spread
+from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.spec.changes import Lookup
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.sorting import lasts, shared_ranks, taken
-
-if TYPE_CHECKING:
-    from tidestate.operators.windows.slices.plan import SlicePlan
 
 Numbers = npt.NDArray[np.int64]
 
@@ -24,7 +21,7 @@ Numbers = npt.NDArray[np.int64]
 class Asked:
     """``keys``: window end and key of each window asked for."""
 
-    def __init__(self, plan: SlicePlan, keys: pa.Table) -> None:
+    def __init__(self, plan: SliceTables, keys: pa.Table) -> None:
         self.keys, self._plan = keys, plan
         self.ends = _instants(keys, "window_end")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +20,12 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined, spread
 from tidestate.operators.windows.general.panes import values_of
 from tidestate.operators.windows.slices.requests import Asked
+from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.spec.changes import Lookup, TableChanges
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.fold import combine
-
-if TYPE_CHECKING:
-    from tidestate.operators.windows.slices.plan import SlicePlan
 
 Numbers = npt.NDArray[np.int64]
 
@@ -36,7 +33,7 @@ LOOKED_UP = 1 << 18
 """Up to so many slices are looked up one by one."""
 
 
-def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments) -> Transition:
+def slice_step(plan: SliceTables, view: StateView, partials: pa.Table, at: Moments) -> Transition:
     """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
     low, high = at.before, max(at.before, at.after)
     on_time = _fire_on_time(plan, view, partials, replace(at, after=high)) if high > low else None
@@ -62,7 +59,7 @@ def slice_step(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments
     return Transition(changes, pa.concat_tables([plan.pane_schema.empty_table(), *panes]), counters)
 
 
-def whole_windows(plan: SlicePlan, view: StateView, after_us: int) -> pa.Table:
+def whole_windows(plan: SliceTables, view: StateView, after_us: int) -> pa.Table:
     """Windows that end after ``after_us``, whether they have fired or not, with ``window_start``; for people."""
     stored = view.scan(plan.slices.name, folded=False)
     rows = by_window(plan, stored, after_us, END_US)
@@ -70,7 +67,7 @@ def whole_windows(plan: SlicePlan, view: StateView, after_us: int) -> pa.Table:
     return rows.add_column(0, "window_start", starts)
 
 
-def _fire_on_time(plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments) -> pa.Table:
+def _fire_on_time(plan: SliceTables, view: StateView, partials: pa.Table, at: Moments) -> pa.Table:
     """Value of each key and window with ``before < end <= after``: state and batch folded together."""
     first = None if at.before == BEGINNING_US else plan.windows.oldest_slice_after(at.before) + 1
     last = None if at.after == END_US else at.after + 1
@@ -81,7 +78,7 @@ def _fire_on_time(plan: SlicePlan, view: StateView, partials: pa.Table, at: Mome
 
 
 def by_window(
-    plan: SlicePlan, slices: Iterable[pa.Table], low: int, high: int, budget_bytes: int = BUDGET_BYTES
+    plan: SliceTables, slices: Iterable[pa.Table], low: int, high: int, budget_bytes: int = BUDGET_BYTES
 ) -> pa.Table:
     """Slices combined per window and key, of the windows with ``low < end <= high``.
 
@@ -97,7 +94,7 @@ def by_window(
     return combined(spec, (part for rows in pieces for part in _spread(plan, rows, low, high, budget_bytes)))
 
 
-def _spread(plan: SlicePlan, rows: pa.Table, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
+def _spread(plan: SliceTables, rows: pa.Table, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
     first, counts = plan.windows.windows_of(_times(rows["slice_end"]), low, high)
 
     def pairs(index: Numbers, nth: Numbers) -> pa.Table:
@@ -107,7 +104,7 @@ def _spread(plan: SlicePlan, rows: pa.Table, low: int, high: int, budget_bytes: 
     yield from spread(plan.windows_spec, rows, plan.key_names, counts, pairs, budget_bytes)
 
 
-def _pieces(plan: SlicePlan, slices: Iterable[pa.Table], budget_bytes: int) -> Iterator[pa.Table]:
+def _pieces(plan: SliceTables, slices: Iterable[pa.Table], budget_bytes: int) -> Iterator[pa.Table]:
     """Slices in tables of a share of the budget; where values depend on the order of time, so and in one table."""
     held, size = [plan.slices.schema.empty_table()], 0
     for rows in slices:
@@ -123,7 +120,7 @@ def _pieces(plan: SlicePlan, slices: Iterable[pa.Table], budget_bytes: int) -> I
 
 
 def _fire_late(
-    plan: SlicePlan, view: StateView, partials: pa.Table, at: Moments, closed_bound: int | None
+    plan: SliceTables, view: StateView, partials: pa.Table, at: Moments, closed_bound: int | None
 ) -> tuple[pa.Table, pa.Table, pa.Table] | None:
     """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
     low = at.before
@@ -151,7 +148,7 @@ def _fire_late(
     return retractions, emissions, _remember(plan, values, number)
 
 
-def _retractions(plan: SlicePlan, fired: Lookup) -> pa.Table:
+def _retractions(plan: SliceTables, fired: Lookup) -> pa.Table:
     """The last panes once more, as retractions, of the windows that had fired."""
     rows = fired.rows.filter(fired.found)
     columns = [
@@ -168,7 +165,7 @@ def _retractions(plan: SlicePlan, fired: Lookup) -> pa.Table:
 
 
 def values_of_windows(
-    plan: SlicePlan,
+    plan: SliceTables,
     view: StateView,
     keys: pa.Table,
     partials: pa.Table | None = None,
@@ -184,7 +181,7 @@ def values_of_windows(
     return asked.found(values)
 
 
-def _asked_slices(plan: SlicePlan, view: StateView, asked: Asked) -> Iterator[pa.Table]:
+def _asked_slices(plan: SliceTables, view: StateView, asked: Asked) -> Iterator[pa.Table]:
     """The stored slices of these windows: looked up where they are few; else all in their range, which is cheaper."""
     low, counts = asked.slices
     if int(counts.sum()) > LOOKED_UP:
@@ -197,11 +194,11 @@ def _asked_slices(plan: SlicePlan, view: StateView, asked: Asked) -> Iterator[pa
     return iter([found.rows.filter(found.found)])
 
 
-def _fold_up(plan: SlicePlan, partials: pa.Table) -> pa.Table:
+def _fold_up(plan: SliceTables, partials: pa.Table) -> pa.Table:
     return combine(plan.slices, partials)
 
 
-def _finished(plan: SlicePlan, values: pa.Table) -> pa.Table:
+def _finished(plan: SliceTables, values: pa.Table) -> pa.Table:
     """The results of windows with these partials, beside window end and key."""
     results = values_of(plan, values)
     return pa.table(
@@ -211,7 +208,7 @@ def _finished(plan: SlicePlan, values: pa.Table) -> pa.Table:
 
 
 def _panes(
-    plan: SlicePlan,
+    plan: SliceTables,
     values: pa.Table,
     timing: str,
     kind: str,
@@ -235,7 +232,7 @@ def _panes(
     return pa.table(columns, schema=plan.pane_schema)
 
 
-def _remember(plan: SlicePlan, values: pa.Table, number: pa.Array | pa.ChunkedArray | None) -> pa.Table:
+def _remember(plan: SliceTables, values: pa.Table, number: pa.Array | pa.ChunkedArray | None) -> pa.Table:
     """Rows of the fired table for panes with these finished values."""
     numbers = pa.array(np.zeros(values.num_rows, np.int64)) if number is None else number
     results = [values[aggregate.name] for aggregate in plan.aggregates]
@@ -243,7 +240,7 @@ def _remember(plan: SlicePlan, values: pa.Table, number: pa.Array | pa.ChunkedAr
     return pa.table([*keys, numbers, *results], schema=plan.fired.schema)
 
 
-def _still_open(plan: SlicePlan, remembered: list[pa.Table], fired_bound: int | None) -> pa.Table | None:
+def _still_open(plan: SliceTables, remembered: list[pa.Table], fired_bound: int | None) -> pa.Table | None:
     """Of the panes fired, those whose window may fire again."""
     if not remembered:
         return None
@@ -260,7 +257,7 @@ def _after(column: str | None, rows: pa.Table, bound: int | None) -> pa.Table | 
     return rows.filter(pa.array(keep)) if keep.any() else None
 
 
-def bounds(plan: SlicePlan, watermark: int) -> tuple[int | None, int | None, int | None]:
+def bounds(plan: SliceTables, watermark: int) -> tuple[int | None, int | None, int | None]:
     """Up to which window end windows take no more events, and are not kept; up to which slice end slices are not."""
     if watermark == BEGINNING_US:
         return None, None, None

@@ -31,8 +31,9 @@ from tidestate.operators.windows.general.names import (
     START,
 )
 from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.slices.plan import FIRED, SlicePlan
+from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.step import bounds, by_window, values_of_windows
+from tidestate.operators.windows.slices.tables import FIRED
 from tidestate.statestore.spec.changes import Lookup, Ranges, TableChanges
 from tidestate.statestore.spec.keyrange import Key
 from tidestate.statestore.spec.store import StateView

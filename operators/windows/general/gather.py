@@ -1,0 +1,239 @@
+"""The groups a step is about, as they are with what the batch brings: touched ones, and those whose time has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.windows import Counted
+from tidestate.operators.plan.transition import Moments
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.assignment import open_to
+from tidestate.operators.windows.general.counting import count_windows, number_of
+from tidestate.operators.windows.general.groups import Gathered, closed, int_bounds, numbers
+from tidestate.operators.windows.general.names import (
+    CLOCK,
+    COUNTED,
+    ELEMENTS,
+    END,
+    ENDS,
+    GROUPS,
+    MARKS,
+    PANES,
+    PENDING,
+    SHOWN,
+    SINCE,
+    START,
+)
+from tidestate.operators.windows.general.refused import without_closed
+from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.fold import combine_values
+from tidestate.statestore.table.layers import align
+from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, shared_ranks, taken
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+NONE = np.empty(0, np.int64)
+
+
+def gather(plan: GeneralTables, view: StateView, arriving: pa.Table, at: Moments) -> Gathered:
+    """Everything this step may show or change."""
+    timed = _timed(plan, view, at)
+    if plan.per_event and plan.order and not plan.in_order:
+        arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
+    if plan.by_number:
+        return _counted(plan, view, arriving, timed, at)
+    if plan.sessions:
+        return _sessions(plan, view, arriving, timed, at)
+    stored = _fixed(plan, view, arriving, timed, at)
+    arriving, refused = without_closed(plan, stored, arriving)
+    groups, owner = _same_windows(plan, stored, arriving, at)
+    return Gathered(groups, owner, stored, arriving, _nothing(plan), NONE, NONE, refused)
+
+
+def _timed(plan: GeneralTables, view: StateView, at: Moments) -> pa.Table:
+    """Identities of groups that are due by the clock, or by the watermark before their end; some are out of date."""
+    names = [*plan.group_keys, START, END]
+    found = [plan.clock.schema.empty_table().select(names)]
+    # What waited long enough as its end was passed is due in the next step, whether the clock moves or not.
+    due = ((CLOCK, at.now, plan.triggers.by_clock), (MARKS, at.after, at.after > at.before))
+    for name, bound, moved in due:
+        if moved:
+            upper = (bound + 1,) if bound < END_US else None
+            found += [rows.select(names) for rows in view.scan(name, None, upper)]
+    return _distinct(pa.concat_tables(found))
+
+
+def _spans(plan: GeneralTables, at: Moments) -> list[tuple[int, int]]:
+    """Ranges of window ends, as (after, up to), that this step passes: on time, and closing."""
+    spans = [(at.before, at.after)] if at.after > at.before else []
+    low, high = plan.closed_before(at.before), plan.closed_at(at.after)
+    late = (low, min(high, at.before))
+    return [*spans, late] if late[1] > late[0] else spans
+
+
+def _due(view: StateView, table: str, span: tuple[int, int]) -> list[pa.Table]:
+    low, high = span
+    lower = None if low == BEGINNING_US else (low + 1,)
+    return list(view.scan(table, lower, None if high == END_US else (high + 1,)))
+
+
+def _fixed(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> pa.Table:
+    spans = _spans(plan, at)
+    due = [rows for span in spans for rows in _due(view, GROUPS, span)]
+    asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)]))
+    scanned = _in_spans(plan, numbers(asked, END), at)
+    found = view.lookup(GROUPS, asked.filter(pa.array(~scanned)))
+    rows = found.rows.filter(found.found)
+    return plan.whole.conform(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
+
+
+def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
+    """All sessions of the keys in question are read; those that a batch joins become one."""
+    names = plan.group_keys
+    due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
+    asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
+    stored = plan.whole.conform(view.ranges(GROUPS, asked).rows)
+    if at.before != BEGINNING_US and not at.feeding:
+        stored = open_to(plan, stored, at.before)
+    arriving, refused = without_closed(plan, stored, arriving)
+    if plan.triggers.finishes:
+        stored = stored.filter(pa.array(~closed(stored)))
+    identity = [*names, START, END]
+    both = pa.concat_tables([stored.select(identity), arriving.select(identity)])
+    merged = merge_sessions(names, int_bounds(both))
+    of_stored, of_new = merged.owner[: stored.num_rows], merged.owner[stored.num_rows :]
+    starts, ends = merged.windows[START].to_numpy(), merged.windows[END].to_numpy()
+    same = (starts[of_stored] == numbers(stored, START)) & (ends[of_stored] == numbers(stored, END))
+    ours = _in_spans(plan, ends, at)
+    ours[of_new] = True
+    ours[of_stored[_among(stored, timed)]] = True
+    windows = merged.windows if ours.all() else merged.windows.filter(pa.array(ours))
+    place, here = np.cumsum(ours) - 1, ours[of_stored]
+    rows = stored if here.all() else stored.filter(pa.array(here))
+    owner = place[of_new]
+    groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), at)
+    replaced = plan.groups.conform(stored.filter(pa.array(~same)))
+    return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NONE, refused)
+
+
+def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
+    """Messages get their numbers here, where all of a key come together."""
+    kind, names = plan.kind, plan.group_keys
+    assert isinstance(kind, Counted)
+    both = pa.concat_tables([arriving.select(names), timed.select(names)])
+    key_of, many = ranks(both)
+    keys, key_of = both.take(pa.array(firsts(key_of, many))), key_of[: arriving.num_rows]
+    before = pc.fill_null(view.lookup(COUNTED, keys).rows["count"], 0).to_numpy()
+    counts = keys.append_column("count", pa.array(before + np.bincount(key_of, minlength=many)))
+    rows, starts = count_windows(number_of(key_of, before), kind.count, kind.step)
+    new = arriving.take(pa.array(rows))
+    for name, values in ((START, starts), (END, starts + kind.count)):
+        new = new.set_column(new.column_names.index(name), name, pa.array(values))
+    if not (plan.triggers.per_element or plan.triggers.finishes):
+        new = _combined(plan, new, key_of[rows], starts)
+    if at.after == END_US:
+        found = pa.concat_tables([plan.groups.schema.empty_table(), *view.scan(GROUPS)])
+    else:
+        asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (new, timed)]))
+        looked = view.lookup(GROUPS, asked)
+        found = looked.rows.filter(looked.found)
+    stored = plan.whole.conform(found)
+    new, refused = without_closed(plan, stored, new)
+    groups, owner = _same_windows(plan, stored, new, at)
+    reached = align(plan.counted, groups.select(names), counts).rows["count"]
+    messages = pc.fill_null(reached, 0).to_numpy()
+    return Gathered(groups, owner, stored, new, _nothing(plan), NONE, messages, refused, counts)
+
+
+def _combined(plan: GeneralTables, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:
+    """`combine` by key and window, without looking at the keys again."""
+    owner, count = ranks(pa.table({"key": key_of, "start": starts}))
+    windows = new.select(plan.bare.key_names).take(pa.array(firsts(owner, count)))
+    values = combine_values(plan.arriving, new, owner, count)
+    return pa.table([*windows.columns, *values.columns], schema=plan.arriving.schema)
+
+
+@dataclass(frozen=True)
+class _Owners:
+    """To which group each stored row belongs, and each new one; and which stored rows are of the very same window."""
+
+    stored: Numbers
+    new: Numbers
+    same: Flags
+
+
+def _same_windows(plan: GeneralTables, stored: pa.Table, new: pa.Table, at: Moments) -> tuple[pa.Table, Numbers]:
+    """The groups of windows that do not change, and of which of them each new row is."""
+    names = plan.identity
+    (of_stored, of_new), count = shared_ranks([stored.select(names), new.select(names)])
+    both = pa.concat_tables([rows.select(plan.bare.key_names) for rows in (stored, new)])
+    windows = both.take(pa.array(firsts(np.concatenate([of_stored, of_new]), count)))
+    same = np.ones(stored.num_rows, bool)
+    return _joined(plan, windows, stored, new, _Owners(of_stored, of_new, same), at), of_new
+
+
+def _joined(
+    plan: GeneralTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, at: Moments
+) -> pa.Table:
+    """Groups of these windows: stored ones with what is new."""
+    parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, at))]
+    count = windows.num_rows
+    known = {name: windows[name].cast(plan.whole.schema.field(name).type) for name in plan.whole.key_names}
+    owner = np.concatenate([owners.stored, owners.new])
+    values = combine_values(plan.merging, pa.concat_tables(parts), owner, count)
+    known |= dict(zip(values.column_names, values.columns, strict=True))
+    for column in plan.progress:
+        if column.combiner in ("sum", "max") and known[column.name].null_count:
+            known[column.name] = pc.fill_null(known[column.name], 0)
+    kept = np.flatnonzero(owners.same)
+    place = np.full(count, -1)
+    place[owners.stored[kept]] = kept
+    # With other bounds it is another window, which has shown nothing.
+    other = pa.array(place < 0)
+    known |= {name: pc.if_else(other, 0, known[name]) for name in (SHOWN, PANES)}
+    remembered = taken(stored.select([column.name for column in plan.remembered]), place)
+    known |= dict(zip(remembered.column_names, remembered.columns, strict=True))
+    return pa.table([known[name] for name in plan.whole.schema.names], schema=plan.whole.schema)
+
+
+def _as_groups(plan: GeneralTables, new: pa.Table, at: Moments) -> pa.Table:
+    """Arrivals as groups of which nothing has been shown."""
+    count = new.num_rows
+    since = pa.array(np.full(count, at.now))
+    given = {PENDING: new[ELEMENTS], SINCE: since}
+    for node, _ in enumerate(plan.nodes):
+        given |= {f"_count_{node}": new[ELEMENTS], f"_since_{node}": since}
+    for column in plan.progress:
+        if column.name not in new.column_names:
+            new = new.append_column(column.name, given.get(column.name, pa.nulls(count, pa.int64())))
+    return new
+
+
+def _in_spans(plan: GeneralTables, ends: Numbers, at: Moments) -> Flags:
+    inside = np.zeros(len(ends), bool)
+    for low, high in _spans(plan, at):
+        inside |= (ends > low) & (ends <= high)
+    return inside
+
+
+def _among(rows: pa.Table, timed: pa.Table) -> Flags:
+    """Which rows are among the groups that are due by a timer."""
+    if not timed.num_rows:
+        return np.zeros(rows.num_rows, bool)
+    (due, own), count = shared_ranks([timed, rows.select(timed.column_names)])
+    return (lasts(due, count) >= 0)[own]
+
+
+def _distinct(rows: pa.Table) -> pa.Table:
+    return rows.take(pa.array(firsts(*ranks(rows))))
+
+
+def _nothing(plan: GeneralTables) -> pa.Table:
+    return plan.groups.schema.empty_table()

@@ -1,0 +1,241 @@
+"""Tables of the general window operator: one row per open window and key, whatever kind of window it is.
+
+| windows | ``groups``: key, forgets by | beside it |
+|---|---|---|
+| tumbling, sliding, global | window end, window start, key; end | – |
+| sessions | key, window start; end | ``ends``: window end, key, window start |
+| counted | key, window start | ``counted``: key; messages so far |
+
+``clock`` and ``marks`` hold when a group is due next, by processing time and by event time: (due, key, window start,
+window end). What stands there and does not agree with the group any more is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.describe.windows import Counted, Sessions
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.windows.general.names import (
+    ALONE,
+    CLOCK,
+    CLOSED,
+    COUNTED,
+    DUE_CLOCK,
+    DUE_MARK,
+    ELEMENTS,
+    END,
+    ENDS,
+    EVENT,
+    GROUPS,
+    MARKS,
+    NET,
+    PANES,
+    PENDING,
+    SHOWN,
+    SINCE,
+    START,
+    TIME_OF,
+)
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableSpec
+
+
+@dataclass(frozen=True)
+class GeneralTables(Plan):
+    """What the steps of the operator know of it: columns and tables."""
+
+    feeds_back = True
+    late_option = ".late(allowed=…)"
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether all of the state is another plan's."""
+        return False
+
+    @property
+    def by_number(self) -> bool:
+        """Whether windows are of messages, not of time."""
+        return isinstance(self.kind, Counted)
+
+    @property
+    def sessions(self) -> bool:
+        """Whether windows grow and merge."""
+        return isinstance(self.kind, Sessions)
+
+    @cached_property
+    def bound_type(self) -> pa.DataType:
+        """The type of window starts and ends."""
+        return pa.int64() if self.by_number or self.by_offset else TIME
+
+    @cached_property
+    def key_columns(self) -> tuple[Column, ...]:
+        """Key columns of all tables; a constant where the stream has no key."""
+        return self.key_specs or (Column(ALONE, "int8", "key"),)
+
+    @property
+    def group_keys(self) -> list[str]:
+        """Names of the key columns in tables."""
+        return [column.name for column in self.key_columns]
+
+    @property
+    def identity(self) -> list[str]:
+        """The columns that say which group a row is of, in the order of the groups table's key."""
+        return self.groups.key_names
+
+    @cached_property
+    def state(self) -> tuple[Column, ...]:
+        """State columns of all aggregates."""
+        return tuple(column for aggregate in self.aggregates for column in aggregate.state)
+
+    @cached_property
+    def state_groups(self) -> tuple[Group, ...]:
+        """Groups of state columns that combine together."""
+        return tuple(group for aggregate in self.aggregates for group in aggregate.groups)
+
+    @cached_property
+    def nodes(self) -> tuple[Trigger, ...]:
+        """Of a composite trigger all parts, parents first."""
+        return self.triggers.when.nodes if self.triggers.when else ()
+
+    @property
+    def sizes(self) -> tuple[Column, ...]:
+        """How many elements came to a window, for its triggers; and how many are left where some take others back."""
+        elements = Column(ELEMENTS, "int64", "count", "sum")
+        return (elements, Column(NET, "int64", "", "sum")) if self.signed else (elements,)
+
+    @cached_property
+    def progress(self) -> tuple[Column, ...]:
+        """How far a window's triggers are; combined when sessions merge."""
+        sums = (*self.sizes, Column(PENDING, "int64", "", "sum"))
+        most = tuple(Column(name, "int64", "", "max") for name in (PANES, SHOWN, CLOSED))
+        parts = [
+            (Column(f"_count_{node}", "int64", "", "sum"), Column(f"_done_{node}", "int64", "", "max"))
+            for node in range(len(self.nodes))
+        ]
+        since = (SINCE, *(f"_since_{node}" for node in range(len(self.nodes))))
+        least = tuple(Column(name, "int64", "", "min") for name in since)
+        return (*sums, *most, *least, *(column for pair in parts for column in pair))
+
+    @cached_property
+    def remembered(self) -> tuple[Column, ...]:
+        """What only the very same window keeps: when it is due, and the values it last showed."""
+        dues = (Column(DUE_CLOCK, "int64"), Column(DUE_MARK, "int64"))
+        return (*dues, *(Column(f"_last_{a.name}", type_text(a.result_type), "result") for a in self.aggregates))
+
+    @cached_property
+    def groups(self) -> TableSpec:
+        """One row per open window and key."""
+        values = (*self.progress, *self.state, *self.remembered)
+        start, end = self._bounds
+        if self.sessions or self.by_number:
+            expiry = END if self.sessions else None
+            key = (*self.key_columns, start)
+            return TableSpec(GROUPS, key, (end, *values), expiry, self.state_groups, self.spread)
+        return TableSpec(GROUPS, (end, start, *self.key_columns), values, END, self.state_groups, self.spread)
+
+    @cached_property
+    def arriving(self) -> TableSpec:
+        """What a batch brings to each group: not stored."""
+        start, end = self._bounds
+        values = (*self.sizes, *self.state)
+        return TableSpec("arriving", (*self.key_columns, start, end), values, None, self.state_groups)
+
+    @cached_property
+    def slices_of_events(self) -> TableSpec:
+        """What a batch brings to each slice of windows that share events: not stored."""
+        key = (*self.key_columns, Column("slice_end", type_text(self.bound_type)))
+        return TableSpec("by_slice", key, (*self.sizes, *self.state), None, self.state_groups)
+
+    @cached_property
+    def orderless(self) -> bool:
+        """Whether aggregates come to the same in whatever order elements are combined."""
+        return not self.state_groups and all(column.combiner in HASHED for column in self.state)
+
+    @cached_property
+    def merging(self) -> TableSpec:
+        """Groups keyed by what they become: not stored, it combines stored rows and a batch's."""
+        start, end = self._bounds
+        values = (*self.progress, *self.state)
+        return TableSpec("merging", (*self.key_columns, start, end), values, None, self.state_groups)
+
+    @cached_property
+    def whole(self) -> TableSpec:
+        """A group by its key and bounds, with all that is known of it: not stored."""
+        start, end = self._bounds
+        values = (*self.progress, *self.state, *self.remembered)
+        return TableSpec("whole", (*self.key_columns, start, end), values, None, self.state_groups)
+
+    @cached_property
+    def bare(self) -> TableSpec:
+        """Which window and key: not stored."""
+        return TableSpec("bare", (*self.key_columns, *self._bounds), ())
+
+    @cached_property
+    def ends(self) -> TableSpec:
+        """Sessions by their end."""
+        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END, spread=self.spread)
+
+    @cached_property
+    def counted(self) -> TableSpec:
+        """Messages so far, per key."""
+        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count"),), spread=self.spread)
+
+    @cached_property
+    def clock(self) -> TableSpec:
+        """Groups by the processing time at which they are due."""
+        return TableSpec(CLOCK, self._due_key, (), "due", spread=self.spread)
+
+    @cached_property
+    def marks(self) -> TableSpec:
+        """Groups by the watermark at which they are due before their end."""
+        return TableSpec(MARKS, self._due_key, (), "due", spread=self.spread)
+
+    @property
+    def _due_key(self) -> tuple[Column, ...]:
+        return (Column("due", "int64"), *self.key_columns, *self._bounds)
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """All state tables."""
+        beside = (self.ends,) if self.sessions else (self.counted,) if self.by_number else ()
+        return (self.groups, *beside, self.clock, self.marks, *self.held_tables)
+
+    @property
+    def per_event(self) -> bool:
+        """Whether each event travels by itself: to be numbered, to show a pane of its own, to be refused."""
+        return self.by_number or self.triggers.per_element or self.triggers.finishes or self.in_order
+
+    @cached_property
+    def exchanged(self) -> TableSpec:
+        """Rows that travel from the input to the state."""
+        if not self.per_event:
+            return self.arriving
+        types = [type_text(self.input_schema.field(name).type) for name in self.order]
+        beside = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
+        if self.in_order:
+            beside.append(Column(TIME_OF, "int64"))
+        if self.triggers.finishes:
+            # By number: names of the input may be anything.
+            fields = [pa.field(f"_{number}", field.type) for number, field in enumerate(self.input_schema)]
+            beside.append(Column(EVENT, type_text(pa.struct(fields))))
+        return TableSpec("arriving", self.arriving.key, (*self.arriving.values, *beside))
+
+    @property
+    def order_names(self) -> list[str]:
+        """What the columns of the order are called where each event travels by itself."""
+        return [f"_order_{number}" for number in range(len(self.order))]
+
+    @property
+    def held_by(self) -> tuple[str, ...]:
+        """See `Plan`."""
+        return (TIME_OF, *self.order_names)
+
+    @property
+    def _bounds(self) -> tuple[Column, Column]:
+        kind = type_text(self.bound_type)
+        return Column(START, kind, START), Column(END, kind, END)

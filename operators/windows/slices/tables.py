@@ -1,0 +1,68 @@
+"""Tables of the fast path: partials per slice, and the last pane of windows that may fire again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.plan import Plan
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.tables import TIME, Column, TableSpec
+
+SLICES, FIRED = "slices", "fired"
+
+
+@dataclass(frozen=True)
+class SliceTables(Plan):
+    """What the steps of the fast path know of it: columns and tables."""
+
+    feeds_back = True
+    late_option = ".late(allowed=…)"
+
+    @property
+    def windows(self) -> Sliding:
+        """The windows."""
+        assert isinstance(self.kind, Sliding)
+        return self.kind
+
+    @cached_property
+    def slices(self) -> TableSpec:
+        """Partial aggregates per slice and key. A tumbling window is one slice."""
+        role = "window_end" if self.windows.tumbles else "slice_end"
+        state = tuple(column for aggregate in self.aggregates for column in aggregate.state)
+        key = (_time("slice_end", role), *self.key_specs)
+        return TableSpec(SLICES, key, state, "slice_end", self.state_groups, self.spread)
+
+    @cached_property
+    def fired(self) -> TableSpec:
+        """The last pane of each window and key that may still fire again: its number and values."""
+        results = tuple(Column(a.name, type_text(a.result_type), "result") for a in self.aggregates)
+        last = Column("pane", "int64", "pane_index")
+        key = (_time("window_end", "window_end"), *self.key_specs)
+        return TableSpec(FIRED, key, (last, *results), "window_end", spread=self.spread)
+
+    @property
+    def exchanged(self) -> TableSpec:
+        """Rows that travel from the input to the state."""
+        return self.slices
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """All state tables."""
+        return (self.slices, self.fired)
+
+    @cached_property
+    def windows_spec(self) -> TableSpec:
+        """The slices table keyed by window: not stored, it combines slices of one window into its value."""
+        key = (_time("window_end", "window_end"), *self.key_specs)
+        return TableSpec("by_window", key, self.slices.values, None, self.state_groups)
+
+    @cached_property
+    def ordered(self) -> bool:
+        """Whether a window's value depends on the order of its slices: lists, and the first or last of equals."""
+        return bool(self.state_groups) or any(column.combiner == "append" for column in self.slices.values)
+
+
+def _time(name: str, role: str) -> Column:
+    return Column(name, str(TIME), role)
