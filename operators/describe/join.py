@@ -10,9 +10,8 @@ from tidestate.operators.describe.join_choices import Kept, Update, every, keep
 from tidestate.operators.describe.join_validation import check_join
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import checked_name
-from tidestate.operators.describe.sides import LEFT, RIGHT, Sided, Sides
+from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, Sided, Sides
 from tidestate.operators.describe.windows import Sliding, Windows
-from tidestate.operators.joins.names import SIDES
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError

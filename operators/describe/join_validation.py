@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidestate.operators.joins.names import SIDES
+from tidestate.operators.describe.sides import SIDES
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:

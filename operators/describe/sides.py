@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SIDE, AT = "side", "time"
 """Columns of every row: which side it is of, and its event time."""
 LEFT, RIGHT = "left", "right"
+SIDES = (LEFT, RIGHT)
 
 
 @dataclass(frozen=True)

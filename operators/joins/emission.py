@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.sides import LEFT, RIGHT
+from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT, SIDES
-from tidestate.operators.joins.pairs import Pairs
+from tidestate.operators.joins.batch import Pairs, kept_value
+from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT
+from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.transition import KINDS, Moments, constant
 from tidestate.operators.progress.instants import END_US
-from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 
-if TYPE_CHECKING:
-    from tidestate.operators.joins.plan import JoinPlan
-    from tidestate.operators.joins.sessions.plan import SessionJoinPlan
 
-
-def pane_rows(plan: JoinPlan, pairs: Pairs) -> pa.Table:
+def pane_rows(plan: JoinTables, pairs: Pairs) -> pa.Table:
     """Pairs as panes."""
     later = np.maximum(*(positions(pairs.rows[side][MESSAGE_TIME]) for side in SIDES))
     return _rows(plan, pairs.rows[LEFT], pairs.rows, pa.array(later).cast(TIME), pairs.ends, "emit")
 
 
-def rows_alone(plan: JoinPlan, side: str, rows: pa.Table, dues: Times, kind: str) -> pa.Table:
+def rows_alone(plan: JoinTables, side: str, rows: pa.Table, dues: Times, kind: str) -> pa.Table:
     """Rows of one side as panes; a window ends just after it is due."""
     return _rows(plan, rows, {side: rows}, rows[MESSAGE_TIME], dues + 1 if plan.joined.windows else None, kind)
 
 
 def _rows(
-    plan: JoinPlan,
+    plan: JoinTables,
     keyed: pa.Table,
     rows: dict[str, pa.Table],
     times: pa.Array | pa.ChunkedArray,
@@ -50,7 +45,7 @@ def _rows(
     if plan.joined.windows is not None and ends is not None:
         bounds = [pa.array(ends - plan.joined.windows.size).cast(TIME), pa.array(ends).cast(TIME)]
     payload = [
-        kept_value(plan, side, rows[side], field) if side in rows else pa.nulls(count, field.type)
+        kept_value(plan.given, side, rows[side], field) if side in rows else pa.nulls(count, field.type)
         for side in SIDES
         for field in plan.payload(side)
     ]
@@ -59,15 +54,8 @@ def _rows(
     return pa.table(columns, schema=plan.pane_schema)
 
 
-def kept_value(plan: JoinPlan | SessionJoinPlan, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-    """A side's own column, also where it is kept as offset or origin."""
-    places = {plan.given(side, OFFSET): OFFSET, plan.given(side, ORIGIN): ORIGIN}
-    place = places.get(field.name)
-    return rows[field.name] if place is None else rows[place].cast(field.type)
-
-
 def hold(
-    plan: JoinPlan, view: StateView, met: list[Pairs], first: int, at: Moments
+    plan: JoinTables, view: StateView, met: list[Pairs], first: int, at: Moments
 ) -> tuple[pa.Table, TableChanges, int | None]:
     """Pairs that may be shown now, those that were held before among them; what stays; and when the next are due.
 
@@ -87,7 +75,7 @@ def hold(
     return panes, changes, None if everything else _next(view, kept, at.now)
 
 
-def _held(plan: JoinPlan, met: list[Pairs], first: int) -> pa.Table:
+def _held(plan: JoinTables, met: list[Pairs], first: int) -> pa.Table:
     """New pairs as the table has them."""
     parts = [plan.held.schema.empty_table()]
     for pairs in met:

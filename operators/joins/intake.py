@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.sides import AT, SIDE
+from tidestate.operators.describe.sides import AT, SIDE, SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.names import NUMBERED, SENT, SIDES
+from tidestate.operators.joins.batch import Taken
+from tidestate.operators.joins.names import NUMBERED, SENT
 from tidestate.operators.joins.rule import after, before
+from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.classify import BAD_OFFSET, OFFSET_LIMIT, ledger
 from tidestate.operators.plan.plan import Flags
 from tidestate.operators.plan.transition import Moments
@@ -23,38 +22,11 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import firsts, order, ranks
 
-if TYPE_CHECKING:
-    from tidestate.operators.joins.plan import JoinPlan
-
 FORGOTTEN, DUPLICATES = "out_of_retention", "duplicates"
 """Why a row that is older than what its side keeps is in the late ledger; counts of those known already."""
 
 
-@dataclass
-class Taken:
-    """``rows`` of each side that take part, ``numbers`` of those before them, and what that changes."""
-
-    rows: dict[str, pa.Table] = field(default_factory=dict)
-    changes: dict[str, TableChanges] = field(default_factory=dict)
-    rejected: list[pa.Table] = field(default_factory=list)
-    counters: dict[str, int] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
-
-    def times(self, side: str) -> Times:
-        """Event times of a side's rows."""
-        return positions(self.rows[side][MESSAGE_TIME])
-
-    def places(self, plan: JoinPlan, side: str) -> Times:
-        """Their positions."""
-        return positions(self.rows[side][plan.stores[side].position])
-
-    def count(self, name: str, rows: int) -> None:
-        """Add to a counter."""
-        if rows:
-            self.counters[name] = self.counters.get(name, 0) + rows
-
-
-def take_in(plan: JoinPlan, view: StateView, arriving: pa.Table, at: Moments) -> Taken:
+def take_in(plan: JoinTables, view: StateView, arriving: pa.Table, at: Moments) -> Taken:
     """Rows of both sides that arrive."""
     taken = Taken()
     if not arriving.num_rows:
@@ -87,7 +59,7 @@ def _numbers(view: StateView) -> dict[str, int]:
     return {row["what"]: row["count"] for part in parts for row in part.to_pylist()}
 
 
-def _placed(plan: JoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _placed(plan: JoinTables, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
     """With offset and origin, and without the columns that said them. Offsets that are none are rejected."""
     offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
     if offset is None:
@@ -113,7 +85,7 @@ def bad_offsets(rows: pa.Table, offset: str, origin: str | None) -> pa.ChunkedAr
     return bad if pc.any(bad).as_py() else None
 
 
-def _known_once(plan: JoinPlan, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _known_once(plan: JoinTables, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
     """Rows that have not been here, the first of each."""
     store = plan.stores[side]
     identities = rows.select([OFFSET, ORIGIN])
@@ -128,7 +100,7 @@ def _known_once(plan: JoinPlan, view: StateView, side: str, rows: pa.Table, take
     return rows
 
 
-def _refuse_old(plan: JoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _refuse_old(plan: JoinTables, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
     old: Flags = plan.meeting.refused(side, positions(rows[AT]), _position_of(plan, side, rows), before(at))
     if not old.any():
         return rows
@@ -138,18 +110,18 @@ def _refuse_old(plan: JoinPlan, side: str, rows: pa.Table, taken: Taken, at: Mom
     return rows.filter(pa.array(~old))
 
 
-def _as_given(plan: JoinPlan, rows: pa.Table) -> pa.Table:
+def _as_given(plan: JoinTables, rows: pa.Table) -> pa.Table:
     """Rows with their keys under the names that the input gives them."""
     rows = rows.drop_columns([name for name in (OFFSET, ORIGIN) if name in rows.column_names])
     names = dict(zip(plan.equal_names, plan.key_names, strict=True))
     return rows.rename_columns([names.get(name, name) for name in rows.column_names])
 
 
-def _position_of(plan: JoinPlan, side: str, rows: pa.Table) -> Times:
+def _position_of(plan: JoinTables, side: str, rows: pa.Table) -> Times:
     return positions(rows[OFFSET if plan.joined.by_offset(side) else AT])
 
 
-def _seen(plan: JoinPlan, side: str, rows: pa.Table | None, at: Moments) -> TableChanges:
+def _seen(plan: JoinTables, side: str, rows: pa.Table | None, at: Moments) -> TableChanges:
     """Who has been here, as long as it would be taken again."""
     spec, bound = plan.stores[side].seen, plan.meeting.unknown(side, after(at))
     if rows is None:
@@ -161,7 +133,7 @@ def _seen(plan: JoinPlan, side: str, rows: pa.Table | None, at: Moments) -> Tabl
     return TableChanges(put=known if known.num_rows else None, expire=bound)
 
 
-def _sent(plan: JoinPlan, side: str, rows: pa.Table, at: Moments) -> Times:
+def _sent(plan: JoinTables, side: str, rows: pa.Table, at: Moments) -> Times:
     """From which processing time on each row may be shown."""
     place = SIDES.index(side)
     update, late_update = plan.joined.updates[place], plan.joined.late_updates[place]

@@ -4,7 +4,6 @@ from tidestate.operators.describe.sides import LEFT, RIGHT
 from tidestate.operators.plan.held_rows import NUMBERED as NUMBERED
 from tidestate.statestore.messages.tables import BOUNDS, OFFSET, ORIGIN
 
-SIDES = (LEFT, RIGHT)
 OTHER = {LEFT: RIGHT, RIGHT: LEFT}
 DUE, SENT, ROW = "_due", "_sent", "_row"
 """When a row is over, in the measure of its side; from which processing time on it may be shown; its place."""

@@ -7,17 +7,14 @@ the side's message layout: a range for each asking row where the key leads, one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.describe.sides import LEFT, RIGHT
-from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.intake import Taken
-from tidestate.operators.joins.names import OTHER, ROW, SIDES
+from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
+from tidestate.operators.joins.batch import Pairs, Taken
+from tidestate.operators.joins.names import OTHER, ROW
 from tidestate.operators.joins.rule import Bound, Mark, before
+from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.transition import Moments
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
@@ -25,29 +22,8 @@ from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.layers import assign
 
-if TYPE_CHECKING:
-    from tidestate.operators.joins.plan import JoinPlan
 
-
-@dataclass(frozen=True)
-class Pairs:
-    """A row of each side, as their tables have them; ``places`` of those that are new, −1 of stored ones; and the
-    ``ends`` of windows of both. All of equal length.
-    """
-
-    rows: dict[str, pa.Table]
-    places: dict[str, Times]
-    ends: Times | None = None
-
-    def take(self, numbers: Times, ends: Times | None = None) -> Pairs:
-        """Some of them."""
-        index = pa.array(numbers)
-        rows = {side: table.take(index) for side, table in self.rows.items()}
-        ends = self.ends[numbers] if ends is None and self.ends is not None else ends
-        return Pairs(rows, {side: place[numbers] for side, place in self.places.items()}, ends)
-
-
-def meet(plan: JoinPlan, view: StateView, taken: Taken, at: Moments) -> list[Pairs]:
+def meet(plan: JoinTables, view: StateView, taken: Taken, at: Moments) -> list[Pairs]:
     """Pairs of new left rows, then those of new right rows, each in the order of its rows."""
     # Which windows of both are open is judged at the start of the batch.
     mark = before(at)
@@ -58,7 +34,7 @@ def meet(plan: JoinPlan, view: StateView, taken: Taken, at: Moments) -> list[Pai
     return [_in_order(LEFT, stored[LEFT], _with_new(plan, taken, LEFT, mark)), rights]
 
 
-def _with_stored(plan: JoinPlan, view: StateView, taken: Taken, side: str, mark: Mark, at: Moments) -> Pairs:
+def _with_stored(plan: JoinTables, view: StateView, taken: Taken, side: str, mark: Mark, at: Moments) -> Pairs:
     """Pairs of a side's new rows and stored ones of the other."""
     asking, other = taken.rows[side], OTHER[side]
     lower, upper = plan.meeting.reach(side, taken.times(side), mark)
@@ -76,7 +52,7 @@ def _with_stored(plan: JoinPlan, view: StateView, taken: Taken, side: str, mark:
     return _meeting(plan, near, mark)
 
 
-def _with_new(plan: JoinPlan, taken: Taken, side: str, mark: Mark) -> Pairs:
+def _with_new(plan: JoinTables, taken: Taken, side: str, mark: Mark) -> Pairs:
     """Pairs of a side's new rows and new ones of the other; where the order counts, those before them."""
     asking, other, times = taken.rows[side], OTHER[side], taken.times(side)
     among = taken.rows[other]
@@ -94,7 +70,7 @@ def _with_new(plan: JoinPlan, taken: Taken, side: str, mark: Mark) -> Pairs:
     return _meeting(plan, Pairs(rows, {other: places, side: askers}), mark)
 
 
-def _not_over(plan: JoinPlan, side: str, count: int, lower: Bound, at: Moments) -> Bound:
+def _not_over(plan: JoinTables, side: str, count: int, lower: Bound, at: Moments) -> Bound:
     """Rows that are retained for longer than they can be met are met no more."""
     over, forgotten = plan.meeting.over(side, before(at)), plan.meeting.forgotten(side, before(at))
     if over is None or over == forgotten:
@@ -103,7 +79,7 @@ def _not_over(plan: JoinPlan, side: str, count: int, lower: Bound, at: Moments) 
     return first if lower is None else np.maximum(lower, first)
 
 
-def _one_range(plan: JoinPlan, view: StateView, side: str, asking: pa.Table, lower: Bound, upper: Bound) -> Ranges:
+def _one_range(plan: JoinTables, view: StateView, side: str, asking: pa.Table, lower: Bound, upper: Bound) -> Ranges:
     """One read of all positions anybody asks for, then to each asking row its own."""
     low = None if lower is None else (int(lower.min()),)
     high = None if upper is None else (int(upper.max()),)
@@ -116,7 +92,14 @@ def _one_range(plan: JoinPlan, view: StateView, side: str, asking: pa.Table, low
 
 
 def _assigned(
-    plan: JoinPlan, side: str, rows: pa.Table, asking: pa.Table, lower: Bound, upper: Bound, *, ordered: bool = False
+    plan: JoinTables,
+    side: str,
+    rows: pa.Table,
+    asking: pa.Table,
+    lower: Bound,
+    upper: Bound,
+    *,
+    ordered: bool = False,
 ) -> Ranges:
     """To each asking row those with its key whose positions it reaches; their numbers are in `ROW`."""
     position = plan.stores[side].position
@@ -128,13 +111,13 @@ def _assigned(
     return assign(plan.sides[side], thin, keys, _column(plan, side, lower), _column(plan, side, upper))
 
 
-def _column(plan: JoinPlan, side: str, bound: Bound) -> pa.Array | None:
+def _column(plan: JoinTables, side: str, bound: Bound) -> pa.Array | None:
     """Positions as the side's table has them."""
     store = plan.stores[side]
     return None if bound is None else pa.array(bound).cast(store.schema.field(store.position).type)
 
 
-def _meeting(plan: JoinPlan, near: Pairs, mark: Mark) -> Pairs:
+def _meeting(plan: JoinTables, near: Pairs, mark: Mark) -> Pairs:
     """Of pairs within reach those that meet."""
     left, right = (positions(near.rows[side][MESSAGE_TIME]) for side in (LEFT, RIGHT))
     found = plan.meeting.pairs(left, right, mark)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.names import SIDES
 from tidestate.operators.plan.plan import Flags
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US

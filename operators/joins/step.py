@@ -5,25 +5,23 @@ Reads go by the message key of each side: see `tidestate.operators.joins.pairs`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
+from tidestate.operators.describe.sides import SIDES
+from tidestate.operators.joins.batch import Taken
 from tidestate.operators.joins.emission import hold, pane_rows
-from tidestate.operators.joins.intake import Taken, take_in
-from tidestate.operators.joins.names import HELD, NUMBERED, SIDES
+from tidestate.operators.joins.intake import take_in
+from tidestate.operators.joins.names import HELD, NUMBERED
 from tidestate.operators.joins.pairs import meet
 from tidestate.operators.joins.rule import after
+from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.joins.unmatched import show_alone
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 
-if TYPE_CHECKING:
-    from tidestate.operators.joins.plan import JoinPlan
 
-
-def join_step(plan: JoinPlan, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+def join_step(plan: JoinTables, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
     """Take ``arriving`` rows of both sides into the state that ``view`` shows."""
     taken = take_in(plan, view, arriving, at)
     met = meet(plan, view, taken, at)
@@ -45,7 +43,7 @@ def join_step(plan: JoinPlan, view: StateView, arriving: pa.Table, at: Moments) 
     return Transition(changes, panes, taken.counters, rejected, due_us)
 
 
-def _stored(plan: JoinPlan, taken: Taken, at: Moments) -> dict[str, TableChanges]:
+def _stored(plan: JoinTables, taken: Taken, at: Moments) -> dict[str, TableChanges]:
     """New rows that may yet be read; the others go."""
     changes = {}
     for side in SIDES:
@@ -56,6 +54,6 @@ def _stored(plan: JoinPlan, taken: Taken, at: Moments) -> dict[str, TableChanges
     return changes
 
 
-def _numbers(plan: JoinPlan, taken: Taken) -> pa.Table:
+def _numbers(plan: JoinTables, taken: Taken) -> pa.Table:
     names = sorted(taken.numbers)
     return pa.table([names, [taken.numbers[name] for name in names]], schema=plan.numbered.schema)

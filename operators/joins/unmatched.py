@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Times
+from tidestate.operators.joins.batch import Pairs, Taken
 from tidestate.operators.joins.emission import rows_alone
-from tidestate.operators.joins.intake import Taken
-from tidestate.operators.joins.names import DUE, SIDES
-from tidestate.operators.joins.pairs import Pairs
+from tidestate.operators.joins.names import DUE
 from tidestate.operators.joins.rule import after, before
+from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import END_US
 from tidestate.statestore.messages.tables import MESSAGE_TIME
@@ -23,9 +23,6 @@ from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
-
-if TYPE_CHECKING:
-    from tidestate.operators.joins.plan import JoinPlan
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Alone:
     changes: dict[str, TableChanges]
 
 
-def show_alone(plan: JoinPlan, view: StateView, taken: Taken, met: list[Pairs], at: Moments) -> Alone:
+def show_alone(plan: JoinTables, view: StateView, taken: Taken, met: list[Pairs], at: Moments) -> Alone:
     """What closes without a partner, and what finds one after all."""
     back, shown = [plan.pane_schema.empty_table()], [plan.pane_schema.empty_table()]
     changes: dict[str, TableChanges] = {}
@@ -51,7 +48,7 @@ def show_alone(plan: JoinPlan, view: StateView, taken: Taken, met: list[Pairs], 
 
 
 def _close(
-    plan: JoinPlan,
+    plan: JoinTables,
     view: StateView,
     side: str,
     taken: Taken,
@@ -80,13 +77,13 @@ def _close(
     return rows_alone(plan, side, shown, all_dues, "emit")
 
 
-def _partnered(plan: JoinPlan, side: str, met: list[Pairs], at: Moments) -> pa.Table:
+def _partnered(plan: JoinTables, side: str, met: list[Pairs], at: Moments) -> pa.Table:
     """Stored rows that have found somebody now, whether they waited or not; each for each window."""
     found = [_keyed_pairs(plan, side, pairs, at) for pairs in met]
     return pa.concat_tables([plan.waiting[side].schema.empty_table(), *found])
 
 
-def _keyed_pairs(plan: JoinPlan, side: str, pairs: Pairs, at: Moments) -> pa.Table:
+def _keyed_pairs(plan: JoinTables, side: str, pairs: Pairs, at: Moments) -> pa.Table:
     stored = np.flatnonzero(pairs.places[side] < 0)
     rows = pairs.rows[side].take(pa.array(stored))
     if pairs.ends is not None and plan.joined.occurrence == "each":
@@ -95,12 +92,12 @@ def _keyed_pairs(plan: JoinPlan, side: str, pairs: Pairs, at: Moments) -> pa.Tab
     return _keyed(plan, side, rows if held is None else rows.take(pa.array(held)), dues)
 
 
-def _dues(plan: JoinPlan, side: str, rows: pa.Table, at: Moments) -> tuple[Times | None, Times]:
+def _dues(plan: JoinTables, side: str, rows: pa.Table, at: Moments) -> tuple[Times | None, Times]:
     times, places = positions(rows[MESSAGE_TIME]), positions(rows[plan.stores[side].position])
     return plan.meeting.dues(side, times, places, before(at))
 
 
-def _unmet(plan: JoinPlan, side: str, taken: Taken, met: list[Pairs], at: Moments) -> tuple[Times, Times]:
+def _unmet(plan: JoinTables, side: str, taken: Taken, met: list[Pairs], at: Moments) -> tuple[Times, Times]:
     """New rows that have met nobody: their numbers, each for each window where it counts, and when they are due."""
     rows = taken.rows[side]
     held, dues = _dues(plan, side, rows, at)
@@ -119,7 +116,7 @@ def _unmet(plan: JoinPlan, side: str, taken: Taken, met: list[Pairs], at: Moment
 
 
 def _take_back(
-    plan: JoinPlan, view: StateView, side: str, found: pa.Table, at: Moments, changes: dict[str, TableChanges]
+    plan: JoinTables, view: StateView, side: str, found: pa.Table, at: Moments, changes: dict[str, TableChanges]
 ) -> pa.Table:
     """Panes that take back rows which were shown alone and have found somebody."""
     spec, final = plan.alone[side], plan.meeting.final(side, after(at))
@@ -130,7 +127,7 @@ def _take_back(
     return rows_alone(plan, side, rows, gone[DUE].to_numpy(), "retract")
 
 
-def _remember(plan: JoinPlan, side: str, shown: pa.Table, at: Moments, changes: dict[str, TableChanges]) -> None:
+def _remember(plan: JoinTables, side: str, shown: pa.Table, at: Moments, changes: dict[str, TableChanges]) -> None:
     """Who was shown alone, as long as that may change."""
     spec, final = plan.alone[side], plan.meeting.final(side, after(at))
     kept = shown.filter(pc.greater_equal(shown[DUE], final)) if final != END_US else shown.slice(0, 0)
@@ -138,7 +135,7 @@ def _remember(plan: JoinPlan, side: str, shown: pa.Table, at: Moments, changes: 
     changes[spec.name] = TableChanges(delete=was.delete, put=_some(kept), expire=was.expire)
 
 
-def _keyed(plan: JoinPlan, side: str, rows: pa.Table, dues: Times) -> pa.Table:
+def _keyed(plan: JoinTables, side: str, rows: pa.Table, dues: Times) -> pa.Table:
     """Rows of a side as the tables of waiting ones have them."""
     return plan.waiting[side].conform(rows.append_column(DUE, pa.array(dues, pa.int64())))
 

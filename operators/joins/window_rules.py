@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Sliding, Times
-from tidestate.operators.joins.names import OTHER, SIDES
+from tidestate.operators.joins.names import OTHER
 from tidestate.operators.joins.rule import Bound, Bounds, Mark, Rule, closed_at, distances
 from tidestate.operators.plan.plan import Flags
 from tidestate.operators.progress.instants import BEGINNING_US, END_US

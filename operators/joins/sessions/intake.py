@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE
 from tidestate.operators.joins.intake import DUPLICATES, bad_offsets
 from tidestate.operators.joins.sessions.names import NUMBERED, PLACE, UNTIL
+from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.classify import BAD_OFFSET, ledger
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -20,9 +20,6 @@ from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import firsts, ranks
-
-if TYPE_CHECKING:
-    from tidestate.operators.joins.sessions.plan import SessionJoinPlan
 
 
 @dataclass
@@ -43,7 +40,7 @@ class Taken:
         self.rejected = rows if self.rejected is None else pa.concat_tables([self.rejected, rows])
 
 
-def take_in(plan: SessionJoinPlan, view: StateView, arriving: pa.Table, at: Moments) -> Taken:
+def take_in(plan: SessionJoinTables, view: StateView, arriving: pa.Table, at: Moments) -> Taken:
     """Rows of both sides that arrive."""
     taken = Taken()
     for side in (LEFT, RIGHT):
@@ -59,7 +56,7 @@ def take_in(plan: SessionJoinPlan, view: StateView, arriving: pa.Table, at: Mome
     return taken
 
 
-def _number(plan: SessionJoinPlan, view: StateView, taken: Taken) -> None:
+def _number(plan: SessionJoinTables, view: StateView, taken: Taken) -> None:
     """Rows without offsets have a running number instead."""
     sides = [side for side in taken.rows if side not in plan.identified]
     known = view.lookup(NUMBERED, pa.table({SIDE: sides})).rows["count"].to_pylist()
@@ -72,7 +69,7 @@ def _number(plan: SessionJoinPlan, view: StateView, taken: Taken) -> None:
     taken.changes[NUMBERED] = TableChanges(merge=pa.table({SIDE: sides, "count": pa.array(counts, pa.int64())}))
 
 
-def _sound(plan: SessionJoinPlan, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _sound(plan: SessionJoinTables, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
     """Rows whose offsets are some; the others are rejected."""
     offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
     assert offset is not None
@@ -85,14 +82,14 @@ def _sound(plan: SessionJoinPlan, side: str, rows: pa.Table, taken: Taken, at: M
     return rows.filter(pc.invert(bad))
 
 
-def _placed(plan: SessionJoinPlan, side: str, rows: pa.Table) -> pa.Table:
+def _placed(plan: SessionJoinTables, side: str, rows: pa.Table) -> pa.Table:
     """With offset and origin under the names that they are kept by."""
     offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
     rows = rows.append_column(OFFSET, rows[offset].cast(pa.int64()))
     return rows.append_column(ORIGIN, rows[origin] if origin else pa.array(np.zeros(rows.num_rows, np.int8)))
 
 
-def _once(plan: SessionJoinPlan, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _once(plan: SessionJoinTables, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
     """Rows that have not been here, the first of each. One is known as long as it would be taken again."""
     spec, arrived = plan.seen[side], rows.num_rows
     fresh = ~np.asarray(view.lookup(spec.name, rows.select([OFFSET, ORIGIN])).found, bool)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import LEFT, RIGHT
-from tidestate.operators.joins.emission import kept_value
+from tidestate.operators.joins.batch import kept_value
 from tidestate.operators.joins.sessions.names import ALONE, END, START
+from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.transition import KINDS, constant
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.tables import TIME
-
-if TYPE_CHECKING:
-    from tidestate.operators.joins.sessions.plan import SessionJoinPlan
 
 Numbers = npt.NDArray[np.int64]
 
@@ -55,7 +52,7 @@ class Shown:
     paired: bool
 
 
-def pairs(plan: SessionJoinPlan, windows: pa.Table, left: Group, right: Group, kind: str) -> Shown:
+def pairs(plan: SessionJoinTables, windows: pa.Table, left: Group, right: Group, kind: str) -> Shown:
     """Every left row with every right row that it matches, by left row."""
     by_match = np.argsort(right.match, kind="stable")
     there = right.match[by_match]
@@ -70,7 +67,7 @@ def pairs(plan: SessionJoinPlan, windows: pa.Table, left: Group, right: Group, k
     return Shown(_panes(plan, windows, left.of[lefts], sides, kind), True)
 
 
-def alone(plan: SessionJoinPlan, windows: pa.Table, own: Group, other: Group | None, side: str, kind: str) -> Shown:
+def alone(plan: SessionJoinTables, windows: pa.Table, own: Group, other: Group | None, side: str, kind: str) -> Shown:
     """Rows of a side that match none of the other one, where the join keeps them; ``other`` None: all of them."""
     if not plan.keeps(side):
         return Shown(plan.pane_schema.empty_table(), False)
@@ -79,11 +76,13 @@ def alone(plan: SessionJoinPlan, windows: pa.Table, own: Group, other: Group | N
     return Shown(_panes(plan, windows, lonely.of, rows, kind), False)
 
 
-def _panes(plan: SessionJoinPlan, windows: pa.Table, of: Numbers, sides: dict[str, pa.Table], kind: str) -> pa.Table:
+def _panes(
+    plan: SessionJoinTables, windows: pa.Table, of: Numbers, sides: dict[str, pa.Table], kind: str
+) -> pa.Table:
     """Rows of the panes; a side that is not there is null."""
     keyed = windows.take(pa.array(of))
     payload = [
-        kept_value(plan, side, sides[side], field) if side in sides else pa.nulls(len(of), field.type)
+        kept_value(plan.given, side, sides[side], field) if side in sides else pa.nulls(len(of), field.type)
         for side in plan.joined.sides.names
         for field in plan.payload(side)
     ]

@@ -8,16 +8,16 @@ session: what the parts had shown is taken back, and the whole is shown when its
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.describe.sides import LEFT, RIGHT
+from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
 from tidestate.operators.joins.sessions.intake import take_in
 from tidestate.operators.joins.sessions.names import EMIT, END, ENDS, PLACE, RETRACT, SESSIONS, START, UNTIL
 from tidestate.operators.joins.sessions.pairs import Group, Shown, alone, pairs
+from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.sessions import merge_sessions
@@ -26,12 +26,8 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks
 
-if TYPE_CHECKING:
-    from tidestate.operators.joins.sessions.plan import SessionJoinPlan
-
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
-SIDES = (LEFT, RIGHT)
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class _Rows:
         return Group(self.rows, places, of[places], of[places] * self.kinds + self.equal[places])
 
 
-def session_step(plan: SessionJoinPlan, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+def session_step(plan: SessionJoinTables, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
     """Take ``arriving`` rows of both sides into the state that ``view`` shows."""
     taken = take_in(plan, view, arriving, at)
     sessions = _sessions(plan, view, taken.rows, at)
@@ -122,7 +118,7 @@ def session_step(plan: SessionJoinPlan, view: StateView, arriving: pa.Table, at:
     return Transition(changes, panes, {name: count for name, count in counters.items() if count}, taken.rejected)
 
 
-def _sessions(plan: SessionJoinPlan, view: StateView, new: dict[str, pa.Table], at: Moments) -> _Sessions:
+def _sessions(plan: SessionJoinTables, view: StateView, new: dict[str, pa.Table], at: Moments) -> _Sessions:
     """All sessions of the keys in question are read; those that new rows join become one."""
     names = plan.group_keys
     arrived = pa.concat_tables([new[side].select([*names, PLACE, UNTIL]) for side in SIDES])
@@ -151,7 +147,7 @@ def _sessions(plan: SessionJoinPlan, view: StateView, new: dict[str, pa.Table], 
     )
 
 
-def _spans(plan: SessionJoinPlan, at: Moments) -> list[tuple[int, int]]:
+def _spans(plan: SessionJoinTables, at: Moments) -> list[tuple[int, int]]:
     """Ranges of session ends, as (after, up to), that this step passes: to be shown, and to be forgotten."""
     spans = [(at.before, at.after)] if at.after > at.before else []
     low, high = plan.closed_at(at.before), min(plan.closed_at(at.after), at.before)
@@ -164,7 +160,7 @@ def _ending(view: StateView, low: int, high: int) -> list[pa.Table]:
 
 
 def _of_sides(
-    plan: SessionJoinPlan, view: StateView, sessions: _Sessions, new: dict[str, pa.Table]
+    plan: SessionJoinTables, view: StateView, sessions: _Sessions, new: dict[str, pa.Table]
 ) -> dict[str, _Rows]:
     """Rows of both sides, with what tells them apart within a session."""
     rows = {side: _rows(plan, view, sessions, new[side], side) for side in SIDES}
@@ -175,7 +171,7 @@ def _of_sides(
     return {side: replace(rows[side], equal=own, kinds=kinds) for side, own in zip(SIDES, equal, strict=True)}
 
 
-def _rows(plan: SessionJoinPlan, view: StateView, sessions: _Sessions, new: pa.Table, side: str) -> _Rows:
+def _rows(plan: SessionJoinTables, view: StateView, sessions: _Sessions, new: pa.Table, side: str) -> _Rows:
     """Rows of a side in the sessions that are read, and all new ones."""
     read = np.flatnonzero(sessions.read)
     asked = sessions.stored.take(pa.array(read))
@@ -187,21 +183,21 @@ def _rows(plan: SessionJoinPlan, view: StateView, sessions: _Sessions, new: pa.T
     return _Rows(rows, window, session, np.zeros(rows.num_rows, np.int64))
 
 
-def _whole(plan: SessionJoinPlan, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
+def _whole(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
     """All pairs of windows that are shown now."""
     whole = sessions.whole
     left, right = (rows[side].group(whole[rows[side].window], rows[side].window) for side in SIDES)
     return _all(plan, sessions.windows, left, right, EMIT)
 
 
-def _taken_back(plan: SessionJoinPlan, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
+def _taken_back(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
     """All pairs of sessions that are no more."""
     back = np.append(sessions.taken_back, False)  # the last one is for new rows
     left, right = (rows[side].group(back[rows[side].session], rows[side].session) for side in SIDES)
     return _all(plan, sessions.stored, left, right, RETRACT)
 
 
-def _all(plan: SessionJoinPlan, windows: pa.Table, left: Group, right: Group, kind: str) -> list[Shown]:
+def _all(plan: SessionJoinTables, windows: pa.Table, left: Group, right: Group, kind: str) -> list[Shown]:
     return [
         pairs(plan, windows, left, right, kind),
         alone(plan, windows, left, right, LEFT, kind),
@@ -209,7 +205,7 @@ def _all(plan: SessionJoinPlan, windows: pa.Table, left: Group, right: Group, ki
     ]
 
 
-def _grown(plan: SessionJoinPlan, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
+def _grown(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
     """What new rows add to windows that were shown."""
     fresh, old, every = (_of_grown(sessions, rows, which) for which in ("new", "old", "all"))
     return [
@@ -220,7 +216,7 @@ def _grown(plan: SessionJoinPlan, sessions: _Sessions, rows: dict[str, _Rows]) -
     ]
 
 
-def _met(plan: SessionJoinPlan, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
+def _met(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
     """Rows that were shown alone, and have met the first row of the other side."""
     fresh, old = (_of_grown(sessions, rows, which) for which in ("new", "old"))
     found = []
@@ -239,7 +235,7 @@ def _of_grown(sessions: _Sessions, rows: dict[str, _Rows], which: str) -> dict[s
 
 
 def _changes(
-    plan: SessionJoinPlan, sessions: _Sessions, rows: dict[str, _Rows], at: Moments
+    plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows], at: Moments
 ) -> dict[str, TableChanges]:
     """New rows and sessions; what became part of others, and what is over, goes."""
     changes: dict[str, TableChanges] = {}
