@@ -12,8 +12,7 @@ from tidestate.operators.describe.sides import AT, LEFT, SIDE, SIDES
 from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.step import join_step
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.output_watermark import no_bound
-from tidestate.operators.plan.plan import Flags, Intake
+from tidestate.operators.plan.plan import Flags, Intake, no_bound
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import refused

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
-
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.windows import Given, Sessions, Sliding
+from tidestate.operators.plan.plan import Plan, no_bound
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.through import hopping
-from tidestate.statestore.errors import UsageError
-
-if TYPE_CHECKING:
-    from tidestate.operators.plan.plan import Plan
 
 START, LAST, EARLIEST, LATEST = "start", "last", "earliest", "latest"
 
@@ -30,16 +22,6 @@ def released(plan: Plan, watermark: int, column: str) -> int:
     return watermark if watermark in (BEGINNING_US, END_US) else max(BEGINNING_US, bounds[meaning])
 
 
-def no_bound(plan: Plan, column: str, why: str) -> UsageError:
-    """The error of a column that says nothing of how far panes have come."""
-    return UsageError(
-        f"nothing is known of later values of this column, so it cannot be the time of what comes after: {why}",
-        code="chain-time",
-        operator=plan.name,
-        column=column,
-    )
-
-
 def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
     """The least that panes of windows still to end may have."""
     kind = plan.kind
@@ -47,7 +29,7 @@ def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
         return {}
     ends = {LAST: watermark}
     if isinstance(kind, Sliding):
-        start = int(hopping(np.array([watermark]), kind.size, kind.slide, kind.shift)[0])
+        start = pulled_back(watermark, kind)
         return ends | dict.fromkeys((START, EARLIEST, LATEST), start)
     if isinstance(kind, Sessions) and kind.gap_column is None:
         # It ends a gap after its latest event; when it began is not known.
@@ -73,3 +55,16 @@ def _instead(plan: Plan) -> str:
     latest = ', or timestamps("latest")' if isinstance(plan.kind, Sessions) and not plan.kind.gap_column else ""
     every = ', window_start, or timestamps("earliest" or "latest")' if isinstance(plan.kind, Sliding) else latest
     return f'take window_end, timestamps("end_of_window"){every}'
+
+
+def pulled_back(watermark: int, windows: Sliding) -> int:
+    """The start of the earliest window that can still change: the first one that ends after the watermark.
+
+    A watermark in a gap between windows stays, and so do the ends of time. From StreamInsight, "CTIs and Query
+    Operators".
+    """
+    if not BEGINNING_US // 2 <= watermark <= END_US // 2:
+        return watermark
+    phase = windows.shift + windows.size
+    end = -((phase - watermark - 1) // windows.slide) * windows.slide + phase
+    return min(watermark, end - windows.size)

@@ -19,12 +19,12 @@ from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.triggers import Triggers
 from tidestate.operators.describe.windows import Sliding, Times, Windows, by_offset
 from tidestate.operators.plan.held_rows import Holding
-from tidestate.operators.plan.output_watermark import no_bound
 from tidestate.operators.plan.transition import BUDGET_BYTES, Moments, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.watermarks import Progress, Watermarks
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
@@ -320,3 +320,13 @@ class Plan(ABC):
     def key_specs(self) -> tuple[Column, ...]:
         """Key columns as tables have them."""
         return tuple(Column(field.name, type_text(field.type), "key") for field in self.key_fields)
+
+
+def no_bound(plan: Plan, column: str, why: str) -> UsageError:
+    """The error of a column that says nothing of how far panes have come."""
+    return UsageError(
+        f"nothing is known of later values of this column, so it cannot be the time of what comes after: {why}",
+        code="chain-time",
+        operator=plan.name,
+        column=column,
+    )
