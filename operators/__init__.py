@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from tidestate.operators.local.standalone import Standalone as Standalone
     from tidestate.operators.progress import advance_time as advance_time
     from tidestate.operators.progress import generation as generation
-    from tidestate.operators.progress.buffered import BufferProgress as BufferProgress
+    from tidestate.operators.progress.buffers import BufferProgress as BufferProgress
     from tidestate.operators.progress.generators import IngestionTime as IngestionTime
     from tidestate.operators.progress.generators import Punctuation as Punctuation
     from tidestate.operators.progress.generators import fixed as fixed

@@ -13,7 +13,7 @@ from tests.conftest import SCRATCH
 from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.watermarks import restarted
+from tidestate.operators.progress.rounds import restarted
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

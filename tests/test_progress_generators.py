@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tidestate.operators.progress.generators import (
     Fixed,
-    Generator,
     IngestionTime,
     MaxEventTime,
     Punctuation,
@@ -21,7 +20,7 @@ from tidestate.operators.progress.generators import (
     max_event_time,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
-from tidestate.operators.progress.tracker import Report, merged
+from tidestate.operators.progress.sources import Generator, Report, merged
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

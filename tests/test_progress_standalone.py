@@ -27,8 +27,8 @@ from tidestate.operators import (
 )
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.generators import Generator
-from tidestate.operators.progress.watermarks import not_asked_until
+from tidestate.operators.progress.rounds import not_asked_until
+from tidestate.operators.progress.sources import Generator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 

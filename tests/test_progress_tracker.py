@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset, sources
+from tidestate.operators.progress.sources import Report, Sources, merged, sources
+from tidestate.operators.progress.tracker import Tracker, begin, observe, reset
 from tidestate.statestore.errors import UsageError
 
 

@@ -16,7 +16,8 @@ from tidestate.operators import RETRACTING, count, every_element, list_, max_, s
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.plan import Intake, Plan
+from tidestate.operators.plan.classify import Intake
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.windows.expansion import bands
 from tidestate.operators.windows.slices.plan import SlicePlan

@@ -19,7 +19,7 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import FUTURE_US
-from tidestate.operators.progress.watermarks import default_watermarks
+from tidestate.operators.progress.generators import default_watermarks
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME

@@ -16,10 +16,10 @@ from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
 from tidestate.operators.describe.windows import Given, Sessions, Sliding
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED, Plan
-from tidestate.operators.progress.generators import Fixed
+from tidestate.operators.progress.generators import Fixed, default_watermarks
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.side_delays import by_side
-from tidestate.operators.progress.watermarks import Watermarks, default_watermarks
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.windows.general.names import END, START
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.slices.plan import SlicePlan

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.sides import Sided
-from tidestate.operators.progress.watermarks import INPUT, Watermarks
+from tidestate.operators.progress.sources import INPUT
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:

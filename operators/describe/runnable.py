@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_renames
-from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.generators import Generator
-from tidestate.operators.progress.tracker import sources as declared
+from tidestate.operators.progress.buffers import BufferProgress
+from tidestate.operators.progress.sources import Generator
+from tidestate.operators.progress.sources import sources as declared
 from tidestate.operators.progress.watermarks import Watermarks, given_watermarks
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.durations import Span, span_us

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.generators import Generator
+from tidestate.operators.progress.buffers import BufferProgress
+from tidestate.operators.progress.sources import Generator
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

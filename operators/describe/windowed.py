@@ -12,9 +12,9 @@ from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
 from tidestate.operators.describe.windows import Windows
-from tidestate.operators.progress.ctis import Ctis, Settings
-from tidestate.operators.progress.tracker import sources as declared
-from tidestate.operators.progress.watermarks import Watermarks, given_ctis
+from tidestate.operators.progress.ctis import Ctis, Settings, given_ctis
+from tidestate.operators.progress.sources import sources as declared
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 

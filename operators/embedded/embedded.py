@@ -24,7 +24,7 @@ from tidestate.operators.engine.partition import PartitionResult, write_output
 from tidestate.operators.plan.graph import alone
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Moments, total
-from tidestate.operators.progress.watermarks import Progress, at_least, mark_of
+from tidestate.operators.progress.rounds import Progress, Rounds, at_least, mark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Kind, Manifest
 from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
@@ -136,7 +136,7 @@ class ByHand(ABC, Generic[P]):
         at = self._standing
         was = at.now_us if at.now_us is not None else now_us
         now = max(was, now_us)
-        after = self._plan.watermarks.after(at.progress, [], now)
+        after = Rounds(self._plan.watermarks).after(at.progress, [], now)
         if watermark_us is not None:
             after = at_least(after, watermark_us)
         with self._all_or_nothing():
@@ -246,7 +246,7 @@ class ByHand(ABC, Generic[P]):
         return (self.watermark_us, self._standing.now_us) != (head.watermark_us, head.processing_us)
 
     def _moments(self, after: Progress, was: int, now: int) -> Moments:
-        marks, before = self._plan.watermarks, self._standing.progress
+        marks, before = Rounds(self._plan.watermarks), self._standing.progress
         newest = marks.newest(before), marks.newest(after), marks.steps(after)
         return Moments(before.watermark_us, after.watermark_us, was, now, False, *newest)
 

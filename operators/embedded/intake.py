@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.plan.classify import ledger, prepare, with_types
-from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.classify import Intake, ledger, prepare, with_types
 from tidestate.operators.progress.instants import LIMIT_US
-from tidestate.operators.progress.watermarks import Claims
+from tidestate.operators.progress.rounds import Claims
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN

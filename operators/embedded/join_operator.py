@@ -22,11 +22,10 @@ from tidestate.operators.engine.job import Hook, no_hook
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.sessions.names import SESSIONS, START
 from tidestate.operators.joins.sessions.plan import SessionJoinPlan
-from tidestate.operators.plan.classify import prepare
-from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.classify import Intake, prepare
 from tidestate.operators.plan.transition import Moments, total
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.watermarks import Progress
+from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout
@@ -162,7 +161,7 @@ def take_sides(
     was, now = clock
     known = _known(plan, state, batch)
     fresh = batch.filter(pa.array(~known)) if known.any() else batch
-    marks, watermark = plan.watermarks, progress.watermark_us
+    marks, watermark = Rounds(plan.watermarks), progress.watermark_us
     seen = None if watermark == BEGINNING_US else watermark
     prepared = prepare(plan, fresh, Intake(seen, now, began=progress, so_far=progress), 1)
     after = marks.placed(marks.after(progress, [prepared.claims], now), [prepared.claims])

@@ -17,11 +17,10 @@ from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
 from tidestate.operators.embedded.window_metadata import ending
 from tidestate.operators.embedded.window_metadata import expire as expire_windows
 from tidestate.operators.embedded.windows import record
-from tidestate.operators.plan.classify import prepare
-from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.classify import Intake, prepare
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.watermarks import Progress
+from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.operators.windows.general.names import END, GROUPS, START
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import read_marks, retention_bound
@@ -60,7 +59,7 @@ def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, progress:
     recorded = record(plan, state, took.messages, intake)
     state.apply(recorded.changes)
     low = BEGINNING_US if before is None else before
-    after = plan.watermarks.after(progress, [took.claims], now)
+    after = Rounds(plan.watermarks).after(progress, [took.claims], now)
     moved = move(plan, state, took.arriving, Moments(low, max(low, after.watermark_us), now, now))
     counters = took.counters | moved.counters
     rejected = [*took.rejected, *moved.rejected]

@@ -23,7 +23,7 @@ from tidestate.operators.embedded.window_metadata import replay_from
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.job import Hook, no_hook
 from tidestate.operators.engine.reprocess import to_feed, warn_of_purged
-from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.windows.general.names import GROUPS, START
 from tidestate.operators.windows.general.panes import results_of

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import Counted, Sliding
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
 from tidestate.operators.embedded.window_metadata import extend, take
-from tidestate.operators.plan.plan import ONLY, Intake
+from tidestate.operators.plan.classify import Intake
+from tidestate.operators.plan.plan import ONLY
 from tidestate.operators.windows.assignment import assign, last_refused, open_to, sliding_windows
 from tidestate.operators.windows.expansion import bands, combined, pairs_within
 from tidestate.operators.windows.general.counting import count_windows, number

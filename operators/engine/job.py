@@ -22,8 +22,8 @@ from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffered import BufferState
 from tidestate.operators.progress.maxima import STEP_BYTES
+from tidestate.operators.progress.rounds import Progress, Rounds, mark_of, restarted
 from tidestate.operators.progress.tracker import Tracker
-from tidestate.operators.progress.watermarks import Progress, mark_of, restarted
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, Head, now_us
 from tidestate.recovery.log.lease import check_idle
@@ -202,7 +202,7 @@ class Job:
         head, answers = self.head, self._by_operator(results)
         self._hook("before-manifest", head.id + 1)
         plans = self.graph.plans
-        progress = {name: plans[name].watermarks.settled(own[0].progress) for name, own in answers.items()}
+        progress = {name: Rounds(plans[name].watermarks).settled(own[0].progress) for name, own in answers.items()}
         operators = {name: _moved(head.operators[name], own, progress[name]) for name, own in answers.items()}
         ordered = [one for own in answers.values() for one in own]
         restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)

@@ -17,7 +17,7 @@ from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.peaks import Peak, Steps, in_words, leapt, stepped
-from tidestate.operators.progress.watermarks import Progress
+from tidestate.operators.progress.rounds import Progress
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.durations import text_of

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 
 from tidestate.operators.engine.job_log import Rejections, rejections_of
 from tidestate.operators.engine.pieces import Arrivals
-from tidestate.operators.plan.plan import Intake, Plan
+from tidestate.operators.plan.classify import Intake
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Moments
-from tidestate.operators.progress.watermarks import Progress, mark_of
+from tidestate.operators.progress.rounds import Progress, Rounds, mark_of
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.partition_log import PartitionLog
@@ -69,7 +70,9 @@ class Round:
     def intake(self) -> Intake:
         """How the batch is taken in."""
         budget = self.store.budget_bytes
-        return Intake(self.before_us, self.now_us, self.feeding, self.origins, self.progress, self.progress, budget)
+        return Intake(
+            self.before_us, self.now_us, self.feeding, budget, self.origins, began=self.progress, so_far=self.progress
+        )
 
     @property
     def partitions(self) -> int:
@@ -171,7 +174,7 @@ def _told(who: str) -> Told:
 
 def _moments(round_: Round, after: Progress) -> Moments:
     before = round_.progress.watermark_us
-    marks = round_.plan.watermarks
+    marks = Rounds(round_.plan.watermarks)
     return Moments(
         before,
         max(before, after.watermark_us),

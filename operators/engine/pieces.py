@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidestate.operators.plan.classify import Prepared, one_origin
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.watermarks import Claims, Progress
+from tidestate.operators.progress.rounds import Claims, Progress
 
 
 class Header(msgspec.Struct, frozen=True):

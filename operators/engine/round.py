@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from tidestate.operators.engine.partition import PartitionResult, Round, run_partition
 from tidestate.operators.engine.pieces import Piece, arrivals, pieces
-from tidestate.operators.plan.classify import prepare
+from tidestate.operators.plan.classify import Intake, prepare
 from tidestate.operators.plan.graph import Graph, shown
-from tidestate.operators.plan.plan import Intake
-from tidestate.operators.progress.watermarks import Claims, Progress
+from tidestate.operators.progress.rounds import Claims, Progress, Rounds
 
 FEEDS = 1 << 40
 """Pieces are numbered within each of an operator's feeds, which follow each other at this distance."""
@@ -114,7 +113,7 @@ def run_level(
     going: list[Outgoing] = []
     for number, node in round_.graph.at(level):
         own, here = round_.rounds[node.plan.name], arrived.get(number, ())
-        progress = own.plan.watermarks.placed(after[node.plan.name], [piece.header.claims for piece in here])
+        progress = Rounds(own.plan.watermarks).placed(after[node.plan.name], [piece.header.claims for piece in here])
         result, panes = run_partition(own, partition, arrivals(own.plan, own.origins, here), progress)
         results.append(result)
         going += _to_readers(round_, node.plan.name, partition, panes, after)

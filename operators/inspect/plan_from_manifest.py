@@ -23,7 +23,7 @@ from tidestate.operators.embedded.plan import METADATA, metadata_tables
 from tidestate.operators.embedded.window_metadata import START, WindowTables
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.watermarks import default_watermarks
+from tidestate.operators.progress.generators import default_watermarks
 from tidestate.operators.windows.general.names import ALONE, GROUPS
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.slices.plan import SlicePlan

@@ -12,7 +12,7 @@ from tidestate.operators.describe.sides import AT, LEFT, SIDE, SIDES
 from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.step import join_step
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.plan import Flags, Intake, no_bound
+from tidestate.operators.plan.plan import Arrival, Flags, no_bound
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import refused
@@ -34,7 +34,7 @@ class JoinPlan(JoinTables):
         """A row per row and window in which nothing meets any more."""
         return refused(self, accepted, times, watermark, feeding=feeding) if self.overlapping else None
 
-    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Rows as they are, in order."""
         return self.exchanged.conform(accepted)
 

@@ -22,7 +22,7 @@ from tidestate.operators.local.standalone import take
 from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.watermarks import Progress
+from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.windows.general.names import GROUPS
 from tidestate.operators.windows.general.panes import results_of
 from tidestate.operators.windows.general.plan import GeneralPlan

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Given, Sliding
-from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, Intake, Plan
+from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, Arrival, Plan
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.peaks import peak_of
-from tidestate.operators.progress.watermarks import Claims, Heard
+from tidestate.operators.progress.rounds import Claims, Heard, Progress, Rounds
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.tables import TIME
@@ -30,6 +30,19 @@ BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "pur
 REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
 OFFSET_LIMIT = 2**57
 Counters = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Intake(Arrival):
+    """How a batch is taken in, from these ``origins`` so far.
+
+    ``began``: the progress at the start of the batch; ``so_far``: with the pieces of the same sources before this
+    one.
+    """
+
+    origins: tuple[str, ...] = ()
+    began: Progress | None = None
+    so_far: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -68,9 +81,9 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
         claims, counters, rejected = first.claims, _with_first(counters, first), _both(plan, first, rejected, intake)
     elif not intake.feeding:
         # What is rejected for its time or key says nothing of how far the stream has come, but that it is there.
-        heard = plan.watermarks.hear(accepted, intake.now_us, intake.so_far, intake.began)
+        heard = Rounds(plan.watermarks).hear(accepted, intake.now_us, intake.so_far, intake.began)
         counters |= heard.counters
-        claims = heard.claims.beside(plan.watermarks.present(rejected) if rejected is not None else {})
+        claims = heard.claims.beside(Rounds(plan.watermarks).present(rejected) if rejected is not None else {})
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
         nothing = [plan.exchanged.schema.empty_table()] * partitions
@@ -99,12 +112,12 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Heard | None:
         return None
     bad = _bad_order(plan, events) if plan.watermarks.order else np.zeros(0, bool)
     if not len(bad):
-        return plan.watermarks.hear(events, intake.now_us, intake.so_far, intake.began)
+        return Rounds(plan.watermarks).hear(events, intake.now_us, intake.so_far, intake.began)
     out, sound = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
-    heard = plan.watermarks.hear(sound, intake.now_us, intake.so_far, intake.began)
+    heard = Rounds(plan.watermarks).hear(sound, intake.now_us, intake.so_far, intake.began)
     rows, reasons = heard.refused or (out.schema.empty_table(), pa.array([], pa.string()))
     why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
-    claims = heard.claims.beside(plan.watermarks.present(out))
+    claims = heard.claims.beside(Rounds(plan.watermarks).present(out))
     return replace(heard, claims=claims, refused=(pa.concat_tables([rows, out]), why))
 
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.sides import Sides
 from tidestate.operators.plan.plan import PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.tracker import Report
-from tidestate.operators.progress.watermarks import INPUT, Claims, Progress, at_least
+from tidestate.operators.progress.rounds import Claims, Progress, Rounds, at_least
+from tidestate.operators.progress.sources import INPUT, Report
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -130,7 +130,7 @@ class Graph:
 
     def begin(self) -> dict[str, Progress]:
         """Before the first round."""
-        return {name: plan.watermarks.begin() for name, plan in self.plans.items()}
+        return {name: Rounds(plan.watermarks).begin() for name, plan in self.plans.items()}
 
     def after(
         self, before: Mapping[str, Progress], claims: Mapping[str, Sequence[Claims]], now_us: int
@@ -142,7 +142,7 @@ class Graph:
         for node in self.nodes:
             name = node.plan.name
             said = [*claims.get(name, ()), *self._claimed(node, found)]
-            found[name] = node.plan.watermarks.after(before[name], said, now_us)
+            found[name] = Rounds(node.plan.watermarks).after(before[name], said, now_us)
         return found
 
     def reached(self, before: Mapping[str, Progress], time_us: int, now_us: int) -> dict[str, Progress]:
@@ -154,14 +154,14 @@ class Graph:
                 here = {feed.side or INPUT: Report(time_us, generated=True) for feed in node.feeds}
                 fed = {name for claims in said for name in claims.reports}
                 streams = Claims({side: report for side, report in here.items() if side not in fed})
-                found[name] = node.plan.watermarks.after(before[name], [*said, streams], now_us)
+                found[name] = Rounds(node.plan.watermarks).after(before[name], [*said, streams], now_us)
             else:
                 found[name] = at_least(before[name], time_us)
         return found
 
     def finished(self, before: Mapping[str, Progress]) -> dict[str, Progress]:
         """At the end of time."""
-        return {name: plan.watermarks.finished(before[name]) for name, plan in self.plans.items()}
+        return {name: Rounds(plan.watermarks).finished(before[name]) for name, plan in self.plans.items()}
 
     def _claimed(self, node: Node, after: Mapping[str, Progress]) -> list[Claims]:
         """What operators upstream claim of a node."""

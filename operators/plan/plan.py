@@ -21,7 +21,7 @@ from tidestate.operators.describe.windows import Sliding, Times, Windows, by_off
 from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.transition import BUDGET_BYTES, Moments, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.watermarks import Progress, Watermarks
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import UsageError
@@ -50,20 +50,16 @@ RESERVED = {
 
 
 @dataclass(frozen=True)
-class Intake:
-    """How a batch is taken in: at this watermark (None: none yet) and clock, from these ``origins`` so far.
+class Arrival:
+    """How accepted events arrive: at this watermark (None: none yet) and clock.
 
-    ``feeding``: the events come back from the late ledger. ``began``: the progress at the start of the batch;
-    ``so_far``: with the pieces of the same sources before this one. ``budget_bytes``: how much memory may go to what
-    is only made to combine it.
+    ``feeding``: they come back from the late ledger. ``budget_bytes``: how much memory may go to what is only made to
+    combine it.
     """
 
     watermark_us: int | None
     now_us: int = 0
     feeding: bool = False
-    origins: tuple[str, ...] = ()
-    began: Progress | None = None
-    so_far: Progress | None = None
     budget_bytes: int = BUDGET_BYTES
 
 
@@ -260,7 +256,7 @@ class Plan(ABC):
         return None
 
     @abstractmethod
-    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """What accepted events bring to the state: rows of ``exchanged``."""
 
     @abstractmethod

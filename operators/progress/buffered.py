@@ -5,17 +5,15 @@ Pieces of input say which buffers they have; `tidestate.operators.progress.origi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
+from tidestate.operators.progress.buffers import BufferProgress, Buffers, Numbers, buffers
 from tidestate.operators.progress.instants import BEGINNING_US, Flags
 from tidestate.operators.progress.origins import (
     SEEN,
@@ -29,9 +27,7 @@ from tidestate.operators.progress.origins import (
     take,
     wait,
 )
-from tidestate.operators.progress.tracker import Report
-from tidestate.statestore.durations import Span, span_us
-from tidestate.statestore.errors import UsageError
+from tidestate.operators.progress.sources import Report
 
 GIVEN_UP = "gap_given_up"
 """Why a row is refused: its buffer came after the gap that it belongs to was given up."""
@@ -76,90 +72,53 @@ class Sorted:
     ends: dict[str, int]
 
 
-@dataclass(frozen=True)
-class BufferProgress:
-    """Rows carry the buffer they came in, in these columns; without ``chunk`` a buffer is whole by itself, without
-    ``last`` each chunk is the last. All rows of a buffer come in one batch: one that comes again is refused. ``end``
-    is true on rows of an origin's last buffer: when everything up to there has come, it holds nothing back any more.
+def begin_buffers(names: Iterable[str]) -> BufferState:
+    """With these origins declared."""
+    return BufferState(save(origins(int(name) for name in names)))
 
-    Each origin is a source. A gap holds its watermark for as long as ``patience``, by default for ever; what comes
-    for it later is refused. Raises `UsageError` for a patience that is no span above 0.
+
+def sort_rows(settings: BufferProgress, events: pa.Table, state: BufferState) -> Sorted:
+    """Leave out rows of buffers that were there before this batch, and say which buffers these are."""
+    all_rows = buffers(
+        events[settings.origin],
+        events[settings.sequence],
+        0 if settings.chunk is None else events[settings.chunk],
+        True if settings.last is None else events[settings.last],
+        events[settings.watermark],
+    )
+    distinct, owner = once(all_rows)
+    late = _within(distinct, state.given_up)
+    seen = (take(state.known(), distinct).reasons == SEEN) & ~late
+    out, refused = seen[owner], late[owner]
+    return Sorted(
+        events.filter(pa.array(~(out | refused))),
+        events.filter(pa.array(out | refused)),
+        pa.array(np.where(out, DUPLICATE, GIVEN_UP)[out | refused], pa.string()),
+        pack(distinct),
+        _rows_by_origin(all_rows),
+        {} if settings.end is None else _ends(all_rows, events[settings.end]),
+    )
+
+
+def buffers_after(
+    settings: BufferProgress,
+    state: BufferState,
+    arrived: Iterable[bytes],
+    ends: Iterable[Mapping[str, int]],
+    now_us: int,
+) -> tuple[BufferState, dict[str, Report]]:
+    """After the buffers of all pieces of a batch and the ends they tell of, at processing time ``now_us``; and
+    what each origin claims, those that have ended too, if they were there before this batch or not.
     """
-
-    origin: str
-    sequence: str
-    watermark: str
-    chunk: str | None = None
-    last: str | None = None
-    patience: Span | None = None
-    end: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.patience is not None and span_us(self.patience) <= 0:
-            raise UsageError("a gap is waited for longer than nothing", code="watermark", patience=self.patience)
-
-    @property
-    def columns(self) -> list[str]:
-        """The input columns that are read."""
-        return [
-            name for name in (self.origin, self.sequence, self.watermark, self.chunk, self.last, self.end) if name
-        ]
-
-    @property
-    def patience_us(self) -> int | None:
-        """In microseconds."""
-        return None if self.patience is None else span_us(self.patience)
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        names = ("origin", "sequence", "watermark", "chunk", "last", "end")
-        said = {name: getattr(self, name) for name in names}
-        return {"kind": "buffers", **said, "patience": None if self.patience is None else str(self.patience)}
-
-    def begin(self, names: Iterable[str]) -> BufferState:
-        """With these origins declared. Raises `UsageError` for a name that is no whole number."""
-        declared = list(names)
-        if wrong := [name for name in declared if not re.fullmatch("0|-?[1-9][0-9]*", name)]:
-            raise UsageError("origins of buffers are whole numbers", code="progress-source", found=wrong)
-        return BufferState(save(origins(int(name) for name in declared)))
-
-    def sort(self, events: pa.Table, state: BufferState) -> Sorted:
-        """Leave out rows of buffers that were there before this batch, and say which buffers these are."""
-        all_rows = buffers(
-            events[self.origin],
-            events[self.sequence],
-            0 if self.chunk is None else events[self.chunk],
-            True if self.last is None else events[self.last],
-            events[self.watermark],
-        )
-        distinct, owner = once(all_rows)
-        late = _within(distinct, state.given_up)
-        seen = (take(state.known(), distinct).reasons == SEEN) & ~late
-        out, refused = seen[owner], late[owner]
-        return Sorted(
-            events.filter(pa.array(~(out | refused))),
-            events.filter(pa.array(out | refused)),
-            pa.array(np.where(out, DUPLICATE, GIVEN_UP)[out | refused], pa.string()),
-            pack(distinct),
-            _rows_by_origin(all_rows),
-            {} if self.end is None else _ends(all_rows, events[self.end]),
-        )
-
-    def after(
-        self, state: BufferState, arrived: Iterable[bytes], ends: Iterable[Mapping[str, int]], now_us: int
-    ) -> tuple[BufferState, dict[str, Report]]:
-        """After the buffers of all pieces of a batch and the ends they tell of, at processing time ``now_us``; and
-        what each origin claims, those that have ended too, if they were there before this batch or not.
-        """
-        known = take(state.known(), once(unpack(arrived))[0]).origins
-        known = _ended(known, ends)
-        known, gaps = wait(known, now_us, self.patience_us)
-        given_up = [*state.given_up, *((gap.origin, gap.first, gap.last) for gap in gaps if gap.given_up)]
-        pairs = zip(known.ids.tolist(), known.waiting_since_us.tolist(), strict=True)
-        waiting = [(origin, since) for origin, since in pairs if since != BEGINNING_US]
-        there = set(known.ids.tolist())
-        after = BufferState(save(known), waiting, [gap for gap in given_up if gap[0] in there])
-        return after, _reports(after, known.left)
+    known = take(state.known(), once(unpack(arrived))[0]).origins
+    known = _ended(known, ends)
+    known, gaps = wait(known, now_us, settings.patience_us)
+    given_up = [*state.given_up, *((gap.origin, gap.first, gap.last) for gap in gaps if gap.given_up)]
+    pairs = zip(known.ids.tolist(), known.waiting_since_us.tolist(), strict=True)
+    waiting = [(origin, since) for origin, since in pairs if since != BEGINNING_US]
+    there = set(known.ids.tolist())
+    after = BufferState(save(known), waiting, [gap for gap in given_up if gap[0] in there])
+    return after, _reports(after, known.left)
 
 
 def _ends(given: Buffers, flags: pa.ChunkedArray) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -27,8 +27,9 @@ from tidestate.operators.progress.advance_time import (
     in_force,
     lifetimes,
 )
-from tidestate.operators.progress.generators import Counters, Parts
 from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
+from tidestate.operators.progress.sources import Counters, Parts, Sources
+from tidestate.operators.progress.watermarks import Watermarks, given_sources
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -67,6 +68,12 @@ class Ctis:
     end: str | None = None
     shape: str = "point"
     shape_column: str | None = None
+    acts_first: ClassVar[bool] = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether sources wait for each other."""
+        return bool(self.imports)
 
     def settings_of(self, source: str) -> AdvanceTime:
         """Those in force for a source. Raises `UsageError` where a source wants to import."""
@@ -194,3 +201,10 @@ def _each(parts: Parts) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
     for name, first, last in zip(parts.names, [0, *ends], ends, strict=False):
         if first < last:
             yield name, order[first:last]
+
+
+def given_ctis(ctis: Ctis, by: str | None, known: Sources) -> Watermarks:
+    """The settings of a watermark by CTIs. Raises `UsageError` where they do not go together."""
+    chosen = given_sources(by, known)
+    ctis.check(known.names)
+    return Watermarks(ctis, chosen, by)

@@ -7,8 +7,8 @@ A generator holds no state: what a piece of input claims is combined by the maxi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,35 +24,11 @@ from tidestate.operators.progress.instants import (
     is_watermark,
     moved_one,
 )
-from tidestate.operators.progress.tracker import Report
+from tidestate.operators.progress.sources import Counters, Parts, Reading, Report, column_of, parts_of, same_claim
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
-
-Counters = dict[str, int]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a generator made of a piece of input: rows to go on with, a report per source, what it left out."""
-
-    events: pa.Table
-    reports: dict[str, Report]
-    counters: Counters = field(default_factory=dict)
-
-
-class Generator(Protocol):
-    """Reads a piece of input. ``by`` is a column that tells apart the parts of a source, such as Kafka partitions:
-    each part is then a source of its own, called ``source/value``.
-    """
-
-    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
-        """At processing time ``now_us``, which must not go back from one piece to the next."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +45,7 @@ class MaxEventTime:
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
         """See `Generator`."""
-        times, missing = instants(_column(events, self.column), self.column)
+        times, missing = instants(column_of(events, self.column), self.column)
         beyond = ~missing & ((times < FIRST_US) | (times > LAST_US))
         held = np.zeros(len(times), bool)
         if self.hold_future_us is not None:
@@ -91,11 +67,12 @@ class Fixed:
     """Processing time less a constant, whatever the rows say (Malhar's fixed watermark)."""
 
     delay_us: int
+    by_clock: ClassVar[bool] = True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
         """See `Generator`; a piece without rows moves it too."""
         claim = moved_one(now_us, -self.delay_us)
-        return Reading(events, _alike(events, claim, source, by))
+        return Reading(events, same_claim(events, claim, source, by))
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
@@ -109,6 +86,7 @@ class IngestionTime:
     """
 
     column: str = "ingestion_time"
+    by_clock: ClassVar[bool] = True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
         """See `Generator`; a piece without rows moves it too, since later rows get a later time."""
@@ -118,7 +96,7 @@ class IngestionTime:
             stamped = events.append_column(self.column, stamps)
         else:
             stamped = events.set_column(place, self.column, stamps)
-        return Reading(stamped, _alike(events, now_us, source, by))
+        return Reading(stamped, same_claim(events, now_us, source, by))
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
@@ -136,11 +114,12 @@ class Punctuation:
     column: str
     flag: str
     equals: str | int | bool | None = None
+    acts_first: ClassVar[bool] = True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
         """See `Generator`."""
         control = self._control(events)
-        times, missing = instants(_column(events, self.column), self.column)
+        times, missing = instants(column_of(events, self.column), self.column)
         refused = control & (missing | ~is_watermark(times))
         claims = np.where(control & ~refused, times, BEGINNING_US)
         reports = _reports(claims, parts_of(events, source, by), lambda largest: largest, generated=False)
@@ -148,7 +127,7 @@ class Punctuation:
         return Reading(data, reports, _counted(control_rows=control, watermark_refused=refused))
 
     def _control(self, events: pa.Table) -> Flags:
-        marks = _column(events, self.flag)
+        marks = column_of(events, self.flag)
         if self.equals is not None:
             try:
                 marks = pc.equal(marks, pa.scalar(self.equals))
@@ -178,22 +157,11 @@ def fixed(delay: Span) -> Fixed:
     return Fixed(_not_negative(delay))
 
 
-def present(events: pa.Table, *, source: str, by: str | None = None) -> dict[str, Report]:
-    """How many of these rows each source gave, and nothing of a watermark."""
-    return _alike(events, BEGINNING_US, source, by)
-
-
 def _not_negative(span: Span) -> int:
     found = span_us(span)
     if found < 0:
         raise UsageError("a watermark does not run ahead of its source", code="watermark-delay", found=text_of(found))
     return found
-
-
-def _column(events: pa.Table, name: str) -> Any:
-    if name not in events.column_names:
-        raise UsageError("a batch lacks a column that moves the watermark", code="column-missing", missing=[name])
-    return events[name]
 
 
 def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
@@ -203,28 +171,6 @@ def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
         column=name,
         found=kind,
     )
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Names of sources, and for each row which it is of."""
-
-    names: list[str]
-    codes: Times
-    alone: bool
-
-
-def parts_of(events: pa.Table, source: str, by: str | None) -> Parts:
-    """The sources of a piece of input: ``source``, or its parts by the column ``by``."""
-    if by is None:
-        return Parts([source], np.zeros(events.num_rows, np.int64), alone=True)
-    column = _column(events, by)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    # Encoded as one array, so that there is one dictionary; a null is a part of its own.
-    values = pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)]).dictionary_encode("encode")
-    names = [f"{source}/{value}" for value in values.dictionary.to_pylist()]
-    return Parts(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
 
 
 def _reports(
@@ -244,16 +190,10 @@ def _reports(
     }
 
 
-def _alike(events: pa.Table, claim_us: int, source: str, by: str | None) -> dict[str, Report]:
-    """The same claim from every source of the piece."""
-    parts = parts_of(events, source, by)
-    rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
-    return {
-        name: Report(claim_us, rows=count)
-        for name, count in zip(parts.names, rows, strict=True)
-        if count or parts.alone
-    }
-
-
 def _counted(**masks: Flags) -> Counters:
     return {name: found for name, mask in masks.items() if (found := int(np.count_nonzero(mask)))}
+
+
+def default_watermarks(column: str, delay_us: int) -> Watermarks:
+    """The largest value of ``column`` so far, less ``delay_us``."""
+    return Watermarks(MaxEventTime(column, delay_us))

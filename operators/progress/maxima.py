@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from tidestate.operators.describe.windows import Sliding
 
 Times = npt.NDArray[np.int64]
 STEP_BYTES = 16
@@ -79,7 +78,23 @@ class Maxima:
         return found
 
 
-def opening(windows: Sliding, positions: Times) -> Times:
+class Hops(Protocol):
+    """Windows of one size that begin every so often, as `Sliding` ones do."""
+
+    @property
+    def size(self) -> int:
+        """How long each is."""
+
+    @property
+    def slide(self) -> int:
+        """How far apart they begin."""
+
+    @property
+    def shift(self) -> int:
+        """Where one of them begins."""
+
+
+def opening(windows: Hops, positions: Times) -> Times:
     """For each position the least one at which the same windows are the current ones."""
     found: Times = (positions - windows.size - windows.shift) // windows.slide * windows.slide
     return found + windows.shift + windows.size
@@ -97,7 +112,7 @@ class Placed:
     sides: str
     at: str
     position: str
-    windows: Sliding | None = None
+    windows: Hops | None = None
 
     def steps(self, events: pa.Table) -> bytes:
         """How the largest position goes on with the rows of this side, packed."""

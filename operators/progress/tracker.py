@@ -8,75 +8,16 @@ leaves the minimum, and is counted again when it has caught up with W. When all 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, usable
 from tidestate.operators.progress.peaks import Peak
-from tidestate.statestore.durations import Span, span_us, text_of
-from tidestate.statestore.errors import UsageError
+from tidestate.operators.progress.sources import Report, Sources
 
 Standing = Literal["counted", "idle", "catching_up"]
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The sources of a job by name, and after how long without data one is idle (None: never)."""
-
-    names: tuple[str, ...]
-    idle_timeout_us: int | None = None
-    own_timeouts_us: dict[str, int] = field(default_factory=dict)
-
-    def timeout_us(self, name: str) -> int | None:
-        """The timeout of one source; of a source ``orders/3`` without its own that of ``orders``."""
-        whole = name.rpartition("/")[0]
-        return self.own_timeouts_us.get(name, self.own_timeouts_us.get(whole, self.idle_timeout_us))
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "names": list(self.names),
-            "idle_timeout": None if self.idle_timeout_us is None else text_of(self.idle_timeout_us),
-            "own_timeouts": {name: text_of(span) for name, span in sorted(self.own_timeouts_us.items())},
-        }
-
-
-def sources(*names: str, idle_timeout: Span | None = None, own_timeouts: Mapping[str, Span] | None = None) -> Sources:
-    """Declare the sources. A declared source holds W back from the start; another joins at W when it first reports.
-
-    ``own_timeouts`` has timeouts that differ from ``idle_timeout``. Raises `UsageError` for a name that is empty or
-    stands twice, and for a timeout that is not above 0.
-    """
-    if len(set(names)) != len(names) or not all(names):
-        raise UsageError("each source has a name of its own", code="progress-source", found=list(names))
-    own = {name: _timeout(span) for name, span in (own_timeouts or {}).items()}
-    return Sources(names, None if idle_timeout is None else _timeout(idle_timeout), own)
-
-
-def _timeout(span: Span) -> int:
-    found = span_us(span)
-    if found <= 0:
-        raise UsageError("an idle timeout is longer than nothing", code="progress-source", found=text_of(found))
-    return found
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What one source said in one round.
-
-    ``watermark_us`` is exclusive; `BEGINNING_US` says nothing. ``generated``: it follows from this round's rows
-    alone, so one below the last is no step back. ``asked``: the source was asked for data. ``status``: the source
-    itself says that it is idle, or active again. ``ended``: it will never report again.
-    """
-
-    watermark_us: int = BEGINNING_US
-    rows: int = 0
-    asked: bool = True
-    generated: bool = False
-    status: Literal["idle", "active"] | None = None
-    ended: bool = False
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -176,26 +117,6 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], 
         peak=tracker.peak if after == before else None,
     )
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
-
-
-def merged(reports: Iterable[Mapping[str, Report]]) -> dict[str, Report]:
-    """Reports of pieces of one round (tasks, files) as one: the largest watermark and the sum of the rows of each."""
-    found: dict[str, Report] = {}
-    for piece in reports:
-        for name, report in piece.items():
-            found[name] = _both(found[name], report) if name in found else report
-    return found
-
-
-def _both(one: Report, other: Report) -> Report:
-    return Report(
-        watermark_us=max(one.watermark_us, other.watermark_us),
-        rows=one.rows + other.rows,
-        asked=one.asked or other.asked,
-        generated=one.generated or other.generated,
-        status=other.status or one.status,
-        ended=one.ended or other.ended,
-    )
 
 
 def _hear(source: Source, report: Report, elapsed_us: int, timeout_us: int | None) -> Source:

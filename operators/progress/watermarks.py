@@ -1,100 +1,28 @@
-"""The watermark of a job: what claims it, of which sources, and how a round moves it. Pure.
-
-Every piece of input says what its sources claim; every state partition gets all claims of a round and comes to the
-same progress, so the watermark after a batch is known where windows fire, without another pass or job.
-"""
+"""The settings of a job's watermark: what claims it, of which sources, and how sources are told apart. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-import msgspec
-import pyarrow as pa
-
-from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffered import BufferProgress, BufferState
-from tidestate.operators.progress.ctis import Ctis
-from tidestate.operators.progress.generators import (
-    Counters,
-    Fixed,
-    Generator,
-    IngestionTime,
-    MaxEventTime,
-    Parts,
-    Punctuation,
-    parts_of,
-    present,
-)
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.maxima import Maxima, Placed
-from tidestate.operators.progress.metrics import metrics, prometheus_text
-from tidestate.operators.progress.origins import Gap, declared
-from tidestate.operators.progress.peaks import Peak, highest
-from tidestate.operators.progress.tracker import Report, Sources, Tracker, begin, merged, observe, reset
+from tidestate.operators.progress.buffers import BufferProgress
+from tidestate.operators.progress.maxima import Placed
+from tidestate.operators.progress.sources import INPUT, Generator, Sources
 from tidestate.statestore.errors import UsageError
 
-INPUT = "input"
-"""The one source of a stream that is not told apart."""
 ONE = Sources((INPUT,))
-Reports = dict[str, Report]
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """How far the input has come, as it is kept between rounds.
+class Claimant(Protocol):
+    """What claims watermarks: a `Generator`, `Ctis` or `BufferProgress`. It says these of itself where they hold:
 
-    ``advances``: by source, with advance-time settings; ``buffers``: with buffers.
+    ``columns`` that it reads; ``by_clock``: it goes on without input; ``waits``: time alone may move what it claims;
+    ``acts_first``: it says which rows are events, before these are judged; ``order``: the columns in whose order it
+    reads the rows of a source.
     """
 
-    tracker: Tracker
-    advances: dict[str, Advance] = {}
-    buffers: BufferState | None = None
-
-    @property
-    def watermark_us(self) -> int:
-        """W; `BEGINNING_US` before the first."""
-        return self.tracker.watermark_us
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """Which buffers are waited for."""
-        now_us = self.tracker.processing_us
-        return self.buffers.gaps(now_us) if self.buffers is not None and now_us is not None else []
-
-    def prometheus(self, name: str, counters: Mapping[str, int]) -> str:
-        """In the text format of Prometheus, with the job's name as a label on all samples."""
-        buffers = {INPUT: self.buffers.origins.counters} if self.buffers is not None else {}
-        return prometheus_text(metrics(self.tracker), {"job": name}, self.advances, buffers, self.gaps, counters)
-
-
-class Claims(msgspec.Struct, frozen=True):
-    """What one piece of input says of the watermark; ``rejected`` is about rows that say nothing of it, which make
-    known sources no idle ones, and strange ones no sources. ``buffers`` are packed; ``ends`` are of origins,
-    ``newest`` packed steps of the positions of sides. ``peak`` is the event furthest ahead.
-    """
-
-    reports: Reports = {}
-    rejected: Reports = {}
-    advances: dict[str, Advance] = {}
-    buffers: bytes = b""
-    ends: dict[str, int] = {}
-    newest: dict[str, bytes] = {}
-    peak: Peak | None = None
-
-    def beside(self, rejected: Reports) -> Claims:
-        """With reports of rows that were rejected."""
-        return msgspec.structs.replace(self, rejected=merged([self.rejected, rejected]))
-
-
-@dataclass(frozen=True)
-class Heard:
-    """A piece of input: the events to go on with, its claims, and what the source ``refused``, with reasons."""
-
-    events: pa.Table
-    claims: Claims
-    counters: Counters = field(default_factory=dict)
-    refused: tuple[pa.Table, pa.Array] | None = None
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +33,7 @@ class Watermarks:
     held until W passes them, and count from then on.
     """
 
-    generator: Generator | Ctis | BufferProgress
+    generator: Claimant
     sources: Sources = ONE
     by: str | None = None
     positions: tuple[Placed, ...] = ()
@@ -114,251 +42,51 @@ class Watermarks:
     @property
     def columns(self) -> list[str]:
         """The input columns that are read."""
-        if isinstance(self.generator, Ctis | BufferProgress):
-            names = [*self.generator.columns, self.by]
-        else:
-            names = [getattr(self.generator, "column", None), getattr(self.generator, "flag", None), self.by]
-        return [name for name in names if name]
+        said = [getattr(self.generator, name, None) for name in ("column", "flag")]
+        return [name for name in (*getattr(self.generator, "columns", said), self.by) if name]
 
     @property
     def by_clock(self) -> bool:
         """Whether the watermark goes on without input."""
-        return isinstance(self.generator, Fixed | IngestionTime)
+        return bool(getattr(self.generator, "by_clock", False))
 
     @property
     def clocked(self) -> bool:
         """Whether time alone may move it: it follows the clock, or sources fall idle, or wait for each other."""
-        waits = isinstance(self.generator, BufferProgress) and self.generator.patience is not None
-        follows = isinstance(self.generator, Ctis) and bool(self.generator.imports)
         timed = self.sources.idle_timeout_us is not None or bool(self.sources.own_timeouts_us)
-        return self.by_clock or timed or waits or follows
+        return self.by_clock or timed or bool(getattr(self.generator, "waits", False))
 
     @property
     def acts_first(self) -> bool:
         """Whether the source says which rows are events, before these are judged."""
-        return isinstance(self.generator, Punctuation | Ctis | BufferProgress)
+        return bool(getattr(self.generator, "acts_first", False))
 
     @property
     def order(self) -> tuple[str, ...]:
         """The columns in whose order each source's rows are read, one after the other; none where any order does."""
-        return self.generator.order if isinstance(self.generator, Ctis) else ()
-
-    def begin(self) -> Progress:
-        """Before the first round."""
-        buffers = self.generator.begin(self.sources.names) if isinstance(self.generator, BufferProgress) else None
-        return Progress(begin(self.sources), {}, buffers)
-
-    def hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Heard:
-        """What ``events`` claim, at processing time ``now_us``. ``began`` is the progress at the start of the batch,
-        ``so_far`` with the pieces of the same sources before this one.
-        """
-        heard = self._hear(events, now_us, so_far, began)
-        if not self.positions:
-            return heard
-        claims = msgspec.structs.replace(
-            heard.claims, newest={one.side: one.steps(heard.events) for one in self.positions}
-        )
-        return replace(heard, claims=claims)
-
-    def placed(self, progress: Progress, claims: Iterable[Claims]) -> Progress:
-        """With the positions of the rows of a round."""
-        if not self.positions:
-            return progress
-        claims = list(claims)
-        ahead = {
-            one.side: Maxima.together(
-                [*_steps_of(progress, one.side), *(c.newest.get(one.side, b"") for c in claims)]
-            )
-            for one in self.positions
-        }
-        packed = {side: steps.packed() for side, steps in ahead.items() if len(steps.times)}
-        return msgspec.structs.replace(progress, tracker=msgspec.structs.replace(progress.tracker, ahead=packed))
-
-    def steps(self, progress: Progress) -> tuple[Maxima, ...]:
-        """How the newest position of each side moves in a round that ends with this progress."""
-        bound = progress.watermark_us if self.in_order else END_US
-        return tuple(Maxima.together(_steps_of(progress, one.side)).before(bound) for one in self.positions)
-
-    def newest(self, progress: Progress) -> tuple[int, ...]:
-        """The newest position of each side; `BEGINNING_US` before its first row."""
-        known = [progress.tracker.newest.get(one.side, BEGINNING_US) for one in self.positions]
-        return tuple(steps.last(first) for first, steps in zip(known, self.steps(progress), strict=True))
-
-    def settled(self, progress: Progress) -> Progress:
-        """As it is kept between rounds: only steps of rows that are still held."""
-        if not self.positions:
-            return progress
-        newest = {
-            one.side: place
-            for one, place in zip(self.positions, self.newest(progress), strict=True)
-            if place != BEGINNING_US
-        }
-        bound = progress.watermark_us if self.in_order else END_US
-        held = {side: Maxima.together([steps]).since(bound) for side, steps in progress.tracker.ahead.items()}
-        ahead = {side: steps.packed() for side, steps in held.items() if len(steps.times)}
-        tracker = msgspec.structs.replace(progress.tracker, newest=newest, ahead=ahead)
-        return msgspec.structs.replace(progress, tracker=tracker)
-
-    def _hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Heard:
-        so_far = so_far or self.begin()
-        if isinstance(self.generator, Ctis):
-            return self._ctis(self.generator, events, so_far, began or so_far)
-        if isinstance(self.generator, BufferProgress):
-            return _buffers(self.generator, events, began or so_far)
-        reading = self.generator.read(events, now_us, source=INPUT, by=self.by)
-        return Heard(reading.events, Claims(self._named(reading.reports)), reading.counters)
-
-    def _ctis(self, generator: Ctis, events: pa.Table, so_far: Progress, began: Progress) -> Heard:
-        events = events.sort_by([(name, "ascending") for name in generator.order])
-        parts = parts_of(events, INPUT, self.by)
-        parts = Parts([self._name(name) for name in parts.names], parts.codes, parts.alone)
-        acted = generator.act(events, parts, so_far.advances, began.advances)
-        claims = Claims(self.present(events), advances=acted.states)
-        return Heard(acted.events, claims, acted.counters, (acted.refused, acted.reasons))
-
-    def present(self, rows: pa.Table) -> Reports:
-        """Which sources gave ``rows`` that say nothing of the watermark: a source that sends is not idle."""
-        return self._named(present(rows, source=INPUT, by=self.by))
-
-    def _named(self, reports: Reports) -> Reports:
-        return {self._name(name): report for name, report in reports.items()}
-
-    def _name(self, name: str) -> str:
-        return name if self.by is None else name.removeprefix(f"{INPUT}/")
-
-    def after(self, before: Progress, claims: Iterable[Claims], now_us: int) -> Progress:
-        """The progress after a round at processing time ``now_us``; every known source was asked."""
-        claims, tracker = list(claims), before.tracker
-        # A batch is planned before the last tick, perhaps: that is no clock that jumps back.
-        now_us = max(now_us, tracker.processing_us or now_us)
-        advances, buffers = before.advances, before.buffers
-        said = {name: Report() for name in tracker.sources}
-        given = [one.reports for one in claims]
-        if self.by_clock:
-            claim = self.generator.read(pa.table({}), now_us, source=INPUT).reports[INPUT]  # type: ignore[union-attr]
-            said = dict.fromkeys(said or {INPUT: claim}, claim)
-        if isinstance(self.generator, Ctis):
-            advances = self.generator.after(before.advances, [one.advances for one in claims], tracker.sources)
-            said |= {name: Report(state.cti_us, generated=True) for name, state in advances.items()}
-        if isinstance(self.generator, BufferProgress) and buffers is not None:
-            arrived, ends = [one.buffers for one in claims], [one.ends for one in claims]
-            buffers, own = self.generator.after(buffers, arrived, ends, now_us)
-            said |= own
-            # Rows of no sound buffer, or of an origin that had ended, make no source.
-            given = [{name: one for name, one in piece.items() if name in said} for piece in given]
-        reports = merged([said, *given])
-        rejected = merged(one.rejected for one in claims)
-        reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
-        grown = observe(self.sources, tracker, reports, now_us)
-        moved = grown.watermark_us > tracker.watermark_us
-        peak = self._peak(claims, grown.watermark_us) if moved else grown.peak
-        return Progress(msgspec.structs.replace(grown, peak=peak), advances, buffers)
-
-    def _peak(self, claims: Iterable[Claims], watermark_us: int) -> Peak | None:
-        """The event furthest ahead; it is named where the watermark follows from it."""
-        peak = highest(one.peak for one in claims if one.peak is not None)
-        if peak is None:
-            return None
-        delay_us = self.generator.delay_us if isinstance(self.generator, MaxEventTime) else None
-        if delay_us is not None and peak.time_us - delay_us == watermark_us:
-            return peak
-        return msgspec.structs.replace(peak, event="")
-
-    def finished(self, progress: Progress) -> Progress:
-        """At the end of time: every window is due."""
-        ended = at_least(progress, END_US)
-        if not isinstance(self.generator, Ctis):
-            return ended
-        return msgspec.structs.replace(ended, advances=self.generator.finished(ended.advances))
+        return tuple(getattr(self.generator, "order", ()))
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
         return {"generator": self.generator.describe(), "sources": self.sources.describe(), "by": self.by}
 
 
-def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> Heard:
-    known = began.buffers or generator.begin(())
-    found = generator.sort(events, known)
-    claims = Claims(found.rows, buffers=found.arrived, ends=found.ends)
-    return Heard(found.events, claims, refused=(found.refused, found.reasons))
-
-
 def given_watermarks(generator: Generator | BufferProgress, by: str | None, known: Sources) -> Watermarks:
     """As a user gives them. Raises `UsageError` where they do not go together."""
     if isinstance(generator, BufferProgress):
-        return _of_buffers(generator, by, known)
+        generator.check(by, known.names)
+        return Watermarks(generator, known, generator.origin)
     if not hasattr(generator, "read") or not hasattr(generator, "describe"):
         raise UsageError(
             "give a generator of watermarks, as max_event_time(...) or fixed(...)",
             code="watermark",
             found=repr(generator),
         )
-    return Watermarks(generator, _sources(by, known), by)
+    return Watermarks(generator, given_sources(by, known), by)
 
 
-def given_ctis(ctis: Ctis, by: str | None, known: Sources) -> Watermarks:
-    """The same of advance-time settings."""
-    chosen = _sources(by, known)
-    ctis.check(known.names)
-    return Watermarks(ctis, chosen, by)
-
-
-def _of_buffers(generator: BufferProgress, by: str | None, known: Sources) -> Watermarks:
-    if by not in (None, generator.origin):
-        raise UsageError("with buffers each origin is a source", code="watermark", by=by, origin=generator.origin)
-    generator.begin(known.names)
-    return Watermarks(generator, known, generator.origin)
-
-
-def _sources(by: str | None, known: Sources) -> Sources:
+def given_sources(by: str | None, known: Sources) -> Sources:
+    """Those that a user declares, or the one source. Raises `UsageError` where no column tells several apart."""
     if by is None and known.names:
         raise UsageError("several sources are told apart by a column: by=", code="watermark", sources=known.names)
     return known if by else Sources((INPUT,), known.idle_timeout_us, known.own_timeouts_us)
-
-
-def default_watermarks(column: str, delay_us: int) -> Watermarks:
-    """The largest value of ``column`` so far, less ``delay_us``."""
-    return Watermarks(MaxEventTime(column, delay_us))
-
-
-def at_least(progress: Progress, watermark_us: int) -> Progress:
-    """``progress`` moved on by hand; a step back is ignored."""
-    tracker = progress.tracker
-    if watermark_us <= tracker.watermark_us:
-        return progress
-    moved = msgspec.structs.replace(tracker, watermark_us=watermark_us, peak=None)
-    return msgspec.structs.replace(progress, tracker=moved)
-
-
-def restarted(progress: Progress, begun: Progress) -> Progress:
-    """As the checkpoint had it, with sources that have been declared since as they are ``begun``. The time since then
-    is nobody's idle time, and no gap was waited for.
-    """
-    buffers, tracker, sources = progress.buffers, reset(progress.tracker), begun.tracker.sources
-    if buffers is not None:
-        new = buffers.origins if begun.buffers is None else begun.buffers.origins
-        buffers = msgspec.structs.replace(buffers, origins=declared(buffers.origins, new), waiting=[])
-        there = {str(origin) for origin, *_ in buffers.origins.origins}
-        # One that was declared and has ended does not come back.
-        sources = {name: one for name, one in sources.items() if name in there}
-    tracker = msgspec.structs.replace(tracker, sources=sources | tracker.sources)
-    return Progress(tracker, progress.advances, buffers)
-
-
-def not_asked_until(progress: Progress, now_us: int) -> Progress:
-    """The time up to ``now_us`` is nobody's idle time: a batch was at work, and no source was asked for more."""
-    last = progress.tracker.processing_us
-    if last is None or last >= now_us:
-        return progress
-    tracker = msgspec.structs.replace(progress.tracker, processing_us=now_us)
-    return msgspec.structs.replace(progress, tracker=tracker)
-
-
-def _steps_of(progress: Progress, side: str) -> list[bytes]:
-    """The packed steps of a side; none or one."""
-    return [progress.tracker.ahead[side]] if side in progress.tracker.ahead else []
-
-
-def mark_of(progress: Progress) -> int | None:
-    """The watermark; None before the first."""
-    return None if progress.watermark_us == BEGINNING_US else progress.watermark_us

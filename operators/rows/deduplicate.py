@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.plan.plan import Flags, Intake, Plan
+from tidestate.operators.plan.plan import Arrival, Flags, Plan
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.spec.arrowtypes import positions, type_text
@@ -54,7 +54,7 @@ class DedupPlan(Plan):
         late: Flags = times < watermark
         return late
 
-    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Rows as they are, in order."""
         return self.exchanged.conform(accepted)
 

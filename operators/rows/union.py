@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.plan.plan import Flags, Intake, Plan
+from tidestate.operators.plan.plan import Arrival, Flags, Plan
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
@@ -42,7 +42,7 @@ class UnionPlan(Plan):
         """None: who reads the rows says what is too late there."""
         return np.zeros(len(times), bool)
 
-    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Rows as they are, in order."""
         return self.exchanged.conform(accepted)
 

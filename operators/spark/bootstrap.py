@@ -25,7 +25,7 @@ from tidestate.operators.engine.bootstrap import (
 )
 from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.watermarks import INPUT
+from tidestate.operators.progress.sources import INPUT
 from tidestate.operators.spark.rounds import run_history
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, Source, dropping, sources_of

@@ -22,7 +22,7 @@ from tidestate.operators.engine.reprocess import to_feed, warn_of_purged
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.progress.metrics import Metrics, metrics
 from tidestate.operators.progress.origins import Gap
-from tidestate.operators.progress.watermarks import Progress, not_asked_until
+from tidestate.operators.progress.rounds import Progress, not_asked_until
 from tidestate.operators.spark.rounds import run_batch, run_feed, run_tick
 from tidestate.operators.spark.ticker import Ticker
 from tidestate.recovery.log.checkpoint import now_us

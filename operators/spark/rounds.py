@@ -13,7 +13,7 @@ from pyspark.sql.types import TimestampType
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.engine.round import GraphRound, fed_back
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.watermarks import Progress
+from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.spark.tasks import EXCHANGE, decode_answers, exchange_rows, level_side, map_side, tick_side
 
 BATCH_ROWS = 100_000

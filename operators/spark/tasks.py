@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.engine.pieces import Header, Piece
 from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, known_after, run_level
-from tidestate.operators.progress.watermarks import Progress
+from tidestate.operators.progress.rounds import Progress
 from tidestate.statestore import errors
 from tidestate.statestore.errors import TidestateError, invariant
 

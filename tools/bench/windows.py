@@ -36,7 +36,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.assignment import assign

@@ -12,7 +12,7 @@ from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.sessions.names import ALONE, END, PLACE, UNTIL
 from tidestate.operators.joins.sessions.step import session_step
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
-from tidestate.operators.plan.plan import PANE_TIME, Flags, Intake
+from tidestate.operators.plan.plan import PANE_TIME, Arrival, Flags
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.windows.assignment import assign, too_late
 from tidestate.statestore.errors import UsageError
@@ -27,7 +27,7 @@ class SessionJoinPlan(SessionJoinTables):
         """Rows whose own session would be over."""
         return too_late(self, events, times, watermark, feeding=feeding)
 
-    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Rows with their times, in order."""
         _, _, ends = assign(self.kind, times, accepted)
         if not self.key_fields:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.plan import Intake
+from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.windows.assignment import assign, last_refused, narrowed, own_windows, refusing
 from tidestate.operators.windows.expansion import combined, spread
 from tidestate.operators.windows.general.groups import int_bounds
@@ -20,13 +20,13 @@ Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-def arrivals(plan: GeneralTables, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
+def arrivals(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     """What accepted events bring: rows of `GeneralTables.exchanged`; one per window and key, or one per event."""
     if plan.overlapping and not plan.per_event:
-        return _overlapping(plan, events, times, intake)
+        return _overlapping(plan, events, times, arrival)
     index, starts, ends = assign(plan.kind, times, events)
-    if (plan.rule == "window" or intake.feeding) and intake.watermark_us is not None and not plan.by_number:
-        open_ = ~refusing(plan, ends, intake.watermark_us, feeding=intake.feeding)
+    if (plan.rule == "window" or arrival.feeding) and arrival.watermark_us is not None and not plan.by_number:
+        open_ = ~refusing(plan, ends, arrival.watermark_us, feeding=arrival.feeding)
         index, starts, ends = index[open_], starts[open_], ends[open_]
     places = pa.array(index)
     keys = [events[name].take(places) for name in plan.key_names] or [_alone(len(index))]
@@ -46,7 +46,7 @@ def arrivals(plan: GeneralTables, events: pa.Table, times: Times, intake: Intake
     return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
 
 
-def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, intake: Intake) -> pa.Table:
+def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     """One row per window and key, of windows that share events: by slice where no order counts, in bands."""
     kind, spec = plan.kind, plan.slices_of_events
     assert isinstance(kind, Sliding)
@@ -58,8 +58,8 @@ def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, intake: In
     if only is None and plan.orderless:
         rows = combine(spec, rows)
     closed = None
-    if (plan.rule == "window" or intake.feeding) and intake.watermark_us is not None:
-        closed = last_refused(plan, intake.watermark_us, feeding=intake.feeding)
+    if (plan.rule == "window" or arrival.feeding) and arrival.watermark_us is not None:
+        closed = last_refused(plan, arrival.watermark_us, feeding=arrival.feeding)
     first, counts = kind.windows_of(rows["slice_end"].cast(pa.int64()).to_numpy(), closed)
     if only is not None:
         first, counts = narrowed(kind, first, counts, only)
@@ -71,7 +71,7 @@ def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, intake: In
         by_key, values = columns.select(plan.group_keys), columns.drop_columns([*plan.group_keys, "slice_end"])
         return pa.table([*by_key.columns, *bounds, *values.columns], schema=plan.arriving.schema)
 
-    parts = spread(plan.arriving, rows, plan.group_keys, counts, pairs, intake.budget_bytes)
+    parts = spread(plan.arriving, rows, plan.group_keys, counts, pairs, arrival.budget_bytes)
     return combined(plan.arriving, parts)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidestate.operators.describe.windows import Times
 from tidestate.operators.plan.output_watermark import released
-from tidestate.operators.plan.plan import Flags, Intake
+from tidestate.operators.plan.plan import Arrival, Flags
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.windows.assignment import refused, too_late
 from tidestate.operators.windows.general.intake import arrivals
@@ -38,9 +38,9 @@ class GeneralPlan(GeneralTables):
             return None
         return refused(self, accepted, times, watermark, feeding=feeding)
 
-    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Windows of the events, and what they bring to each."""
-        return arrivals(self, accepted, times, intake)
+        return arrivals(self, accepted, times, arrival)
 
     def released(self, watermark: int, column: str) -> int:
         """By the windows that have not ended yet."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidestate.operators.describe.windows import Times
 from tidestate.operators.plan.output_watermark import released
-from tidestate.operators.plan.plan import ONLY, Flags, Intake
+from tidestate.operators.plan.plan import ONLY, Arrival, Flags
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.windows.assignment import refused, too_late
 from tidestate.operators.windows.slices.intake import partials_of
@@ -35,7 +35,7 @@ class SlicePlan(SliceTables):
             return None
         return refused(self, accepted, times, watermark, feeding=True)
 
-    def arrive(self, accepted: pa.Table, times: Times, intake: Intake) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Partials of slices and keys; keys may repeat."""
         if ONLY in accepted.column_names and accepted[ONLY].null_count < accepted.num_rows:
             raise UsageError(
