@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from tidestate.operators.describe.chain import chain as chain
     from tidestate.operators.describe.deduplicate import Deduplicated as Deduplicated
     from tidestate.operators.describe.deduplicate import deduplicated as deduplicated
+    from tidestate.operators.describe.given_join import join as join
     from tidestate.operators.describe.join import Joined as Joined
-    from tidestate.operators.describe.join import join as join
     from tidestate.operators.describe.join_choices import every as every
     from tidestate.operators.describe.join_choices import keep as keep
     from tidestate.operators.describe.merge import Merged as Merged
@@ -141,10 +141,8 @@ lazy_exports.export(
             "windowed",
         ),
         "tidestate.operators.local.harness": ("Harness",),
-        "tidestate.operators.describe.join": (
-            "Joined",
-            "join",
-        ),
+        "tidestate.operators.describe.given_join": ("join",),
+        "tidestate.operators.describe.join": ("Joined",),
         "tidestate.operators.describe.join_choices": (
             "every",
             "keep",

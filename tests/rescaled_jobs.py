@@ -31,7 +31,7 @@ from tidestate.operators import (
     union,
     windowed,
 )
-from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.runnable import Sided
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000

@@ -31,7 +31,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.describe.join import join
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.inspect.history.events import Event
 from tidestate.operators.inspect.history.window_history import History, history
 from tidestate.operators.local.harness import Harness

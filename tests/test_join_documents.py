@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tidestate.operators import Memory, Parquet, RocksDB, count_window, tumbling
-from tidestate.operators.describe.join import Joined, join
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Joined
 from tidestate.operators.describe.join_choices import every
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreConfig

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.join_twin import SIDES, Asked, Pane, Row, Twin, Window
 from tidestate.operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.join import Joined, join
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Joined
 from tidestate.operators.describe.join_choices import keep
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US

@@ -14,7 +14,7 @@ import pytest
 
 from tidestate.operators import count_window, session, tumbling
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.join import join
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join_choices import keep
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.local.harness import Harness

@@ -27,7 +27,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.rounds import not_asked_until
+from tidestate.operators.progress.rounds import Rounds, not_asked_until
 from tidestate.operators.progress.sources import Generator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
@@ -147,13 +147,14 @@ def test_rows_that_are_rejected_make_no_source(tmp_path: Path) -> None:
 def test_time_in_which_nobody_was_asked_makes_nobody_idle(tmp_path: Path) -> None:
     settings = job(idle_timeout="5 seconds").watermarks
     assert settings is not None
-    progress = settings.after(settings.begin(), [], 0)
-    waited = settings.after(not_asked_until(progress, 20 * SECOND), [], 24 * SECOND)
+    rounds = Rounds(settings)
+    progress = rounds.after(rounds.begin(), [], 0)
+    waited = rounds.after(not_asked_until(progress, 20 * SECOND), [], 24 * SECOND)
     assert {one.quiet_us for one in waited.tracker.sources.values()} == {4 * SECOND}
     assert {one.standing for one in waited.tracker.sources.values()} == {"counted"}
-    planned_before = settings.after(waited, [], 21 * SECOND)
+    planned_before = rounds.after(waited, [], 21 * SECOND)
     assert planned_before.tracker.clock_backward == 0
-    assert not_asked_until(settings.begin(), SECOND) == settings.begin()
+    assert not_asked_until(rounds.begin(), SECOND) == rounds.begin()
 
 
 def test_when_all_are_idle_the_watermark_stays(tmp_path: Path) -> None:

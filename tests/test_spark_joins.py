@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from tests.spark_inputs import SCHEMA, Event, batch, sample, write
 from tests.test_spark_job import output, stream
 from tidestate.operators import Memory, Parquet, sliding, tumbling
-from tidestate.operators.describe.join import Joined, join
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Joined
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.spark_inputs import sample, write
 from tests.test_spark_job import output, stream
 from tidestate.operators import Memory, Parquet, count, merge, merge_accumulate, session_join, sum_, tumbling, union
-from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.runnable import Sided
 from tidestate.statestore.spec.store import StoreConfig
 
 pytestmark = pytest.mark.spark

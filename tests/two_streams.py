@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from tidestate.operators import Memory, Parquet, RocksDB
-from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.runnable import Sided
 from tidestate.statestore.spec.store import StoreConfig
 
 SECOND = 1_000_000

@@ -9,8 +9,8 @@ import pyarrow as pa
 from tidestate.operators.aggregates import inputs
 from tidestate.operators.describe.deduplicate import Deduplicated
 from tidestate.operators.describe.merge import Merged
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.sides import AT, SIDE, Sided
+from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sessions
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME

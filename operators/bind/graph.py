@@ -12,8 +12,7 @@ from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.merge import Merged, Unioned
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
 from tidestate.operators.describe.windows import by_offset
 from tidestate.operators.plan.graph import Feed, Graph, Node, alone, shown_schema

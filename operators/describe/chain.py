@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tidestate.operators.describe.runnable import Runnable, checked_name
-from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.runnable import Runnable, Sided, checked_name
 from tidestate.operators.progress.sources import INPUT
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.errors import UsageError

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from tidestate.operators.aggregates import list_
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
-from tidestate.operators.describe.runnable import checked_name
-from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE, Sided, Sides
+from tidestate.operators.describe.runnable import Sided, checked_name
+from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE, Sides
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sessions, Windows, by_offset
 from tidestate.operators.describe.windows import session as sessions_of

@@ -5,29 +5,12 @@ Joins, merges and unions read such a stream, whether its rows come from the inpu
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.progress.buffers import BufferProgress
-from tidestate.operators.progress.sources import Generator
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
-
-if TYPE_CHECKING:
-    from os import PathLike
-
-    from pyspark.sql import DataFrame
-
-    from tidestate.operators.engine.delivery import SparkSink
-    from tidestate.operators.spark.job import SparkJob
-    from tidestate.recovery.start.policy import Policy
-    from tidestate.statestore.durations import Span
-    from tidestate.statestore.spec.store import StoreConfig
 
 SIDE, AT = "side", "time"
 """Columns of every row: which side it is of, and its event time."""
@@ -99,65 +82,3 @@ class Sides:
             if differ := [name for name in shared if schema.field(name).type != first.field(name).type]:
                 raise UsageError("a column has different types: cast one", code="side-types", columns=differ)
         return shared
-
-
-class Sided(Runnable):
-    """A description that reads several streams."""
-
-    @property
-    @abstractmethod
-    def sides(self) -> Sides:
-        """Its inputs."""
-
-    def watermark(
-        self,
-        generator: Generator | BufferProgress,
-        *,
-        by: str | None = None,
-        sources: Sequence[str] = (),
-        idle_timeout: Span | None = None,
-        own_timeouts: Mapping[str, Span] | None = None,
-    ) -> Self:
-        """As everywhere; unless ``by`` says otherwise, each side is a source and holds W from the start."""
-        if by is None and not isinstance(generator, BufferProgress):
-            by, sources = SIDE, self.sides.names
-        return super().watermark(
-            generator, by=by, sources=sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts
-        )
-
-    def schema(self, *schemas: pa.Schema) -> pa.Schema:
-        """Columns of the one stream in which rows of all sides travel, of those of each side in order.
-
-        Raises `UsageError` where they do not go together.
-        """
-        if len(schemas) != len(self.sides.names):
-            raise UsageError("give a schema for each side", code="sides", sides=self.sides.names, found=len(schemas))
-        return self.sides.schema(dict(zip(self.sides.names, schemas, strict=True)))
-
-    def rows(self, schema: pa.Schema, **sides: pa.Table | None) -> pa.Table:
-        """Rows of some sides as that stream has them, in the order of the sides."""
-        if strange := sorted(set(sides) - set(self.sides.names)):
-            raise UsageError("there is no such side", code="sides", sides=self.sides.names, found=strange)
-        there = [(name, table) for name in self.sides.names if (table := sides.get(name)) is not None]
-        parts = [self.sides.rows(schema, name, table) for name, table in there]
-        return pa.concat_tables([schema.empty_table(), *parts])
-
-    def on_spark(  # type: ignore[override]
-        self,
-        *streams: DataFrame,
-        checkpoint: str | PathLike[str],
-        store: StoreConfig | None = None,
-        sink: SparkSink | None = None,
-        partitions: int | None = None,
-        tick: Span | None = None,
-        policy: Policy | None = None,
-    ) -> SparkJob:
-        """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
-        from tidestate.operators.spark.sides import all_sides, check_streams
-
-        check_streams(streams)
-        one = all_sides(self.sides, streams)
-        job = super().on_spark(
-            one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
-        )
-        return replace(job, streams=dict(zip(self.sides.names, streams, strict=True)))

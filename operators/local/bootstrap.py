@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.engine.bootstrap import (
     FILES_READ,
     Offset,

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.engine.bootstrap import (
     FILES_READ,
     Offset,

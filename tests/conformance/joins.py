@@ -13,7 +13,8 @@ from tests.conformance.compare import Failure, failure
 from tests.conformance.driver import END_US
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
-from tidestate.operators.describe.join import Joined, join
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Joined
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 Emission = dict[str, Any]

@@ -15,7 +15,7 @@ from tests.conformance.mapping import Input, check_supported, input_of, window_o
 from tests.conformance.values import decoded, same, same_multiset
 from tidestate.operators import global_window, merge, session_join
 from tidestate.operators.describe.merge import Merged
-from tidestate.operators.describe.sides import Sided
+from tidestate.operators.describe.runnable import Sided
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 UNDERSTOOD = {"state_introspection", "window_join", "outer_join", "end_of_stream_flush", "window_join_accumulation"}
