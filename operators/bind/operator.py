@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, present
+from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.bind.sided import bind_join, bind_sessions, bind_union
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
@@ -19,7 +20,6 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import FUTURE_US
-from tidestate.operators.progress.generators import default_watermarks
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, present
+from tidestate.operators.bind.default_watermark import by_side
 from tidestate.operators.describe.join import Joined
 from tidestate.operators.describe.merge import SessionJoined, Unioned
 from tidestate.operators.describe.sides import AT, SIDE, SIDES
@@ -17,7 +18,6 @@ from tidestate.operators.joins.sessions.plan import SessionJoinPlan
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.progress.maxima import Placed
-from tidestate.operators.progress.side_delays import by_side
 from tidestate.operators.rows.union import UnionPlan
 from tidestate.operators.windows.general.names import END, START
 from tidestate.statestore.errors import UsageError

@@ -10,15 +10,15 @@ from tidestate.operators.aggregates import BoundAggregate, bind
 from tidestate.operators.aggregates.signed import linear
 from tidestate.operators.aggregates.signed import signed as with_signs
 from tidestate.operators.bind.columns import added, check_event_time, input_columns, key_field, present
+from tidestate.operators.bind.default_watermark import by_side, default_watermarks
 from tidestate.operators.bind.validation import check_sense
 from tidestate.operators.describe.merge import Merged
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
 from tidestate.operators.describe.windows import Given, Sessions, Sliding
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED, Plan
-from tidestate.operators.progress.generators import Fixed, default_watermarks
+from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
-from tidestate.operators.progress.side_delays import by_side
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.windows.general.names import END, START
 from tidestate.operators.windows.general.plan import GeneralPlan

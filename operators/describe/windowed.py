@@ -12,9 +12,9 @@ from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
 from tidestate.operators.describe.windows import Windows
-from tidestate.operators.progress.ctis import Ctis, Settings, given_ctis
+from tidestate.operators.progress.ctis import Ctis, Settings
 from tidestate.operators.progress.sources import sources as declared
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import Watermarks, given_sources
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
@@ -119,7 +119,10 @@ class Windowed(Runnable):
         ctis = Ctis(settings, at_source, self.event_time, order, end, shape, shape_column)
         known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
         lateness = self.lateness if self.lateness.given else replace(self.lateness, allowed_us=0)
-        return replace(self, watermarks=given_ctis(ctis, by or self.origin, known), lateness=lateness)
+        by = by or self.origin
+        chosen = given_sources(by, known)
+        ctis.check(known.names)
+        return replace(self, watermarks=Watermarks(ctis, chosen, by), lateness=lateness)
 
     def aggregate(self, **aggregates: Aggregate) -> Self:
         """What to compute per key and window: ``name=count()``, ``name=mean("column")`` and so on."""

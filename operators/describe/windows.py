@@ -20,6 +20,8 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.lists import places_within
 
 Times = npt.NDArray[np.int64]
+START, END = "window_start", "window_end"
+"""Columns of panes and tables that bound a window."""
 FAR = 2**62
 """Farther than any window end, and not so far that differences leave int64."""
 

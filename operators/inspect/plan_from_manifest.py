@@ -16,6 +16,7 @@ from tidestate.operators.aggregates.distinct import Distinct, Top
 from tidestate.operators.aggregates.selection import Choice
 from tidestate.operators.aggregates.sketches import Sketch
 from tidestate.operators.aggregates.timestamps import EndOfWindow
+from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.describe.sides import LEFT, RIGHT
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.windows import Counted, Given, Global, Sessions, Sliding, Windows
@@ -23,7 +24,6 @@ from tidestate.operators.embedded.plan import METADATA, metadata_tables
 from tidestate.operators.embedded.window_metadata import START, WindowTables
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.generators import default_watermarks
 from tidestate.operators.windows.general.names import ALONE, GROUPS
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.slices.plan import SlicePlan

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.tables import JoinTables
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
@@ -31,9 +30,9 @@ class Taken:
         """Event times of a side's rows."""
         return positions(self.rows[side][MESSAGE_TIME])
 
-    def places(self, plan: JoinTables, side: str) -> Times:
-        """Their positions."""
-        return positions(self.rows[side][plan.stores[side].position])
+    def places(self, position: str, side: str) -> Times:
+        """Their positions, in the column ``position``."""
+        return positions(self.rows[side][position])
 
     def count(self, name: str, rows: int) -> None:
         """Add to a counter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +11,10 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import AT, LEFT, SIDE, SIDES
 from tidestate.operators.describe.windows import Times
+from tidestate.operators.joins.rule import Rule
 from tidestate.operators.joins.step import join_step
 from tidestate.operators.joins.tables import JoinTables
+from tidestate.operators.joins.window_rules import rule_of
 from tidestate.operators.plan.plan import Arrival, Flags, no_bound
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -22,6 +25,11 @@ from tidestate.statestore.spec.store import StateView
 @dataclass(frozen=True, kw_only=True)
 class JoinPlan(JoinTables):
     """A join bound to the schema of its one stream."""
+
+    @cached_property
+    def meeting(self) -> Rule:
+        """Which rows meet."""
+        return rule_of(self.joined)
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
         """Rows behind the watermark that no partner can come for any more."""

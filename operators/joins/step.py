@@ -49,7 +49,7 @@ def _stored(plan: JoinTables, taken: Taken, at: Moments) -> dict[str, TableChang
     for side in SIDES:
         rows, bound = taken.rows[side], plan.meeting.forgotten(side, after(at))
         if bound is not None and rows.num_rows:
-            rows = rows.filter(pa.array(taken.places(plan, side) > bound))
+            rows = rows.filter(pa.array(taken.places(plan.stores[side].position, side) > bound))
         changes[side] = TableChanges(put=rows if rows.num_rows else None, expire=bound)
     return changes
 

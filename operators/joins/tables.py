@@ -17,6 +17,7 @@ stands for them.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +27,6 @@ from tidestate.operators.describe.join import Joined
 from tidestate.operators.describe.sides import AT, SIDES
 from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT, alone, kept_as, waiting
 from tidestate.operators.joins.rule import Rule
-from tidestate.operators.joins.window_rules import rule_of
 from tidestate.operators.plan.held_rows import numbered
 from tidestate.operators.plan.plan import Plan
 from tidestate.statestore.messages.keys import Layout
@@ -47,10 +47,10 @@ class JoinTables(Plan):
         """Allowed lateness; a window of each side goes by what is retained."""
         return super().waits_by if self.joined.own is None else None
 
-    @cached_property
+    @property
+    @abstractmethod
     def meeting(self) -> Rule:
         """Which rows meet."""
-        return rule_of(self.joined)
 
     @property
     def layouts(self) -> dict[str, Layout]:

@@ -9,8 +9,9 @@ import numpy as np
 from tidestate.operators.describe.join import Joined
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Sliding, Times
+from tidestate.operators.joins.distance_rule import Bounds, distances
 from tidestate.operators.joins.names import OTHER
-from tidestate.operators.joins.rule import Bound, Bounds, Mark, Rule, closed_at, distances
+from tidestate.operators.joins.rule import Bound, Mark, Rule, closed_at
 from tidestate.operators.plan.plan import Flags
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 
@@ -29,6 +30,8 @@ def last_start(windows: Sliding, places: Times) -> Times:
 @dataclass(frozen=True)
 class Shared(Rule):
     """Rows meet in a window that holds both: in the first one, or in each. Windows that are over hold nobody."""
+
+    joined: Joined
 
     @property
     def windows(self) -> Sliding:
@@ -131,6 +134,8 @@ class Own(Rule):
     """A row meets what lies in the other side's current windows: those that hold its newest position before the row,
     in the order (time, side, offset).
     """
+
+    joined: Joined
 
     @property
     def moves(self) -> bool:

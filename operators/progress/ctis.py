@@ -28,8 +28,7 @@ from tidestate.operators.progress.advance_time import (
     lifetimes,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
-from tidestate.operators.progress.sources import Counters, Parts, Sources
-from tidestate.operators.progress.watermarks import Watermarks, given_sources
+from tidestate.operators.progress.sources import Counters, Parts
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -201,10 +200,3 @@ def _each(parts: Parts) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
     for name, first, last in zip(parts.names, [0, *ends], ends, strict=False):
         if first < last:
             yield name, order[first:last]
-
-
-def given_ctis(ctis: Ctis, by: str | None, known: Sources) -> Watermarks:
-    """The settings of a watermark by CTIs. Raises `UsageError` where they do not go together."""
-    chosen = given_sources(by, known)
-    ctis.check(known.names)
-    return Watermarks(ctis, chosen, by)

@@ -25,7 +25,6 @@ from tidestate.operators.progress.instants import (
     moved_one,
 )
 from tidestate.operators.progress.sources import Counters, Parts, Reading, Report, column_of, parts_of, same_claim
-from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
@@ -192,8 +191,3 @@ def _reports(
 
 def _counted(**masks: Flags) -> Counters:
     return {name: found for name, mask in masks.items() if (found := int(np.count_nonzero(mask)))}
-
-
-def default_watermarks(column: str, delay_us: int) -> Watermarks:
-    """The largest value of ``column`` so far, less ``delay_us``."""
-    return Watermarks(MaxEventTime(column, delay_us))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from tidestate.operators.progress.buffers import Numbers
 from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
 
+Numbers = npt.NDArray[np.int64]
 _MORE_THAN_ANY = np.iinfo(np.int64).max
 
 

@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import Counted, Given, Global, Sessions, Sliding, Times, Windows
+from tidestate.operators.describe.windows import END, START, Counted, Given, Global, Sessions, Sliding, Times, Windows
 from tidestate.operators.plan.plan import ONLY, Flags, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.lists import places_within
 
-START, END = "window_start", "window_end"
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """Where the global window begins and ends: the years 1 to 9999, which every tool can show."""
 

@@ -1,7 +1,7 @@
 """Names of the general operator's tables and columns. A column that begins with an underscore is bookkeeping."""
 
-from tidestate.operators.windows.assignment import END as END
-from tidestate.operators.windows.assignment import START as START
+from tidestate.operators.describe.windows import END as END
+from tidestate.operators.describe.windows import START as START
 
 GROUPS, ENDS, COUNTED, CLOCK, MARKS = "groups", "ends", "counted", "clock", "marks"
 ELEMENTS, NET, PENDING, PANES, SHOWN, SINCE = "_elements", "_net", "_pending", "_panes", "_shown", "_since"

@@ -1,4 +1,4 @@
-"""A watermark by the largest event time, where each side has a delay of its own."""
+"""The watermark where nothing else is said: the largest event time less a delay, of each side its own."""
 
 from __future__ import annotations
 
@@ -45,3 +45,8 @@ class DelayBySide:
         """For the manifest."""
         delays = {name: text_of(delay) for name, delay in self.delays_us}
         return {"kind": "max_event_time", "column": self.column, "delay": delays}
+
+
+def default_watermarks(column: str, delay_us: int) -> Watermarks:
+    """The largest value of ``column`` so far, less ``delay_us``."""
+    return Watermarks(MaxEventTime(column, delay_us))

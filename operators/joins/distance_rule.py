@@ -1,0 +1,89 @@
+"""Rows that meet by the distance of their times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.sides import SIDES
+from tidestate.operators.joins.rule import Bound, Mark, Rule, closed_at
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags, Times
+
+
+@dataclass(frozen=True)
+class Bounds(Rule):
+    """Rows meet by the distance of their times. A side without a bound waits as long as it is retained."""
+
+    joined: Joined
+
+    def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
+        """See `Rule`."""
+        low, high = distances(self.joined, side)
+        return None if low is None else times + low, None if high is None else times + high + 1
+
+    def dues(self, side: str, times: Times, positions: Times, mark: Mark) -> tuple[Times | None, Times]:
+        """The last time of the other side that a row can meet; `END_US` for none."""
+        reach = self._reach(side)
+        return None, np.full(len(times), END_US) if reach is None else times + reach
+
+    def closed(self, side: str, mark: Mark) -> int:
+        """See `Rule`."""
+        return mark.watermark
+
+    def final(self, side: str, mark: Mark) -> int:
+        """See `Rule`."""
+        return closed_at(mark.watermark, self.joined.allowed_us)
+
+    def over(self, side: str, mark: Mark) -> int | None:
+        """See `Rule`."""
+        if mark.watermark == BEGINNING_US:
+            return None
+        if mark.watermark == END_US:
+            return END_US - 1
+        reach = self._reach(side)
+        return None if reach is None else max(BEGINNING_US, self.final(side, mark) - reach - 1)
+
+    def forgotten(self, side: str, mark: Mark) -> int | None:
+        """What is retained for longer than rows can meet is kept so long."""
+        over, kept = self.over(side, mark), self.joined.retained[SIDES.index(side)]
+        if over is None or kept is None or kept.span_us is None or mark.watermark == END_US:
+            return over
+        return max(BEGINNING_US, min(over, mark.watermark - kept.span_us - 1))
+
+    def unknown(self, side: str, mark: Mark) -> int | None:
+        """What is not behind the watermark is taken, though it may be met by nobody."""
+        over = self.over(side, mark)
+        return None if over is None else min(over, self.final(side, mark) - 1)
+
+    def too_late(self, side: str, times: Times, watermark: int) -> Flags:
+        """Rows behind the watermark that no partner can come for any more."""
+        over, closed = self.over(side, Mark(watermark)), closed_at(watermark, self.joined.allowed_us)
+        if over is None:
+            return np.zeros(len(times), bool)
+        found: Flags = (times <= over) & (times < closed)
+        return found
+
+    def released(self, watermark: int) -> int:
+        """Of a pair neither row is over; a row alone is not."""
+        closed = watermark - self.joined.allowed_us
+        earliest = {
+            side: BEGINNING_US if (reach := self._reach(side)) is None else closed - max(0, reach) for side in SIDES
+        }
+        alone = [earliest[side] for side in SIDES if self.joined.keeps(side)]
+        return max(BEGINNING_US, min([max(earliest.values()), *alone]))
+
+    def _reach(self, side: str) -> int | None:
+        """How much later than a row the other side's last one may be."""
+        _, high = distances(self.joined, side)
+        kept = self.joined.retained[SIDES.index(side)]
+        return kept.span_us if high is None and kept is not None else high
+
+
+def distances(joined: Joined, side: str) -> tuple[int | None, int | None]:
+    """How far from rows of ``side`` those are which they meet on the other one: from, to."""
+    low, high = joined.lower_us, joined.upper_us
+    if side == SIDES[0]:
+        return low, high
+    return None if high is None else -high, None if low is None else -low
