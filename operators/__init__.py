@@ -43,12 +43,10 @@ if TYPE_CHECKING:
     from tidestate.operators.describe.join_choices import every as every
     from tidestate.operators.describe.join_choices import keep as keep
     from tidestate.operators.describe.merge import Merged as Merged
-    from tidestate.operators.describe.merge import SessionJoined as SessionJoined
-    from tidestate.operators.describe.merge import Unioned as Unioned
     from tidestate.operators.describe.merge import merge as merge
-    from tidestate.operators.describe.merge import session_join as session_join
-    from tidestate.operators.describe.merge import union as union
     from tidestate.operators.describe.merge_accumulation import merge_accumulate as merge_accumulate
+    from tidestate.operators.describe.session_join import SessionJoined as SessionJoined
+    from tidestate.operators.describe.session_join import session_join as session_join
     from tidestate.operators.describe.triggers import after_count as after_count
     from tidestate.operators.describe.triggers import after_processing_time as after_processing_time
     from tidestate.operators.describe.triggers import after_watermark as after_watermark
@@ -60,6 +58,8 @@ if TYPE_CHECKING:
     from tidestate.operators.describe.triggers import every_processing_time as every_processing_time
     from tidestate.operators.describe.triggers import or_finally as or_finally
     from tidestate.operators.describe.triggers import repeatedly as repeatedly
+    from tidestate.operators.describe.union import Unioned as Unioned
+    from tidestate.operators.describe.union import union as union
     from tidestate.operators.describe.windowed import ACCUMULATING as ACCUMULATING
     from tidestate.operators.describe.windowed import DISCARDING as DISCARDING
     from tidestate.operators.describe.windowed import RETRACTING as RETRACTING
@@ -149,14 +149,9 @@ lazy_exports.export(
         ),
         "tidestate.operators.describe.merge_accumulation": ("merge_accumulate",),
         # By the modules that define them: one beside them has the name of a function.
-        "tidestate.operators.describe.merge": (
-            "Merged",
-            "SessionJoined",
-            "Unioned",
-            "merge",
-            "session_join",
-            "union",
-        ),
+        "tidestate.operators.describe.merge": ("Merged", "merge"),
+        "tidestate.operators.describe.session_join": ("SessionJoined", "session_join"),
+        "tidestate.operators.describe.union": ("Unioned", "union"),
         "tidestate.operators.progress": (
             "advance_time",
             "generation",

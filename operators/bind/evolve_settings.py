@@ -12,8 +12,8 @@ from typing import Any
 from tidestate.operators.describe.sides import SIDE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.deduplicate import DedupPlan
-from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.slices.tables import SliceTables
 
 PLAIN = ("max_event_time", "fixed", "punctuation")
 """Generators of watermarks that keep nothing but the watermark of each source."""
@@ -64,7 +64,7 @@ def _triggers(was: Any, now: Any, _plan: Plan) -> str:
 def _accumulation(was: Any, now: Any, plan: Plan) -> str:
     if "discarding" not in (was, now):
         return ""
-    if isinstance(plan, GeneralPlan) and not plan.succeeds:
+    if isinstance(plan, GeneralTables) and not plan.succeeds:
         return "a discarding window keeps only what was not shown yet, any other keeps everything"
     if now == "retracting":
         return "a discarding window does not know the sum of what it has shown, so it cannot take it back"
@@ -115,6 +115,6 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list
 
 
 def _rules(plan: Plan) -> dict[str, tuple[Rule, str]]:
-    if isinstance(plan, GeneralPlan | SlicePlan):
+    if isinstance(plan, GeneralTables | SliceTables):
         return _WINDOWED
     return _DEDUP if isinstance(plan, DedupPlan) else _WATERMARK

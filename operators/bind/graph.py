@@ -11,8 +11,9 @@ import pyarrow as pa
 from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.merge import Merged, Unioned
+from tidestate.operators.describe.merge import Merged
 from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.union import Unioned
 from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
 from tidestate.operators.describe.windows import by_offset
 from tidestate.operators.plan.graph import Feed, Graph, Node, alone, shown_schema

@@ -13,9 +13,10 @@ from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
 from tidestate.operators.describe.deduplicate import Deduplicated
 from tidestate.operators.describe.join import Joined
-from tidestate.operators.describe.merge import SessionJoined, Unioned
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.session_join import SessionJoined
 from tidestate.operators.describe.triggers import DEFAULT
+from tidestate.operators.describe.union import Unioned
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.plan.plan import Plan

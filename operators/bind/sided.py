@@ -9,9 +9,10 @@ import pyarrow as pa
 from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, present
 from tidestate.operators.bind.default_watermark import by_side
 from tidestate.operators.describe.join import Joined
-from tidestate.operators.describe.merge import SessionJoined, Unioned
+from tidestate.operators.describe.session_join import SessionJoined
 from tidestate.operators.describe.sides import AT, SIDE, SIDES
 from tidestate.operators.describe.triggers import DEFAULT
+from tidestate.operators.describe.union import Unioned
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.sessions.plan import SessionJoinPlan

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.join import Joined
-from tidestate.operators.describe.merge import SessionJoined
+from tidestate.operators.describe.session_join import SessionJoined
 from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.embedded.embedded import ByHand, as_table

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from tidestate.operators.describe.merge import SessionJoined
+from tidestate.operators.describe.session_join import SessionJoined
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.joins.sessions.names import ALONE, END, ENDS, NUMBERED, PLACE, SESSIONS, START, UNTIL

@@ -1,0 +1,134 @@
+"""What the user writes to pair up rows of two streams by session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tidestate.operators.describe.given_sides import (
+    columns_of,
+    described,
+    each_side,
+    given_delays,
+    given_sides,
+    texts,
+)
+from tidestate.operators.describe.renames import SAME_NAMES, Renames
+from tidestate.operators.describe.runnable import Sided, checked_name
+from tidestate.operators.describe.sides import LEFT, RIGHT, Sides
+from tidestate.operators.describe.windows import Sessions
+from tidestate.operators.describe.windows import session as sessions_of
+from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import Layout, choose_layout
+
+How = Literal["inner", "left", "right", "full"]
+
+
+@dataclass(frozen=True)
+class SessionJoined(Sided):
+    """Pairs of rows of two streams with the same key and in the same session."""
+
+    streams: Sides
+    on: tuple[str, ...]
+    windows: Sessions
+    how: How
+    allowed_us: int
+    delays_us: tuple[int, ...]
+    name: str
+    session: tuple[str, ...]
+    offsets: tuple[str | None, str | None] = (None, None)
+    origins: tuple[str | None, str | None] = (None, None)
+    watermarks: Watermarks | None = None
+    renames: Renames = SAME_NAMES
+
+    @property
+    def sides(self) -> Sides:
+        """Both."""
+        return self.streams
+
+    @property
+    def equal(self) -> tuple[str, ...]:
+        """Columns by which rows of a session pair up, beside those of the session itself."""
+        return tuple(name for name in self.on if name not in self.session)
+
+    @property
+    def layout(self) -> Layout:
+        """The message key of both sides: the rows of a session are one range."""
+        return choose_layout("time", "join", equal=bool(self.equal), time_range=True, session=True)
+
+    def describe(self) -> dict[str, Any]:
+        """The configuration as a manifest holds it."""
+        return {
+            "name": self.name,
+            "sides": described(self.sides),
+            "on": list(self.on),
+            "window": self.windows.describe(),
+            "how": self.how,
+            "allowed_lateness": text_of(self.allowed_us),
+            "watermark_delay": texts(self.delays_us),
+            "session": list(self.session),
+            "offset": list(self.offsets),
+            "origin": list(self.origins),
+            "layout": [str(self.layout)] * len(self.sides.names),
+            "watermark": self.watermarks.describe() if self.watermarks else None,
+        }
+
+
+def session_join(
+    *,
+    event_time: str | tuple[str, str],
+    on: str | Sequence[str] | None = None,
+    gap: Span | None = None,
+    gap_column: str | None = None,
+    how: How = "inner",
+    late: Span = "0 seconds",
+    watermark_delay: Span | Sequence[Span] = "0 seconds",
+    name: str = "session_joined",
+    session: str | Sequence[str] | None = None,
+    offset: str | tuple[str | None, str | None] | None = None,
+    origin: str | tuple[str | None, str | None] | None = None,
+) -> SessionJoined:
+    """Join two streams by session: rows with equal ``on`` (none: all rows) that are less than ``gap`` apart, of
+    whatever side, are one session, and each left row of it pairs up with each right one.
+
+    Pairs are shown as the watermark passes the session's end, and of an outer join (``how``) the rows of sessions
+    that have no other side. A row that comes ``late`` shows what it adds; where the session's bounds change, what
+    was shown is taken back first. With ``gap_column``, which both sides have, each row brings its own gap.
+    ``session`` names the columns that sessions belong to, where these are not those of ``on``: rows of a session then
+    pair up where ``on`` is equal too. A message is known by ``offset`` and ``origin``, of both sides or a pair.
+    """
+    keys, windows = columns_of(on), sessions_of(gap, gap_column=gap_column)
+    owner = keys if session is None else columns_of(session)
+    columns = tuple(dict.fromkeys((*owner, *keys)))
+    if any(len(set(each)) < len(each) for each in (keys, owner)):
+        raise UsageError("a column is named twice", code="key-columns", on=keys, session=owner)
+    if how not in ("inner", "left", "right", "full"):
+        raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(how))
+    allowed = span_us(late)
+    if allowed < 0:
+        raise UsageError("lateness cannot be negative", code="lateness", late=late)
+    streams = given_sides((LEFT, RIGHT), event_time, (*columns, *columns_of(gap_column)))
+    offsets, origins = (tuple(each_side(streams.names, given, "join-pair")) for given in (offset, origin))
+    _check_places(streams, offsets, origins)
+    delays = given_delays(streams, watermark_delay)
+    return SessionJoined(streams, keys, windows, how, allowed, delays, checked_name(name), owner, offsets, origins)  # type: ignore[arg-type]
+
+
+def _check_places(sides: Sides, offsets: Sequence[str | None], origins: Sequence[str | None]) -> None:
+    """Offset and origin are columns of a side's own, and an origin has offsets."""
+    for side, offset, origin in zip(sides.names, offsets, origins, strict=True):
+        own = [name for name in (offset, origin) if name]
+        if origin and not offset:
+            raise UsageError("a message is known by its origin and offset: name both", code="join-offset", side=side)
+        if len(set(own)) < len(own):
+            raise UsageError("origin and offset are two columns", code="join-offset", side=side, found=own)
+        if {*sides.shared, sides.time_of(side)} & set(own):
+            raise UsageError(
+                "offset and origin are columns of a side, not those it is joined by or its time",
+                code="join-on",
+                side=side,
+                found=own,
+            )
