@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Times
+from tidestate.operators.progress.instants import OFFSET_LIMIT
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 
 Given = Callable[[str, str], str | None]
 """The column that holds the offset or origin of a side, where it is named."""
+DUPLICATES = "duplicates"
+"""Counts rows that are known already."""
 
 
 @dataclass
@@ -63,3 +67,12 @@ def kept_value(given: Given, side: str, rows: pa.Table, field: pa.Field) -> pa.C
     places = {given(side, OFFSET): OFFSET, given(side, ORIGIN): ORIGIN}
     place = places.get(field.name)
     return rows[field.name] if place is None else rows[place].cast(field.type)
+
+
+def bad_offsets(rows: pa.Table, offset: str, origin: str | None) -> pa.ChunkedArray | None:
+    """Which rows say nothing of their place, by these columns; None where all do."""
+    offsets = rows[offset]
+    bad = pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True)
+    if origin:
+        bad = pc.or_(bad, rows[origin].is_null())
+    return bad if pc.any(bad).as_py() else None

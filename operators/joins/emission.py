@@ -1,4 +1,4 @@
-"""Rows of panes, and pairs that are held until their update period. Pure."""
+"""Pairs that are held until their update period. Pure."""
 
 from __future__ import annotations
 
@@ -7,51 +7,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
-from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.batch import Pairs, kept_value
+from tidestate.operators.joins.batch import Pairs
 from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.transition import KINDS, Moments, constant
 from tidestate.operators.progress.instants import END_US
-from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET
-from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.messages.tables import OFFSET
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.spec.tables import TIME
-
-
-def pane_rows(plan: JoinTables, pairs: Pairs) -> pa.Table:
-    """Pairs as panes."""
-    later = np.maximum(*(positions(pairs.rows[side][MESSAGE_TIME]) for side in SIDES))
-    return _rows(plan, pairs.rows[LEFT], pairs.rows, pa.array(later).cast(TIME), pairs.ends, "emit")
-
-
-def rows_alone(plan: JoinTables, side: str, rows: pa.Table, dues: Times, kind: str) -> pa.Table:
-    """Rows of one side as panes; a window ends just after it is due."""
-    return _rows(plan, rows, {side: rows}, rows[MESSAGE_TIME], dues + 1 if plan.joined.windows else None, kind)
-
-
-def _rows(
-    plan: JoinTables,
-    keyed: pa.Table,
-    rows: dict[str, pa.Table],
-    times: pa.Array | pa.ChunkedArray,
-    ends: Times | None,
-    kind: str,
-) -> pa.Table:
-    """Rows of panes; a side that is not in ``rows`` is null."""
-    count = keyed.num_rows
-    bounds = []
-    if plan.joined.windows is not None and ends is not None:
-        bounds = [pa.array(ends - plan.joined.windows.size).cast(TIME), pa.array(ends).cast(TIME)]
-    payload = [
-        kept_value(plan.given, side, rows[side], field) if side in rows else pa.nulls(count, field.type)
-        for side in SIDES
-        for field in plan.payload(side)
-    ]
-    keys = [keyed[name] for name in plan.equal_names]
-    columns = [*keys, *bounds, times, *payload, constant(count, kind, KINDS)]
-    return pa.table(columns, schema=plan.pane_schema)
 
 
 def hold(
@@ -92,7 +55,7 @@ def _held(plan: JoinTables, met: list[Pairs], first: int) -> pa.Table:
             NUMBER: np.arange(first, first + count),
         }
         first += count
-        rows = pane_rows(plan, pairs)
+        rows = plan.panes(pairs)
         values = {name: rows[name] for name in rows.column_names}
         parts.append(plan.held.conform(pa.table(values | {name: pa.array(column) for name, column in order.items()})))
     return pa.concat_tables(parts)

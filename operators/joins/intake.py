@@ -8,11 +8,12 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import AT, SIDE, SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.batch import Taken
-from tidestate.operators.joins.names import NUMBERED, SENT
+from tidestate.operators.joins.batch import DUPLICATES, Taken, bad_offsets
+from tidestate.operators.joins.names import SENT
 from tidestate.operators.joins.rule import after, before
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.classify import BAD_OFFSET, OFFSET_LIMIT, ledger
+from tidestate.operators.plan.classify import BAD_OFFSET, ledger
+from tidestate.operators.plan.held_rows import NUMBERED
 from tidestate.operators.plan.plan import Flags
 from tidestate.operators.plan.transition import Moments
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
@@ -22,8 +23,8 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import firsts, order, ranks
 
-FORGOTTEN, DUPLICATES = "out_of_retention", "duplicates"
-"""Why a row that is older than what its side keeps is in the late ledger; counts of those known already."""
+FORGOTTEN = "out_of_retention"
+"""Why a row that is older than what its side keeps is in the late ledger."""
 
 
 def take_in(plan: JoinTables, view: StateView, arriving: pa.Table, at: Moments) -> Taken:
@@ -74,15 +75,6 @@ def _placed(plan: JoinTables, side: str, rows: pa.Table, taken: Taken, at: Momen
         rows = rows.filter(pc.invert(bad))
     rows = rows.append_column(OFFSET, rows[offset].cast(pa.int64()))
     return rows.append_column(ORIGIN, rows[origin] if origin else pa.array(np.zeros(rows.num_rows, np.int8)))
-
-
-def bad_offsets(rows: pa.Table, offset: str, origin: str | None) -> pa.ChunkedArray | None:
-    """Which rows say nothing of their place, by these columns; None where all do."""
-    offsets = rows[offset]
-    bad = pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True)
-    if origin:
-        bad = pc.or_(bad, rows[origin].is_null())
-    return bad if pc.any(bad).as_py() else None
 
 
 def _known_once(plan: JoinTables, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:

@@ -1,7 +1,6 @@
 """Names of a join's tables and columns."""
 
 from tidestate.operators.describe.sides import LEFT, RIGHT
-from tidestate.operators.plan.held_rows import NUMBERED as NUMBERED
 from tidestate.statestore.messages.tables import BOUNDS, OFFSET, ORIGIN
 
 OTHER = {LEFT: RIGHT, RIGHT: LEFT}

@@ -9,13 +9,14 @@ import pyarrow as pa
 
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.joins.batch import Taken
-from tidestate.operators.joins.emission import hold, pane_rows
+from tidestate.operators.joins.emission import hold
 from tidestate.operators.joins.intake import take_in
-from tidestate.operators.joins.names import HELD, NUMBERED
+from tidestate.operators.joins.names import HELD
 from tidestate.operators.joins.pairs import meet
 from tidestate.operators.joins.rule import after
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.joins.unmatched import show_alone
+from tidestate.operators.plan.held_rows import NUMBERED
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -27,7 +28,7 @@ def join_step(plan: JoinTables, view: StateView, arriving: pa.Table, at: Moments
     met = meet(plan, view, taken, at)
     found = show_alone(plan, view, taken, met, at)
     changes = taken.changes | found.changes | _stored(plan, taken, at)
-    pairs, due_us = [pane_rows(plan, each) for each in met], None
+    pairs, due_us = [plan.panes(each) for each in met], None
     taken.count("pairs", sum(each.num_rows for each in pairs))
     taken.count("unmatched", found.shown.num_rows)
     taken.count("taken_back", found.back.num_rows)

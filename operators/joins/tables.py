@@ -21,17 +21,21 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.join import Joined
-from tidestate.operators.describe.sides import AT, SIDES
+from tidestate.operators.describe.sides import AT, LEFT, SIDES
+from tidestate.operators.describe.windows import Times
+from tidestate.operators.joins.batch import Pairs, kept_value
 from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT, alone, kept_as, waiting
 from tidestate.operators.joins.rule import Rule
 from tidestate.operators.plan.held_rows import numbered
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import KINDS, constant
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
-from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
 
@@ -190,6 +194,37 @@ class JoinTables(Plan):
         payload = [field for side in SIDES for field in self.payload(side)]
         kind = pa.field("kind", pa.dictionary(pa.int8(), pa.string()))
         return pa.schema([*self.key_fields, *bounds, pa.field("time", TIME), *payload, kind])
+
+    def panes(self, pairs: Pairs) -> pa.Table:
+        """Pairs as panes."""
+        later = np.maximum(*(positions(pairs.rows[side][MESSAGE_TIME]) for side in SIDES))
+        return self._rows(pairs.rows[LEFT], pairs.rows, pa.array(later).cast(TIME), pairs.ends, "emit")
+
+    def rows_alone(self, side: str, rows: pa.Table, dues: Times, kind: str) -> pa.Table:
+        """Rows of one side as panes; a window ends just after it is due."""
+        return self._rows(rows, {side: rows}, rows[MESSAGE_TIME], dues + 1 if self.joined.windows else None, kind)
+
+    def _rows(
+        self,
+        keyed: pa.Table,
+        rows: dict[str, pa.Table],
+        times: pa.Array | pa.ChunkedArray,
+        ends: Times | None,
+        kind: str,
+    ) -> pa.Table:
+        """Rows of panes; a side that is not in ``rows`` is null."""
+        count = keyed.num_rows
+        bounds = []
+        if self.joined.windows is not None and ends is not None:
+            bounds = [pa.array(ends - self.joined.windows.size).cast(TIME), pa.array(ends).cast(TIME)]
+        payload = [
+            kept_value(self.given, side, rows[side], field) if side in rows else pa.nulls(count, field.type)
+            for side in SIDES
+            for field in self.payload(side)
+        ]
+        keys = [keyed[name] for name in self.equal_names]
+        columns = [*keys, *bounds, times, *payload, constant(count, kind, KINDS)]
+        return pa.table(columns, schema=self.pane_schema)
 
     def _store(self, side: str) -> MessageTables:
         own = [name for what in (OFFSET, ORIGIN) if (name := self.given(side, what))]

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.batch import Pairs, Taken
-from tidestate.operators.joins.emission import rows_alone
 from tidestate.operators.joins.names import DUE
 from tidestate.operators.joins.rule import after, before
 from tidestate.operators.joins.tables import JoinTables
@@ -74,7 +73,7 @@ def _close(
     shown = pa.concat_tables([there, fresh])
     if plan.takes_back:
         _remember(plan, side, _keyed(plan, side, shown, all_dues), at, changes)
-    return rows_alone(plan, side, shown, all_dues, "emit")
+    return plan.rows_alone(side, shown, all_dues, "emit")
 
 
 def _partnered(plan: JoinTables, side: str, met: list[Pairs], at: Moments) -> pa.Table:
@@ -124,7 +123,7 @@ def _take_back(
     gone = asked.filter(view.lookup(spec.name, asked).found)
     rows = view.lookup(side, plan.sides[side].conform_keys(gone)).rows
     changes[spec.name] = TableChanges(delete=_some(gone), expire=_last_before(final))
-    return rows_alone(plan, side, rows, gone[DUE].to_numpy(), "retract")
+    return plan.rows_alone(side, rows, gone[DUE].to_numpy(), "retract")
 
 
 def _remember(plan: JoinTables, side: str, shown: pa.Table, at: Moments, changes: dict[str, TableChanges]) -> None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import Given, Sliding
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, Arrival, Plan
 from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.instants import LIMIT_US
+from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.rounds import Claims, Heard, Progress, Rounds
 from tidestate.statestore.errors import UsageError
@@ -28,7 +28,6 @@ from tidestate.statestore.spec.tables import TIME
 VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
 BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
 REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
-OFFSET_LIMIT = 2**57
 Counters = dict[str, int]
 
 

@@ -22,6 +22,8 @@ Flags = npt.NDArray[np.bool_]
 BEGINNING_US, END_US = -(2**63), 2**63 - 1
 LIMIT_US = 2**61
 """Event times lie within 73,000 years of 1970, so that no sum of a time and a span leaves int64."""
+OFFSET_LIMIT = 2**57
+"""Offsets lie below this."""
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The first and the last microsecond of the years 1 to 9999."""
 _WHOLE_LIMIT = 2.0**63

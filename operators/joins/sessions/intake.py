@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE
-from tidestate.operators.joins.intake import DUPLICATES, bad_offsets
+from tidestate.operators.joins.batch import DUPLICATES, bad_offsets
 from tidestate.operators.joins.sessions.names import NUMBERED, PLACE, UNTIL
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.classify import BAD_OFFSET, ledger
