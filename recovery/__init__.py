@@ -11,10 +11,10 @@ from tidestate.statestore import lazy_exports
 
 if TYPE_CHECKING:
     from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint
-    from tidestate.recovery.log.checkpoint import Head as Head
+    from tidestate.recovery.log.manifest import Head as Head
     from tidestate.recovery.log.manifest import Manifest as Manifest
 
 lazy_exports.export(
     __name__,
-    {"tidestate.recovery.log.checkpoint": ("Checkpoint", "Head"), "tidestate.recovery.log.manifest": ("Manifest",)},
+    {"tidestate.recovery.log.checkpoint": ("Checkpoint",), "tidestate.recovery.log.manifest": ("Head", "Manifest")},
 )

@@ -11,8 +11,8 @@ from tests.standalone_child import store_config
 from tests.test_evolution import events, first, tables, without
 from tidestate.operators import every_element, max_, sum_
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.recovery.log.checkpoint import Checkpoint, Head
-from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Head, Manifest
 from tidestate.statestore.spec.store import StoreName
 
 ROWS = tables(events(5))

@@ -6,8 +6,8 @@ import json
 import sys
 import time
 
-from tidestate.recovery.log.checkpoint import Checkpoint, Head
-from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Head, Manifest
 from tidestate.recovery.moves.rescale import rescale
 
 

@@ -32,8 +32,9 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_resync, resync
 from tidestate.recovery.moves.reset import reset
 from tidestate.recovery.spark.agreement import Agreement, compare
+from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish
-from tidestate.recovery.spark.spark_log import SparkLog, folded_every, load_files
+from tidestate.recovery.spark.spark_log import SparkLog, folded_every
 from tidestate.recovery.start.spark_repair import Mending
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidestate.recovery.log.checkpoint import MARKER, Checkpoint, Head, manifest_path
-from tidestate.recovery.log.manifest import FORMAT, Manifest, encode
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.manifest import FORMAT, Head, Manifest, encode
+from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import (
     ConflictError,

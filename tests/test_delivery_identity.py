@@ -141,7 +141,7 @@ def test_a_clean_stop_acknowledges_and_a_plan_says_so(tmp_path: Path) -> None:
     head = checkpoint.head()
     assert head is not None
     assert (head.manifest.delivered, delivered(checkpoint, head.manifest)) == (5, 6)
-    _, replay = plan_rewind(checkpoint, 3)
+    replay = plan_rewind(checkpoint, 3).replay
     assert [one.delivered for one in replay.panes] == [True] * 3
     run(tmp_path, again, STREAM[:5])
     assert again.offered == []

@@ -17,8 +17,9 @@ from tidestate.recovery.log.input_files import Entries, followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.moves.reset import reset
 from tidestate.recovery.spark.agreement import compare
+from tidestate.recovery.spark.position import store_lists
 from tidestate.recovery.spark.spark_checkpoint import files_read, finish
-from tidestate.recovery.spark.spark_log import SparkLog, store_files
+from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import IncompatibleError
 
 BATCHES = 14
@@ -51,7 +52,7 @@ def made(root: str, batches: int = BATCHES) -> Checkpoint:
     for batch_id in range(batches):
         end = (json.dumps({"logOffset": batch_id}), KAFKA.format(batch_id * 10))
         position = followed(position, SparkPosition("first", batch_id, start, end, {"0": files_of(batch_id)}))
-        spark = store_files(objects, position, batch_id + 2)
+        spark = store_lists(objects, position, batch_id + 2)
         checkpoint.publish(following(checkpoint, checkpoint.head(), processing_us=batch_id * 1_000_000, spark=spark))
         start = end
         text = "\n".join(["v1", json.dumps({"batchTimestampMs": batch_id * 1_000}), *end])

@@ -20,7 +20,8 @@ from tidestate.operators.inspect.history.window_history import history
 from tidestate.operators.inspect.report import points
 from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference, state_rows
 from tidestate.recovery.inspect.verify import verify
-from tidestate.recovery.log.checkpoint import MARKER, Checkpoint, manifest_path
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.records import Boundary, boundary_path, held_pins, read_pins, seal
 from tidestate.recovery.log.traces import REACHED
@@ -66,7 +67,7 @@ def told(checkpoint: Checkpoint) -> Any:
 
 
 def collection(checkpoint: Checkpoint) -> Any:
-    planned = plan_collection(checkpoint, NOW, at_us=2**60)
+    planned = plan_collection(checkpoint, NOW, at_us=2**60).shown
     return planned.boundary, planned.pinned, planned.kept, planned.panes_gone, planned.late_gone
 
 

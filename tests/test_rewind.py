@@ -143,7 +143,7 @@ def test_kafka_begins_there(tmp_path: Path) -> None:
         spark = SparkPosition("query", batch_id, (), end)
         head = checkpoint.publish(following(checkpoint, head, spark=spark))
     kafka = '{"flights": {"0": 10, "1": 7}}'
-    _, replay = plan_rewind(checkpoint, 2)
+    replay = plan_rewind(checkpoint, 2).replay
     assert [(one.begin, one.starting_offsets) for one in replay.sources] == [
         (kafka, kafka),
         ("5", None),

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark_inputs import SCHEMA, batch, job, sample, write
 from tidestate.operators import Policy, Windowed, count, mean, tumbling, windowed
-from tidestate.recovery.log.checkpoint import MARKER, Checkpoint, manifest_path
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.errors import (
     CorruptionError,
     IncompatibleError,

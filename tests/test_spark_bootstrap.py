@@ -23,7 +23,7 @@ from tidestate.operators import join
 from tidestate.operators.spark.job import SparkJob
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.spark.spark_log import INLINE_FILES
+from tidestate.recovery.spark.position import INLINE_FILES
 from tidestate.statestore.errors import ConflictError, UsageError
 from tools.demo.child import Child, ChildFailedError
 

@@ -19,7 +19,7 @@ from tests.test_cli import tidestate
 from tests.test_other_cuts import Held, Root, check_exact, stream
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.spark.spark_log import load_files
+from tidestate.recovery.spark.position import load_files
 
 pytestmark = pytest.mark.spark
 

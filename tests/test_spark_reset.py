@@ -26,8 +26,9 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.reset import reset
 from tidestate.recovery.spark.agreement import compare
+from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import finish
-from tidestate.recovery.spark.spark_log import SparkLog, load_files
+from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import CorruptionError, DataError
 
 pytestmark = pytest.mark.spark

@@ -21,8 +21,8 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
-from tidestate.recovery.spark.spark_checkpoint import store_read
-from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ, store_files
+from tidestate.recovery.spark.position import store_lists
+from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ
 from tidestate.recovery.start.heartbeat import Presence
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
@@ -96,12 +96,7 @@ def spark_position(
     read = {source: tuple(sorted(set(paths))) for source, paths in files.items()}
     named = {str(source): paths for source, paths in read.items()}
     position = followed(None, SparkPosition(str(uuid.uuid4()), 0, (), tuple(ends), named))
-    return store_read(
-        objects,
-        store_files(objects, position, checkpoint_id),
-        {source: {0: paths} for source, paths in read.items()},
-        checkpoint_id,
-    )
+    return store_lists(objects, position, checkpoint_id, {source: {0: paths} for source, paths in read.items()})
 
 
 def offset_text(given: Offset, source: str) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from tidestate.operators.bind.evolve import TakenOver, begun, check_followed, stepped, take_over
+from tidestate.operators.bind.evolve import begun, check_followed, stepped, take_over
 from tidestate.operators.engine.job_log import Strides, report
 from tidestate.operators.engine.partition import PartitionResult, Round
 from tidestate.operators.engine.round import GraphRound
@@ -25,9 +25,10 @@ from tidestate.operators.progress.maxima import STEP_BYTES
 from tidestate.operators.progress.rounds import Progress, Rounds, mark_of, restarted
 from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
-from tidestate.recovery.log.checkpoint import Checkpoint, Head, now_us
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import FORMAT, InputPosition, Kind, Manifest, OperatorState, SparkPosition
+from tidestate.recovery.log.manifest import Head, InputPosition, Kind, Manifest, OperatorState, SparkPosition
+from tidestate.recovery.log.successor import origin, successor
 from tidestate.recovery.moves.repair import opened
 from tidestate.recovery.moves.rescale import check_partitions
 from tidestate.recovery.start.policy import Policy
@@ -109,15 +110,24 @@ class Job:
             return cls(graph, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced
         if policy.second == "refuse":
             check_idle(checkpoint, instead='Policy(second="takeover")')
-        if head is None or taken is None:
+        if newest is None or taken is None:
             partitions = otherwise if partitions is None else partitions
             check_partitions(partitions)
-            manifest = _first(graph, checkpoint, partitions)
+            begins = origin(checkpoint.marker.job_id)
+            operators = {node.plan.name: begun(node, partitions, 1) for node in graph.nodes}
+            manifest = successor(begins, "fence", checkpoint.writer, now_us(), operators=operators)
         else:
             graph = taken.graph
-            invariant(newest is not None, "a head has a checksum")
-            _warn_of_other(partitions, head, checkpoint)
-            manifest = _fence(taken, head, newest.checksum if newest else "", checkpoint)
+            _warn_of_other(partitions, newest.manifest, checkpoint)
+            manifest = successor(
+                newest,
+                "fence",
+                checkpoint.writer,
+                now_us(),
+                operators=taken.operators,
+                input=taken.input_of(newest.manifest),
+                delivered=delivered(checkpoint, newest.manifest),
+            )
         job = cls(graph, checkpoint, store, checkpoint.publish(manifest), hook)
         if taken is not None and head is not None:
             taken.report(head)
@@ -207,18 +217,13 @@ class Job:
         ordered = [one for own in answers.values() for one in own]
         restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)
         counters = total([self._named(one) for one in ordered])
-        manifest = Manifest(
-            format=FORMAT,
-            id=head.id + 1,
-            parent=self._head.checksum,
-            job_id=self.checkpoint.marker.job_id,
-            epoch=head.epoch,
-            writer=self.checkpoint.writer,
-            kind=kind,
-            created_us=now_us(),
+        invariant(_adds_up(counters), "accepted events are those on time, late or of the future", counters=counters)
+        manifest = successor(
+            self._head,
+            kind,
+            self.checkpoint.writer,
+            now_us(),
             operators=operators,
-            watermark_us=_furthest_behind(operators),
-            watermark_before_us=head.watermark_us,
             max_event_us=_latest(head.max_event_us, *(one.max_event_us for one in ordered)),
             processing_us=_latest(head.processing_us, position.processing_us),
             drained=drained,
@@ -228,10 +233,8 @@ class Job:
             late=tuple(ref for one in ordered for ref in one.late),
             delivered=head.id + 1 if withheld else self.delivered,
             counters=counters,
-            totals=total([head.totals, counters]),
             fed=head.id if fed else head.fed,
             restored=head.restored if self._begun else restored,
-            abandoned=head.abandoned,
         )
         self._head = self.checkpoint.publish(manifest)
         self.delivered, self._recorded = manifest.delivered, True
@@ -281,24 +284,14 @@ class Job:
         return {f"{result.operator}.{name}": count for name, count in result.counters.items()}
 
 
-def _fence(taken: TakenOver, head: Manifest, checksum: str, checkpoint: Checkpoint) -> Manifest:
-    """The manifest of a new writer epoch: everything else is carried over from ``head``."""
-    return msgspec.structs.replace(
-        head,
-        id=head.id + 1,
-        parent=checksum,
-        parent_id=0,
-        epoch=head.epoch + 1,
-        writer=checkpoint.writer,
-        kind="fence",
-        created_us=now_us(),
-        operators=taken.operators,
-        input=taken.input_of(head),
-        panes=(),
-        late=(),
-        delivered=delivered(checkpoint, head),
-        counters={},
-        watermark_before_us=head.watermark_us,
+def _adds_up(counters: dict[str, int]) -> bool:
+    """Whether each operator accepted no more events than came, each in one class of how late it was."""
+    fronts = [name.removesuffix("events") for name in counters if name.rpartition(".")[2] == "events"]
+    classes = ("on_time", "mildly_late", "future")
+    return all(
+        sum(counters.get(front + one, 0) for one in classes) == counters.get(f"{front}accepted", 0)
+        and counters.get(f"{front}accepted", 0) <= counters[f"{front}events"]
+        for front in fronts
     )
 
 
@@ -331,21 +324,12 @@ def _moved(operator: OperatorState, results: Sequence[PartitionResult], progress
         operator,
         partitions=tuple(one.state for one in results),
         watermark_us=mark_of(progress),
-        watermark_before_us=operator.watermark_us,
         origins=results[0].origins or operator.origins,
         progress=plain["tracker"],
         advances=plain["advances"],
         buffers=plain["buffers"],
         due_us=min((one.due_us for one in results if one.due_us is not None), default=None),
-        closed_us=None,
     )
-
-
-def _furthest_behind(operators: dict[str, OperatorState]) -> int | None:
-    """The smallest watermark; None while one has none."""
-    marks = [one.watermark_us for one in operators.values()]
-    known = [mark for mark in marks if mark is not None]
-    return min(known) if len(known) == len(marks) else None
 
 
 def progress_of(operator: OperatorState) -> Progress | None:
@@ -365,20 +349,6 @@ def progress_of(operator: OperatorState) -> Progress | None:
             code="manifest-damaged",
             part="progress",
         ) from None
-
-
-def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
-    return Manifest(
-        format=FORMAT,
-        id=1,
-        parent="",
-        job_id=checkpoint.marker.job_id,
-        epoch=1,
-        writer=checkpoint.writer,
-        kind="fence",
-        created_us=now_us(),
-        operators={node.plan.name: begun(node, partitions, 1) for node in graph.nodes},
-    )
 
 
 def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:

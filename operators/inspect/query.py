@@ -197,10 +197,7 @@ def query(
     aggregates are functions of yours. Raises `NotFoundError` for a checkpoint or operator that is not there.
     """
     folder = Checkpoint.open(root)
-    head = folder.head() if checkpoint is None else folder.read(checkpoint)
-    if head is None:
-        raise NotFoundError("this job has no checkpoint yet", code="no-such-checkpoint", root=folder.objects.root)
-    manifest = head.manifest
+    manifest = folder.chosen(checkpoint).manifest
     name = operator if operator is not None else next(reversed(manifest.operators))
     if name not in manifest.operators:
         raise NotFoundError("no such operator", code="no-such-operator", found=name, there=sorted(manifest.operators))

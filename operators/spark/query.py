@@ -29,7 +29,8 @@ from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.outputs import Output
-from tidestate.recovery.spark.spark_log import FOLDER, SparkLog, check_follows, check_same, load_files, store_files
+from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
+from tidestate.recovery.spark.spark_log import FOLDER, SparkLog
 from tidestate.recovery.start.heartbeat import Presence
 from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.errors import TidestateError, UsageError
@@ -234,7 +235,7 @@ class DurableQuery:
             results,
             "batch",
             Position(
-                spark=store_files(objects, followed(head, position), round_.sequence),
+                spark=store_lists(objects, followed(head, position), round_.sequence),
                 processing_us=round_.now_us,
             ),
         )

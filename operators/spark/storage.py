@@ -7,7 +7,8 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from tidestate.recovery.log.checkpoint import MARKER, Checkpoint
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.spark.spark_log import FOLDER
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects

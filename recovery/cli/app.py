@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidestate.recovery.log.checkpoint import Checkpoint, Head
+    pass
 
 verbs = typer.Typer()
 """Those that are loaded; `tidestate.recovery.cli.main` has the command group."""
@@ -48,13 +48,3 @@ Import = Annotated[
 """For verbs that fold state: no module is imported because a checkpoint names it."""
 Force = Annotated[bool, typer.Option("--force", help="Even beside a running driver, which is fenced.")]
 DRY = Text("nothing was changed: --confirm does it", style="dim")
-
-
-def chosen(checkpoint: Checkpoint, checkpoint_id: int | None) -> Head:
-    """The checkpoint asked for, or the newest."""
-    head = checkpoint.head() if checkpoint_id is None else checkpoint.read(checkpoint_id)
-    if head is None:
-        raise NotFoundError(
-            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
-        )
-    return head

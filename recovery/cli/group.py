@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.plugins import loaded
 
 GROUP = "tidestate.commands"
 VERBS = {
@@ -78,15 +79,7 @@ class Verbs(TyperGroup):
         found = _others().get(name)
         if found is None:
             return None
-        try:
-            verb: Any = typer.main.get_command(found.load())
-        except Exception as error:
-            raise UsageError(
-                f"the package that brings this verb is broken ({type(error).__name__}: {error}): install it again",
-                code="verb-broken",
-                verb=name,
-                package=found.dist.name if found.dist else found.value,
-            ) from None
+        verb: Any = loaded(found, "verb", UsageError, typer.main.get_command, code="verb-broken", verb=name)
         verb.name = name
         self.commands[name] = verb
         return verb

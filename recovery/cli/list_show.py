@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Root, chosen, verbs
+from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.printing import emit, pairs, print_json, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
@@ -121,7 +121,7 @@ def show(
 ) -> None:
     """One checkpoint: position in the input, watermark, operators, state partitions, files, counters."""
     checkpoint = Checkpoint.open(root)
-    head = chosen(checkpoint, checkpoint_id)
+    head = checkpoint.chosen(checkpoint_id)
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
     had = delivered(checkpoint, head.manifest)
     if as_json:

@@ -15,7 +15,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.summary import counted, size_text
 from tidestate.recovery.moves.fork import fork
-from tidestate.recovery.retention.collection import Collected, collect, plan_collection
+from tidestate.recovery.retention.collection import Collected, execute_collection, plan_collection
 from tidestate.recovery.retention.rules import Retention
 from tidestate.statestore.durations import span_us
 
@@ -94,7 +94,8 @@ def collect_checkpoints(
     retention = _retention(keep, age, grace, output_age)
     with bar() as seen:
         checkpoint = Checkpoint.open(root, seen)
-        found = collect(checkpoint, retention) if confirm else plan_collection(checkpoint, retention)
+        planned = plan_collection(checkpoint, retention)
+        found = execute_collection(checkpoint, planned) if confirm else planned.shown
     _print(found, as_json, done=confirm)
 
 

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from tidestate.recovery.inspect.values import values_of
+from tidestate.recovery.inspect.values import other_types, values_of
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -228,11 +228,7 @@ def _print_table(tables: list[pa.Table], limit: int | None) -> None:
     try:
         rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
     except pa.ArrowException as error:
-        raise UsageError(
-            f"a column holds something else than before ({error}): print the checkpoints apart, or as json",
-            code="read-columns",
-            columns=[table.column_names for table in tables],
-        ) from None
+        raise other_types(error, [table.column_names for table in tables]) from None
     more = limit is not None and rows.num_rows > limit
     rows = rows.slice(0, limit)
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -9,7 +9,7 @@ import typer
 from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, Root, verbs
 from tidestate.recovery.cli.printing import emit, pairs, print_json
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.rescale import Rescaled, plan_rescale, rescale
+from tidestate.recovery.moves.rescale import Rescaled, execute_rescale, plan_rescale
 
 FACTS = ("id", "before", "partitions", "operators", "files", "shared")
 
@@ -29,7 +29,10 @@ def rescale_root(
     One checkpoint is appended, in which each partition takes over the files that hold keys of its range of hashes.
     They are read through the new ranges until ordinary folding has made new ones.
     """
-    planned = rescale(root, partitions, force=force) if confirm else plan_rescale(Checkpoint.open(root), partitions)
+    checkpoint = Checkpoint.open(root)
+    planned = plan_rescale(checkpoint, partitions)
+    if confirm:
+        execute_rescale(checkpoint, planned, force=force)
     if as_json:
         print_json({"done": confirm, **{name: getattr(planned, name) for name in FACTS}})
     else:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Import, Root, chosen, verbs
+from tidestate.recovery.cli.app import AsJson, Import, Root, verbs
 from tidestate.recovery.cli.printing import emit, print_json
 from tidestate.recovery.cli.progress_bar import throughput_bar
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -41,7 +41,7 @@ def rehearse_restore(
     speed measured at the job's last starts let expect; the budget is the `recovery_s` of the job's store.
     """
     checkpoint = Checkpoint.open(root)
-    manifest = chosen(checkpoint, at).manifest
+    manifest = checkpoint.chosen(at).manifest
     with throughput_bar() as progress:
         task = progress.add_task("", total=None, what="")
 

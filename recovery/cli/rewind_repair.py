@@ -17,9 +17,9 @@ from tidestate.recovery.cli.verify import findings_table
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.summary import counted
-from tidestate.recovery.moves.repair import plan_repair, plan_resync, repair, resync
-from tidestate.recovery.moves.reset import Reset
-from tidestate.recovery.moves.rewind import Replay, checkpoint_at, plan_replay, plan_rewind, rewind
+from tidestate.recovery.moves.repair import execute_repair, plan_repair, plan_resync
+from tidestate.recovery.moves.reset import Reset, execute_reset
+from tidestate.recovery.moves.rewind import Replay, checkpoint_at, plan_replay, plan_rewind
 from tidestate.statestore.errors import UsageError
 
 LISTED = 20
@@ -48,9 +48,11 @@ def rewind_root(
     with bar() as seen:
         checkpoint = Checkpoint.open(root, seen)
         chosen = checkpoint_at(checkpoint, to)
-        planned, replay = plan_rewind(checkpoint, chosen)
-        undoes = planned.id != chosen + 1
-        done = rewind(checkpoint, chosen, force=force) if confirm and undoes else planned
+        planned = plan_rewind(checkpoint, chosen)
+        done, replay = planned.reset, planned.replay
+        undoes = done.id != chosen + 1
+        if confirm and undoes:
+            execute_reset(checkpoint, done, force=force)
     if not undoes:
         _say(as_json, {"done": False, "reset": None}, f"checkpoint {chosen} is the newest: there is nothing to undo")
         return
@@ -82,8 +84,8 @@ def repair_root(
         checkpoint = Checkpoint.open(root, seen)
         planned = plan_resync(checkpoint) if resync_spark else plan_repair(checkpoint)
         replay = plan_replay(checkpoint, planned.reset) if planned.reset is not None else None
-        if confirm and planned.reset is not None:
-            planned = resync(checkpoint, force=force) if resync_spark else repair(checkpoint, force=force)
+        if confirm:
+            execute_repair(checkpoint, planned, force=force)
     done = planned.reset
     if done is None or replay is None:
         _say(as_json, {"done": False, "findings": [], "reset": None}, "nothing to repair")

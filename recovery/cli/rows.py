@@ -9,7 +9,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from tidestate.recovery.cli.app import AsJson, Import, Root, chosen, verbs
+from tidestate.recovery.cli.app import AsJson, Import, Root, verbs
 from tidestate.recovery.cli.options import (
     At,
     First,
@@ -59,7 +59,7 @@ def print_state(
     """Rows of a state table at a checkpoint, by partition in the order of the key."""
     with bar() as seen:
         checkpoint = Checkpoint.open(root, seen)
-        _, state = operator_of(chosen(checkpoint, at).manifest, operator)
+        _, state = operator_of(checkpoint.chosen(at).manifest, operator)
         rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
         _print(rows, form, output, limit, as_json, seen)
 
@@ -141,7 +141,7 @@ def _print_output(
 ) -> None:
     with bar() as seen:
         checkpoint = Checkpoint.open(root, seen)
-        name, _ = operator_of(chosen(checkpoint, None).manifest, operator)
+        name, _ = operator_of(checkpoint.chosen(None).manifest, operator)
 
         def outputs() -> Iterable[OutputOf]:
             return checkpoint.outputs(first or 0, last)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.recovery.inspect.values import other_types
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.outputs import Output
@@ -130,11 +131,7 @@ def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, 
     try:
         return pa.unify_schemas(list(found.values()), promote_options="permissive") if found else pa.schema([])
     except pa.ArrowException as error:
-        raise UsageError(
-            f"a column holds something else than before ({error}): print the checkpoints apart, or as json",
-            code="read-columns",
-            columns=[schema.names for schema in found],
-        ) from None
+        raise other_types(error, [schema.names for schema in found]) from None
 
 
 def state_difference(

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def other_types(error: Exception, columns: Sequence[Any]) -> UsageError:
+    """The error for rows of several checkpoints that no table holds together."""
+    return UsageError(
+        f"a column holds something else than before ({error}): print the checkpoints apart, or as json",
+        code="read-columns",
+        columns=columns,
+    )
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:

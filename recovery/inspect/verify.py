@@ -8,16 +8,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from tidestate.recovery.log.checkpoint import Checkpoint, Head, manifest_path
-from tidestate.recovery.log.manifest import Ids, Manifest
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.manifest import Head, Ids, Manifest
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.ranges import ids_text, outside
 from tidestate.recovery.log.records import Boundary, held_pins, read_part, read_pins
 from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.spark_log import FOLDER, SparkLog, load_files
+from tidestate.recovery.spark.position import load_files
+from tidestate.recovery.spark.spark_log import FOLDER, SparkLog
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
 from tidestate.statestore.files.segments import FileRef
 from tidestate.statestore.files.tails import examine
@@ -25,6 +26,12 @@ from tidestate.statestore.files.tails import examine
 Where = Literal["manifest", "chain", "file", "bytes", "spark"]
 KINDS: tuple[Where, ...] = ("manifest", "chain", "file", "bytes", "spark")
 """What may be wrong, the worst first."""
+
+
+Place: TypeAlias = tuple[int, str]
+"""Below which root a file lies, and its path."""
+Needed: TypeAlias = dict[Place, tuple[FileRef, int]]
+"""Files with the newest checkpoint that needs each."""
 
 
 @dataclass(frozen=True)
@@ -90,27 +97,21 @@ def verify(
     abandoned |= {number for number in ids if newest is not None and newest.abandons(number)}
     pinned = [] if last else _pinned(checkpoint, listing.stored, boundary.id)
     heads |= dict(_manifests(checkpoint, pinned, findings))
-    needed: dict[tuple[int, str], tuple[FileRef, int]] = {}
+    needed: Needed = {}
     for number, ref in () if last else _outputs(checkpoint, boundary, findings):
         needed[ref.root, ref.path] = (ref, number)
     for number in sorted(heads, key=lambda one: (one not in abandoned, one)):
         for ref in boundary.needed(heads[number].manifest):
             needed[ref.root, ref.path] = (ref, number)
-    chance = random.Random(seed)
-    wrong: set[tuple[int, str]] = set()
-    files = [(*one, chance.uniform(0, 100) < read_percent) for one in needed.values()]
-    for (ref, _, _), finding in each(checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), files):
-        if (found := finding()) is not None:
-            findings.append(found)
-            wrong.add((ref.root, ref.path))
+    wrong = dict(_files(checkpoint, needed, read_percent, random.Random(seed)))
+    findings += wrong.values()
     if spark and ids and ids[-1] in heads:
         findings += of_spark(checkpoint, heads[ids[-1]].manifest)
+    counting = [number for number in ids if number in heads and number not in abandoned]
     whole = [
         number
-        for number, head in heads.items()
-        if number in ids
-        and number not in abandoned
-        and not any((ref.root, ref.path) in wrong for ref in boundary.needed(head.manifest))
+        for number in counting
+        if not any((ref.root, ref.path) in wrong for ref in boundary.needed(heads[number].manifest))
     ]
     now = range(boundary.id + 1, checkpoint.boundary().id + 1)
     findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings if one.checkpoint not in now]
@@ -172,6 +173,15 @@ def _chain(heads: dict[int, Head], missing: list[Ids], newest: Manifest | None) 
         before = head.manifest.follows
         if before in heads and head.manifest.parent != heads[before].checksum:
             yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
+
+
+def _files(
+    checkpoint: Checkpoint, needed: Needed, read_percent: float, chance: random.Random
+) -> Iterator[tuple[Place, Finding]]:
+    files = [(*one, chance.uniform(0, 100) < read_percent) for one in needed.values()]
+    for (ref, _, _), finding in each(checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), files):
+        if (found := finding()) is not None:
+            yield (ref.root, ref.path), found
 
 
 def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) -> Finding | None:

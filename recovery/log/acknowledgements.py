@@ -16,7 +16,7 @@ import msgspec
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.names import DIGITS
-from tidestate.statestore.errors import ConflictError
+from tidestate.statestore.errors import ConflictError, invariant
 
 FOLDER = "delivered"
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{32})\.([0-9]{1,20})\.json")
@@ -27,6 +27,7 @@ def acknowledge(checkpoint: Checkpoint, manifest: Manifest, up_to: int) -> None:
 
     Durable when it returns; again is fine. Raises `UnavailableError`, `CommitUnknownError`: the panes may come again.
     """
+    invariant(up_to <= manifest.id, "a sink has taken what is there", newest=manifest.id, up_to=up_to)
     name = f"{manifest.id:0{DIGITS}d}-{manifest.writer}.{up_to}.json"
     record = {"checkpoint": manifest.id, "run": manifest.writer, "delivered": up_to}
     with contextlib.suppress(ConflictError):

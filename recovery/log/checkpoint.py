@@ -16,21 +16,21 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from tidestate.recovery.log.listing import Listing, manifests_gone, root_further
-from tidestate.recovery.log.manifest import FORMAT, Manifest, Version, decode, encode
+from tidestate.recovery.log.manifest import FORMAT, Head, Manifest, decode, encode
+from tidestate.recovery.log.marker import MARKER, Marker, read_marker
 from tidestate.recovery.log.names import numbered, numbers
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.log.prefetch import Seen, each, told_nobody
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import Boundary, newest_boundary, outputs_below, read_pins
 from tidestate.recovery.log.traces import STATE, newest_attempt, note, notes, traces, written
-from tidestate.recovery.log.validation import MANIFEST_BYTES, Unsound, check_root
+from tidestate.recovery.log.validation import MANIFEST_BYTES
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import (
     CommitUnknownError,
     ConflictError,
     CorruptionError,
     FencedError,
-    IncompatibleError,
     NotFoundError,
     TidestateError,
     UnavailableError,
@@ -38,32 +38,7 @@ from tidestate.statestore.errors import (
 )
 from tidestate.statestore.storage.objects import Objects
 
-MARKER = "tidestate.json"
 MANIFESTS = "manifests"
-MARKER_BYTES = 1 << 20
-
-
-class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ``tidestate.json`` says: this folder is a checkpoint root, of this job, in this format.
-
-    ``bases`` are the roots of those it was forked from, the nearest first; files may lie there, see `FileRef.root`.
-    ``first`` is the id of the checkpoint that it begins with: that of a fork is the one it was forked from.
-    """
-
-    format: int
-    job_id: str
-    created_us: int
-    atomic_create: str
-    bases: tuple[str, ...] = ()
-    first: int = 1
-
-
-@dataclass(frozen=True)
-class Head:
-    """The newest manifest and the checksum by which its child will name it."""
-
-    manifest: Manifest
-    checksum: str
 
 
 def manifest_path(checkpoint_id: int) -> str:
@@ -99,14 +74,13 @@ class Checkpoint:
         """Open an existing root. Raises `NotFoundError` when there is none; changes nothing."""
         objects = Objects(root)
         try:
-            data = objects.read(MARKER, MARKER_BYTES)
+            marker = read_marker(objects)
         except NotFoundError:
             raise NotFoundError(
                 "no checkpoint here: give the folder that was passed as checkpoint=",
                 code="no-checkpoint",
                 root=objects.root,
             ) from None
-        marker = _read_marker(data)
         return cls(Objects(root, bases=marker.bases), marker, seen=seen)
 
     @classmethod
@@ -235,6 +209,19 @@ class Checkpoint:
             raise root_further(self.objects.root, newest, beyond)
         return head
 
+    def chosen(self, checkpoint_id: int | None) -> Head:
+        """The checkpoint asked for, or the newest. Raises what `read` and `head` do, and `NotFoundError` for none."""
+        head = self.head() if checkpoint_id is None else self.read(checkpoint_id)
+        if head is None:
+            raise self.not_begun()
+        return head
+
+    def not_begun(self) -> NotFoundError:
+        """The error where there is no checkpoint yet."""
+        return NotFoundError(
+            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=self.objects.root
+        )
+
     def newest(self) -> Head | None:
         """The newest manifest that lies here, None when there is none yet: for who can go on where newer are gone."""
         found = self.listed()
@@ -362,6 +349,19 @@ class Checkpoint:
             with contextlib.suppress(TidestateError):  # it is published, noted or not
                 note(self.objects, manifest.id)
 
+    def check_unmoved(self, newest: int) -> None:
+        """Raise `ConflictError` (``plan-moved``) unless ``newest`` is still the newest manifest here, 0 for none: for
+        who carries out what was planned on it. Nothing has happened then.
+        """
+        found = max(self.stored_ids(), default=0)
+        if found != newest:
+            raise ConflictError(
+                "another checkpoint was published since this was planned: nothing was changed; look again",
+                code="plan-moved",
+                planned_on=newest,
+                newest=found,
+            )
+
     def check_newest(self, manifest: Manifest) -> None:
         """Raise `FencedError` where anybody has published after ``manifest``: its panes may not count any more.
 
@@ -394,22 +394,3 @@ def _within(ids: Sequence[int], first: int, last: int | None) -> list[int]:
 
 def _no_such(checkpoint_id: int) -> NotFoundError:
     return NotFoundError("no such checkpoint", code="no-such-checkpoint", id=checkpoint_id)
-
-
-def _read_marker(data: bytes) -> Marker:
-    try:
-        version = msgspec.json.decode(data, type=Version).format
-        if version != FORMAT:
-            raise IncompatibleError(
-                "this checkpoint was written by another version of tidestate: use that one or a newer one",
-                code="checkpoint-format",
-                expected=FORMAT,
-                found=version,
-            )
-        marker = msgspec.json.decode(data, type=Marker)
-        check_root(marker.job_id, marker.created_us, marker.bases, marker.first)
-        return marker
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:
-        raise CorruptionError(
-            f"the marker file is damaged ({error}): put back a good copy", code="marker-damaged", path=MARKER
-        ) from None

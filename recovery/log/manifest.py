@@ -2,11 +2,17 @@
 
 The file reads ``{"checksum": "xxh3:…", "manifest": {…}}``; the checksum is over the exact bytes of the inner
 object. A manifest names its parent by the parent's checksum, so a chain of them can be verified. docs/FORMAT.md.
+
+Three kinds of writer publish one. A **start** (``fence``) takes the root over. A **step** (``batch``, ``tick``,
+``feed``, ``bootstrap``) takes input in or lets time pass. A **move** (``reset``, ``rescale``, a fork's ``fence``)
+changes what the next start goes on from. `successor` makes all of them. Each field says who changes it, its owner;
+all others carry it on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -67,33 +73,46 @@ class InputPosition(msgspec.Struct, frozen=True):
 class OperatorState(msgspec.Struct, frozen=True):
     """One operator's durable state, the configuration it was written under, and how far time has come for it.
 
-    ``inputs``: the streams and operators it reads. ``watermark_us`` is exclusive, None while undefined; where windows
-    are of offsets it is an offset, and ``origins`` are those the input had. ``progress`` is the state of the
-    watermark's sources, ``advances`` that of their CTIs, ``buffers`` that of their buffers. ``due_us``: the
-    processing time at which something is due without input. ``types``: of the input columns that are read.
-
-    ``since``: the checkpoint from which it is configured so. ``gone_us``: windows up to this end were forgotten under
-    settings before; ``closed_us``: those up to this end had been closed, until the next checkpoint that is no fence.
-    ``renamed``: input columns that got another name: in which checkpoint, old, new; the ledger is as it was written.
+    A start owns what the operator is, a step what it has. All times are microseconds since 1970 UTC; where windows
+    are of offsets a watermark is an offset.
     """
 
     configuration: dict[str, Any]
+    """What it computes. Owner: the start, which puts the job's in place of it where the state can follow."""
     fingerprint: str
+    """A checksum of ``configuration`` and of the types it was bound to. Owner: as that."""
     tables: tuple[TableSpec, ...]
+    """The state tables; a file's columns are matched with these by identity. Owner: the start."""
     partitions: tuple[PartitionState, ...]
+    """State by the hash of its key, as many as every other operator has. Owner: the step; a rescale divides them."""
     inputs: tuple[str, ...] = ()
+    """The streams and operators it reads. Owner: the start."""
     watermark_us: int | None = None
+    """Exclusive: windows that end by it have fired. None while undefined. Grows, but for a reset. Owner: the step."""
     watermark_before_us: int | None = None
+    """``watermark_us`` in the checkpoint that this one goes on from; equal to it unless a step moved it."""
     origins: tuple[str, ...] = ()
+    """Where input came from, of windows of offsets, which take one origin. Only grows. Owner: the step."""
     progress: dict[str, Any] | None = None
+    """How far each source of the watermark has come; None before the first step. Owner: the step."""
     advances: dict[str, Any] = {}
+    """How far each source's CTIs have come. Owner: the step."""
     buffers: dict[str, Any] | None = None
+    """Buffers that wait for a gap before them to fill. Owner: the step."""
     due_us: int | None = None
+    """The processing time at which something is due without input; None for nothing. Owner: the step."""
     types: dict[str, str] = {}
+    """Of the input columns that are read. Owner: the start."""
     since: int = 0
+    """The checkpoint from which it is configured so, a fence. Only grows. Owner: the start."""
     gone_us: int | None = None
+    """Windows up to this end were forgotten under settings before. Only grows. Owner: the start."""
     closed_us: int | None = None
+    """Windows up to this end had been closed under settings before. A start sets it, the next step ends it."""
     renamed: tuple[tuple[int, str, str], ...] = ()
+    """Input columns that got another name: in which checkpoint, old, new. Ascending, only grows; the ledger stays as
+    it was written. Owner: the start.
+    """
 
     @property
     def files(self) -> list[FileRef]:
@@ -123,44 +142,62 @@ class Restore(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A checkpoint. Times are microseconds since 1970 UTC.
-
-    ``watermark_us`` is that of the operator that is furthest behind. ``panes`` are the last operator's, ``late`` the
-    ledgers of all, each in a folder of its name; where there are several operators, counters have their names in
-    front. ``fed`` is the checkpoint up to which the late ledger has been fed back.
-
-    ``version`` is that of the package that wrote it, for people.
-
-    ``parent`` is the checksum of manifest ``parent_id``: 0 stands for the one before, a reset has the checkpoint it
-    goes back to. ``abandoned`` are ids that do not count any more, ascending; every manifest after a reset has them.
-    """
+    """A checkpoint. Times are microseconds since 1970 UTC."""
 
     format: int
+    """`FORMAT`. The one field that every format has."""
     id: int
+    """Rises by one. A reset may leave numbers out: those are in ``abandoned``. A fork begins with its source's."""
     parent: str
+    """The checksum of manifest ``parent_id``; empty for the first of a root."""
     job_id: str
+    """As in the marker file of the root."""
     epoch: int
+    """The writer epoch. Steps keep it, other kinds raise it: an older run finds its next id taken, and by whom."""
     writer: str
+    """A random id of the run, new at each start: with ``id`` the identity under which panes are delivered."""
     kind: Kind
+    """Which writer published it, see the top of this file."""
     created_us: int
+    """Wall clock, for people and for the age of what is collected."""
     operators: dict[str, OperatorState]
+    """By name, in the order of the job: the last one's panes are the job's."""
     watermark_us: int | None = None
+    """That of the operator furthest behind; None while one has none. `END_OF_TIME_US` once drained."""
     watermark_before_us: int | None = None
+    """``watermark_us`` in the checkpoint that this one goes on from; equal to it unless a step moved it."""
     max_event_us: int | None = None
+    """The largest event time accepted. Grows. Owner: the step."""
     processing_us: int | None = None
+    """The largest processing time of a step. Grows. Owner: the step."""
     drained: bool = False
+    """Every window has fired: only a reset or a fork to before it goes on. Owner: the step, a tick."""
     spark: SparkPosition | None = None
+    """The newest Spark batch. Owner: the step; a reset and a fork give it another query id and all files read."""
     input: InputPosition | None = None
+    """The newest standalone batch. Owner: the step; a start forgets its hash where the columns read have changed."""
     panes: tuple[FileRef, ...] = ()
+    """The last operator's panes of this checkpoint alone. Only a step has any."""
     late: tuple[FileRef, ...] = ()
+    """The ledgers of this checkpoint alone, each operator's in a folder of its name. Only a step has any."""
     delivered: int = 0
+    """The highest id whose panes a sink had acknowledged when this was published. Never above ``id``, never goes back
+    along a line; a record in ``delivered/`` may say more (`acknowledged`).
+    """
     counters: dict[str, int] = {}
+    """Of this checkpoint alone; ``<operator>.<counter>`` where there are several. Only a step has any."""
     totals: dict[str, int] = {}
+    """``counters`` of this checkpoint and of all that it goes on from."""
     fed: int = 0
+    """The checkpoint up to which the late ledger has been fed back. Grows. Owner: the step, a feed."""
     parent_id: int = 0
+    """0 stands for ``id - 1``; a reset has the checkpoint it goes back to."""
     abandoned: tuple[Ids, ...] = ()
+    """Ids that do not count any more, ascending, apart. Only grows; a fork has none. Owner: the reset."""
     restored: Restore | None = None
+    """What the last start read. Owner: the first step after it."""
     version: str = ""
+    """The version of the package that wrote it, for people."""
 
     @property
     def follows(self) -> int:
@@ -184,6 +221,14 @@ class Manifest(msgspec.Struct, frozen=True):
     def due_us(self) -> int | None:
         """When something is due next without input."""
         return min((one.due_us for one in self.operators.values() if one.due_us is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A manifest and the checksum by which its child will name it."""
+
+    manifest: Manifest
+    checksum: str
 
 
 def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:

@@ -125,6 +125,7 @@ def _check_numbers(manifest: Manifest) -> None:
     for count in (manifest.epoch, manifest.delivered, manifest.fed, manifest.parent_id):
         _count(count, "a number")
     _require(manifest.parent_id < manifest.id, "parent_id")
+    _require(max(manifest.delivered, manifest.fed) <= manifest.id, "delivered or fed")
     marks = (manifest.watermark_us, manifest.watermark_before_us)
     _times((*marks, manifest.created_us, manifest.max_event_us, manifest.processing_us), "a time")
     ends = [end for ids in manifest.abandoned for end in ids]

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from tidestate.recovery.log.checkpoint import MARKER, Checkpoint, Marker, now_us
-from tidestate.recovery.log.manifest import FORMAT, Manifest, OperatorState, SparkPosition, state_files
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.manifest import FORMAT, Head, Manifest, OperatorState, state_files
+from tidestate.recovery.log.marker import MARKER, Marker
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.prefetch import Seen, told_nobody
-from tidestate.recovery.log.records import Pin, read_pins
-from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, forge, store_read
-from tidestate.recovery.spark.spark_log import load_files, store_files
+from tidestate.recovery.log.records import read_pins
+from tidestate.recovery.log.successor import successor
+from tidestate.recovery.spark.position import Files, load_files, put_all, with_lists
+from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, forge
 from tidestate.statestore.checksums import checksum
-from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.errors import NotFoundError, UsageError, invariant
 from tidestate.statestore.storage.objects import Objects
 
 
 @dataclass(frozen=True)
 class Forked:
-    """What was made: the root, its job, the checkpoint it begins with; files and bytes that it reads where they are,
+    """What is made: the root, its job, the checkpoint it begins with; files and bytes that it reads where they are,
     and the pin that keeps them.
     """
 
@@ -38,6 +41,20 @@ class Forked:
     pin: str
 
 
+@dataclass(frozen=True)
+class Fork:
+    """A fork before it is made: ``shown``; which checkpoints are pinned in which roots, that of the source first; and
+    what is written into the new root, its own ``manifest`` and ``marker`` last.
+    """
+
+    shown: Forked
+    pins: tuple[tuple[Checkpoint, int], ...]
+    into: Objects
+    files: Files
+    manifest: Manifest
+    marker: Marker
+
+
 def fork(
     root: str | os.PathLike[str],
     destination: str | os.PathLike[str],
@@ -46,42 +63,73 @@ def fork(
 ) -> Forked:
     """Make ``destination`` a job of its own that goes on from a checkpoint of ``root`` (default: the newest).
 
-    The job at ``root`` may be running; it is not changed, but for a pin. Raises `UsageError` where the destination is
-    not empty, `NotFoundError` for a checkpoint that is not there, `IncompatibleError` where it is not known any more
-    what Spark has read, Spark keeps state of its own, or the root lies in a storage that a fork there may not name.
+    The job at ``root`` may be running; it is not changed, but for a pin. Raises as `plan_fork` and `execute_fork`.
+    """
+    return execute_fork(plan_fork(root, destination, checkpoint_id, seen))
+
+
+def plan_fork(
+    root: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    checkpoint_id: int | None = None,
+    seen: Seen = told_nobody,
+) -> Fork:
+    """What `fork` would make now; nothing is changed.
+
+    Raises `UsageError` where the destination is not empty, `NotFoundError` for a checkpoint that is not there,
+    `IncompatibleError` where it is not known any more what Spark has read, Spark keeps state of its own, or the root
+    lies in a storage that a fork there may not name.
     """
     source = Checkpoint.open(root, seen)
-    head = source.head() if checkpoint_id is None else source.read(checkpoint_id)
-    if head is None:
-        raise NotFoundError("this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=root)
+    was = source.chosen(checkpoint_id).manifest
     bases = (source.objects.root, *source.objects.bases)
-    into, manifest = Objects(destination, bases=bases), head.manifest
-    if into.names(""):
-        raise UsageError("a fork begins in an empty folder: give another one", code="fork-used", root=into.root)
+    into = Objects(destination, bases=bases)
+    _check_empty(into)
     check_stateless(source.objects)
-    kept = _pin(source, manifest, into.root)
-    marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, manifest.id)
-    forked = Checkpoint(into, marker)
-    begun = msgspec.structs.replace(
-        manifest,
+    marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
+    spark, files = load_files(source.objects, was.spark), Files()
+    if spark is not None:
+        read = files_read(source, was)
+        spark, files = with_lists(msgspec.structs.replace(spark, query_id=str(uuid.uuid4())), was.id, read)
+    manifest = successor(
+        Head(was, ""),  # the first of its root
+        "fence",
+        uuid.uuid4().hex,
+        now_us(),
+        id=was.id,
         job_id=marker.job_id,
-        writer=forked.writer,
-        parent="",
-        parent_id=0,
-        kind="fence",
-        created_us=now_us(),
-        operators={name: _from_base(operator) for name, operator in manifest.operators.items()},
-        spark=_forged(source, into, manifest),
-        panes=(),
-        late=(),
-        counters={},
-        delivered=manifest.id,
+        operators={name: _from_base(operator) for name, operator in was.operators.items()},
+        spark=spark,
+        delivered=was.id,
         abandoned=(),
     )
-    forked.publish(begun)
-    into.create(MARKER, msgspec.json.encode(marker) + b"\n")
-    read = state_files(begun)
-    return Forked(into.root, marker.job_id, manifest.id, len(read), sum(ref.bytes for ref in read), kept.name)
+    state = state_files(manifest)
+    invariant(all(ref.root for ref in state), "a fork has no state of its own yet")
+    size = sum(ref.bytes for ref in state)
+    shown = Forked(into.root, marker.job_id, was.id, len(state), size, _pin_name(into.root))
+    return Fork(shown, tuple(_pins(source, was)), into, files, manifest, marker)
+
+
+def execute_fork(planned: Fork) -> Forked:
+    """Make it as planned: whatever the source's job has done since, a checkpoint does not change.
+
+    Raises `UsageError` (``fork-used``) where something has come into the folder since it was planned, `NotFoundError`
+    where the checkpoint was collected. Nothing has happened then.
+    """
+    into, shown = planned.into, planned.shown
+    _check_empty(into)
+    for source, number in planned.pins:
+        pin(source, number, shown.pin, fork=shown.root)
+    put_all(into, planned.files)
+    forge(into, planned.manifest)
+    Checkpoint(into, planned.marker).publish(planned.manifest)
+    into.create(MARKER, msgspec.json.encode(planned.marker) + b"\n")
+    return shown
+
+
+def _check_empty(into: Objects) -> None:
+    if into.names(""):
+        raise UsageError("a fork begins in an empty folder: give another one", code="fork-used", root=into.root)
 
 
 def _from_base(operator: OperatorState) -> OperatorState:
@@ -95,10 +143,13 @@ def _from_base(operator: OperatorState) -> OperatorState:
     return msgspec.structs.replace(operator, partitions=partitions)
 
 
-def _pin(source: Checkpoint, manifest: Manifest, destination: str) -> Pin:
-    """Keep what the fork at ``destination`` reads: here, and below the roots that this one was forked from itself."""
-    name = f"fork-{checksum(destination.encode()).removeprefix('xxh3:')}"
-    made = pin(source, manifest.id, name, fork=destination)
+def _pin_name(destination: str) -> str:
+    return f"fork-{checksum(destination.encode()).removeprefix('xxh3:')}"
+
+
+def _pins(source: Checkpoint, manifest: Manifest) -> Iterator[tuple[Checkpoint, int]]:
+    """What keeps the files of a fork: here, and below the roots that this one was forked from itself."""
+    yield source, manifest.id
     for number in sorted({ref.root for ref in state_files(manifest)} - {0}):
         base = Checkpoint.open(source.objects.at(number).root)
         between = {source.objects.at(nearer).root for nearer in range(number)}
@@ -110,19 +161,7 @@ def _pin(source: Checkpoint, manifest: Manifest, destination: str) -> Pin:
                 code="fork-unpinned",
                 root=base.objects.root,
             )
-        pin(base, keeping[-1].checkpoint, name, fork=destination)
-    return made
-
-
-def _forged(source: Checkpoint, into: Objects, manifest: Manifest) -> SparkPosition | None:
-    """Spark's checkpoint as it was at ``manifest``, under a query id of its own."""
-    position = load_files(source.objects, manifest.spark)
-    if position is None:
-        return None
-    position = store_files(into, msgspec.structs.replace(position, query_id=str(uuid.uuid4())), manifest.id)
-    position = store_read(into, position, files_read(source, manifest), manifest.id)
-    forge(into, msgspec.structs.replace(manifest, spark=position))
-    return position
+        yield base, keeping[-1].checkpoint
 
 
 def advice(root: str, checkpoint_id: int) -> str:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from tidestate.recovery.inspect.verify import Finding, file_finding, spark_findings
 from tidestate.recovery.log.acknowledgements import delivered
-from tidestate.recovery.log.checkpoint import Checkpoint, Head, manifest_path
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.manifest import Head, Manifest
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.records import outputs_below
-from tidestate.recovery.moves.reset import Reset, furthest, plan_reset, reset
+from tidestate.recovery.moves.reset import Reset, execute_reset, furthest, plan_reset
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 from tidestate.statestore.files.segments import FileRef
@@ -68,12 +68,19 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
 def repair(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
     """Go back to the newest checkpoint that is whole; what is damaged stays where it is and does not count any more.
 
-    Nothing is written where nothing is wrong. Raises what `plan_repair` and `reset` do, and
-    `UsageError` (``running``) beside a running driver unless ``force`` fences it; nothing has happened then.
+    Raises what `plan_repair` and `execute_repair` do; nothing has happened then.
     """
     check_idle(checkpoint, force)
-    found = plan_repair(checkpoint)
-    return found if found.reset is None else Repair(found.findings, reset(checkpoint, found.reset.to))
+    return execute_repair(checkpoint, plan_repair(checkpoint), force=force)
+
+
+def execute_repair(checkpoint: Checkpoint, planned: Repair, *, force: bool = False) -> Repair:
+    """Go back as planned, by `plan_repair` or `plan_resync`. Nothing is read again, and nothing is written where
+    nothing is wrong. Raises what `execute_reset` does.
+    """
+    if planned.reset is not None:
+        execute_reset(checkpoint, planned.reset, force=force)
+    return planned
 
 
 def plan_resync(checkpoint: Checkpoint) -> Repair:
@@ -83,9 +90,7 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
     """
     head = checkpoint.newest()
     if head is None:
-        raise NotFoundError(
-            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
-        )
+        raise checkpoint.not_begun()
     manifest = head.manifest
     found = tuple(spark_findings(checkpoint, manifest))
     return Repair(found, plan_reset(checkpoint, manifest.id) if found else None)
@@ -94,12 +99,10 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
 def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
     """Write Spark's own checkpoint anew from our newest; the old one is kept in ``spark-replaced``.
 
-    Nothing is written where the two agree. Raises what `plan_resync` and `reset.reset` do, and `UsageError`
-    (``running``) beside a running driver unless ``force`` fences it; nothing has happened then.
+    Raises what `plan_resync` and `execute_repair` do; nothing has happened then.
     """
     check_idle(checkpoint, force)
-    found = plan_resync(checkpoint)
-    return found if found.reset is None else Repair(found.findings, reset(checkpoint, found.reset.to))
+    return execute_repair(checkpoint, plan_resync(checkpoint), force=force)
 
 
 def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> Head | None:
@@ -124,16 +127,17 @@ def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], N
 
 def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> None:
     planned = plan_repair(checkpoint)
-    if planned.reset is None:
+    going = planned.reset
+    if going is None:
         return
-    check(planned.reset.manifest)
+    check(going.manifest)
     check_idle(checkpoint, policy.second == "takeover", instead='Policy(second="takeover")')
     for one in planned.findings:
         log.warning("checkpoint %s: %s: %s", one.checkpoint, one.path, one.why)
-    done = reset(checkpoint, planned.reset.to)
-    log.warning("back to checkpoint %d, the newest that is whole; abandoned: %s", done.to, ids_text(done.abandoned))
-    if done.again:
-        ids = ", ".join(str(number) for number, _ in done.again)
+    execute_reset(checkpoint, going, force=True)
+    log.warning("back to checkpoint %d, the newest that is whole; abandoned: %s", going.to, ids_text(going.abandoned))
+    if going.again:
+        ids = ", ".join(str(number) for number, _ in going.again)
         log.warning("panes that were delivered come again under new ids: those of checkpoints %s", ids)
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import msgspec
 
 from tidestate.recovery.log.acknowledgements import delivered
-from tidestate.recovery.log.checkpoint import Checkpoint, Head, now_us
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.recovery.log.manifest import Manifest, OperatorState, state_files
+from tidestate.recovery.log.successor import successor
+from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.segments import FileRef, PartitionState
 from tidestate.statestore.spec.keyhash import hash_range
 from tidestate.statestore.spec.tables import TableSpec
@@ -45,18 +46,28 @@ class Rescaled:
 def rescale(root: str | os.PathLike[str], partitions: int, *, force: bool = False) -> Rescaled:
     """Divide the state of all operators into so many partitions; the next start goes on with them.
 
-    Raises what `plan_rescale` does; `UsageError` (``running``) while a driver is at work, unless ``force``, which
-    fences it; `ConflictError` or `FencedError` where somebody else published meanwhile. Nothing has happened then.
+    Raises what `plan_rescale` and `execute_rescale` do. Nothing has happened then.
     """
     checkpoint = Checkpoint.open(root)
     planned = plan_rescale(checkpoint, partitions)
-    check_idle(checkpoint, force)
-    checkpoint.publish(planned.manifest)
+    execute_rescale(checkpoint, planned, force=force)
     return planned
 
 
+def execute_rescale(checkpoint: Checkpoint, planned: Rescaled, *, force: bool = False) -> None:
+    """Publish what was planned.
+
+    Raises `UsageError` (``running``) while a driver is at work, unless ``force``, which fences it; `ConflictError`
+    (``plan-moved``) where another checkpoint came since it was planned, `ConflictError` or `FencedError` where
+    somebody publishes meanwhile. Nothing has happened then.
+    """
+    check_idle(checkpoint, force)
+    checkpoint.check_unmoved(planned.manifest.follows)
+    checkpoint.publish(planned.manifest)
+
+
 def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
-    """What `rescale` would publish now; nothing is changed.
+    """What dividing the state would do now; nothing is changed.
 
     Raises `UsageError` for a number that cannot be or that it is already, for a drained checkpoint, and for tables
     that cannot be divided; `NotFoundError` where there is no checkpoint yet.
@@ -64,11 +75,7 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
     check_partitions(partitions)
     head = checkpoint.head(search=True)
     if head is None:
-        raise NotFoundError(
-            "this root has no checkpoint yet: start the job with partitions=",
-            code="no-such-checkpoint",
-            root=checkpoint.objects.root,
-        )
+        raise checkpoint.not_begun()
     was = head.manifest
     before = was.partitions
     if was.drained:
@@ -83,9 +90,21 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
         )
     for name, operator in was.operators.items():
         _check_divisible(name, operator)
-    manifest = _manifest(checkpoint, head, partitions)
+    manifest = successor(
+        head,
+        "rescale",
+        checkpoint.writer,
+        now_us(),
+        delivered=delivered(checkpoint, was),
+        operators={
+            name: msgspec.structs.replace(one, partitions=divided(one.tables, one.partitions, partitions, was.id + 1))
+            for name, one in was.operators.items()
+        },
+    )
     refs = [ref for one in manifest.operators.values() for part in one.partitions for ref in part.files]
     times = Counter((ref.root, ref.path) for ref in refs)
+    before_files = {(ref.root, ref.path) for ref in state_files(was)}
+    invariant(set(times) == before_files, "no file is lost or made by a rescale", lost=before_files - set(times))
     shared = sum(count > 1 for count in times.values())
     return Rescaled(manifest.id, before, partitions, tuple(was.operators), len(times), shared, manifest)
 
@@ -105,33 +124,6 @@ def _check_divisible(name: str, operator: OperatorState) -> None:
             operator=name,
             tables=whole,
         )
-
-
-def _manifest(checkpoint: Checkpoint, head: Head, partitions: int) -> Manifest:
-    was = head.manifest
-    return msgspec.structs.replace(
-        was,
-        id=was.id + 1,
-        parent=head.checksum,
-        parent_id=0,
-        epoch=was.epoch + 1,
-        writer=checkpoint.writer,
-        kind="rescale",
-        created_us=now_us(),
-        panes=(),
-        late=(),
-        counters={},
-        delivered=delivered(checkpoint, was),
-        watermark_before_us=was.watermark_us,
-        operators={
-            name: msgspec.structs.replace(
-                one,
-                partitions=divided(one.tables, one.partitions, partitions, was.id + 1),
-                watermark_before_us=one.watermark_us,
-            )
-            for name, one in was.operators.items()
-        },
-    )
 
 
 def divided(

@@ -16,13 +16,15 @@ import msgspec
 from tidestate.recovery.inspect.verify import file_finding
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.input_files import Entries
+from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Ids, Manifest, without_state
 from tidestate.recovery.log.pins import pinned
-from tidestate.recovery.log.ranges import joined
+from tidestate.recovery.log.ranges import joined, outside
+from tidestate.recovery.log.successor import successor
 from tidestate.recovery.log.traces import STATE, traces, written
-from tidestate.recovery.spark.spark_checkpoint import Hook, check_stateless, files_read, finish, no_hook, store_read
-from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.recovery.spark.position import Files, put_all, with_lists
+from tidestate.recovery.spark.spark_checkpoint import Hook, check_stateless, files_read, finish, no_hook
+from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Reset:
     """What going back to ``to`` does: the id it takes, the ids that stop counting, the panes that come again.
 
     ``delivered`` is acknowledged of what counts; ``again`` are abandoned checkpoints with panes that a sink had, each
-    with its rows: they come under new ids. ``read``: what Spark's sources of files had read by then.
+    with its rows: they come under new ids. ``newest``: the newest manifest that lies here. ``manifest`` is what is
+    published, ``files`` are written before it.
     """
 
     id: int
@@ -38,31 +41,39 @@ class Reset:
     abandoned: tuple[Ids, ...]
     delivered: int
     again: tuple[tuple[int, int], ...]
+    newest: int
     manifest: Manifest
-    read: dict[int, Entries]
+    files: Files
 
 
-def reset(checkpoint: Checkpoint, to: int, *, hook: Hook = no_hook) -> Reset:
-    """Publish a reset to checkpoint ``to``, and write Spark's own checkpoint anew, as it was then.
-
-    Raises what `plan_reset` does, and `ConflictError` or `FencedError` where somebody else published meanwhile:
-    nothing has happened then. What dies after it has published is finished by the next start of the job.
-    """
+def reset(checkpoint: Checkpoint, to: int, *, force: bool = True, hook: Hook = no_hook) -> Reset:
+    """Go back to checkpoint ``to``. Raises what `plan_reset` and `execute_reset` do."""
     planned = plan_reset(checkpoint, to)
+    execute_reset(checkpoint, planned, force=force, hook=hook)
+    return planned
+
+
+def execute_reset(checkpoint: Checkpoint, planned: Reset, *, force: bool = False, hook: Hook = no_hook) -> None:
+    """Publish the reset as planned, and write Spark's own checkpoint anew, as it was then.
+
+    Raises `UsageError` (``running``) beside a running driver unless ``force`` fences it, `ConflictError`
+    (``plan-moved``) where another checkpoint came since it was planned, `NotFoundError` where the chosen one was
+    collected, `ConflictError` or `FencedError` where somebody publishes meanwhile: nothing has happened then. What
+    dies after it has published is finished by the next start of the job.
+    """
     manifest = planned.manifest
-    with pinned(checkpoint, to, "reset"):  # until a manifest that counts needs the same
-        if manifest.spark is not None:
-            spark = store_read(checkpoint.objects, manifest.spark, planned.read, manifest.id)
-            manifest = msgspec.structs.replace(manifest, spark=spark)
+    check_idle(checkpoint, force)
+    checkpoint.check_unmoved(planned.newest)
+    with pinned(checkpoint, planned.to, "reset"):  # until a manifest that counts needs the same
+        put_all(checkpoint.objects, planned.files)
         hook("reset-prepared", manifest.id)
         checkpoint.publish(manifest)
     hook("reset-published", manifest.id)
     finish(checkpoint, manifest, hook)
-    return planned
 
 
 def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
-    """What `reset` would publish now; nothing is changed.
+    """What going back to checkpoint ``to`` would do now; nothing is changed.
 
     Raises `NotFoundError` or `CorruptionError` where ``to`` or a file of it is not there or cut, and
     `IncompatibleError` where Spark's own checkpoint cannot go back with it.
@@ -71,42 +82,41 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     beyond = furthest(checkpoint)
     ids = checkpoint.present()
     chosen = checkpoint.read(to)
-    _check_there(checkpoint, chosen.manifest)
-    newest = max(*ids[-1:], to, beyond)
-    readable = {to: without_state(chosen.manifest)} | dict(_readable(checkpoint, [one for one in ids if one > to]))
-    # A damaged manifest, or one that is gone, may have been a fence or a reset: its epoch is taken.
-    top = max(readable)
-    epoch = readable[top].epoch + 1 + newest - top
     was = chosen.manifest
+    _check_there(checkpoint, was)
+    newest = max(*ids[-1:], to, beyond)
+    readable = {to: without_state(was)} | dict(_readable(checkpoint, [one for one in ids if one > to]))
+    top = max(readable)
     abandoned = joined((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
-    acknowledged = delivered(checkpoint, _line({**readable, to: was}, to)[-1])
-    manifest = msgspec.structs.replace(
-        was,
+    spark, files = was.spark, Files()
+    read = files_read(checkpoint, was)
+    if spark is not None:
+        spark, files = with_lists(msgspec.structs.replace(spark, query_id=str(uuid.uuid4())), newest + 1, read)
+    manifest = successor(
+        chosen,
+        "reset",
+        checkpoint.writer,
+        now_us(),
         id=newest + 1,
-        parent=chosen.checksum,
         parent_id=to,
         abandoned=abandoned,
-        epoch=epoch,
-        writer=checkpoint.writer,
-        kind="reset",
-        created_us=now_us(),
-        spark=msgspec.structs.replace(was.spark, query_id=str(uuid.uuid4())) if was.spark else None,
-        panes=(),
-        late=(),
-        counters={},
-        watermark_before_us=was.watermark_us,
-        delivered=acknowledged,
-        operators={
-            name: msgspec.structs.replace(one, watermark_before_us=one.watermark_us)
-            for name, one in was.operators.items()
-        },
+        # A damaged manifest, or one that is gone, may have been a fence or a reset: its epoch is taken.
+        epoch=readable[top].epoch + 1 + newest - top,
+        delivered=delivered(checkpoint, _line({**readable, to: was}, to)[-1]),
+        spark=spark,
     )
-    head = readable[top]
-    had = delivered(checkpoint, head)
-    lost = [one for one in readable.values() if to < one.id <= had and not head.abandons(one.id)]
+    _check_line(manifest, to)
+    had = delivered(checkpoint, readable[top])
+    lost = [one for one in readable.values() if to < one.id <= had and not readable[top].abandons(one.id)]
     again = tuple((one.id, sum(ref.rows for ref in one.panes)) for one in lost if one.panes)
-    read = files_read(checkpoint, was)
-    return Reset(manifest.id, to, abandoned, acknowledged, again, manifest, read)
+    return Reset(manifest.id, to, abandoned, manifest.delivered, again, max(ids, default=0), manifest, files)
+
+
+def _check_line(manifest: Manifest, to: int) -> None:
+    """What counts after a reset is the chosen checkpoint and what led to it."""
+    between = outside([(to + 1, manifest.id - 1)], manifest.abandoned) if to + 1 < manifest.id else []
+    invariant(not between, "a reset abandons all that came after the chosen one", to=to, left=between)
+    invariant(not manifest.abandons(to), "a reset goes back to what counts from then on", to=to)
 
 
 def furthest(checkpoint: Checkpoint) -> int:

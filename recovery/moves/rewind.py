@@ -17,7 +17,7 @@ from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.summary import events_of, time_text
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset
-from tidestate.recovery.spark.spark_log import load_files
+from tidestate.recovery.spark.position import load_files
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 
 _ID = re.compile(r"[0-9]{1,19}")
@@ -64,14 +64,21 @@ class Replay:
     panes: tuple[Shown, ...]
 
 
+@dataclass(frozen=True)
+class Rewind:
+    """A reset, which `execute_reset` makes, and what it means."""
+
+    reset: Reset
+    replay: Replay
+
+
 def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
     """Go back to checkpoint ``to``: the job's next start goes on from there, in the same folder.
 
-    Raises what `reset.reset` does, and `UsageError` (``running``) beside a running driver unless ``force``
-    fences it; nothing has happened then.
+    Raises what `plan_reset` and `execute_reset` do; nothing has happened then.
     """
     check_idle(checkpoint, force)
-    return reset(checkpoint, to)
+    return reset(checkpoint, to, force=force)
 
 
 def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
@@ -118,10 +125,10 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
     )
 
 
-def plan_rewind(checkpoint: Checkpoint, to: int) -> tuple[Reset, Replay]:
-    """What `rewind` would do now, and what that means. Raises what it raises; changes nothing."""
+def plan_rewind(checkpoint: Checkpoint, to: int) -> Rewind:
+    """What `rewind` would do now. Raises what `plan_reset` does; changes nothing."""
     planned = plan_reset(checkpoint, to)
-    return planned, plan_replay(checkpoint, planned)
+    return Rewind(planned, plan_replay(checkpoint, planned))
 
 
 def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:

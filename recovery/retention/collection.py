@@ -9,14 +9,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import msgspec
 
 from tidestate.recovery.log import acknowledgements
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.listing import manifests_gone, root_further
-from tidestate.recovery.log.manifest import Manifest, files_of
-from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.manifest import Manifest, files_of, state_files
 from tidestate.recovery.log.pins import fork_pins, remove
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.ranges import outside
@@ -44,8 +44,9 @@ from tidestate.recovery.retention.rules import (
     reachable,
     unacknowledged,
 )
+from tidestate.recovery.spark.position import Files, put_all
 from tidestate.statestore.checksums import checksum
-from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError
+from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, invariant
 from tidestate.statestore.files.segments import FileRef
 from tidestate.statestore.storage.objects import Objects
 
@@ -70,7 +71,23 @@ class Collected:
     freed: tuple[str, ...]
 
 
-def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | None = None) -> Collected:
+@dataclass(frozen=True)
+class Collection:
+    """A collection before it is made: ``shown``, on the boundary ``was`` and the newest checkpoint ``newest``.
+
+    ``boundary`` is published, after ``index``, the new files of its output index; where nothing would change it is
+    ``was``. ``sizes``: the files to delete, with their bytes.
+    """
+
+    shown: Collected
+    was: Boundary
+    newest: int
+    boundary: Boundary
+    index: Files
+    sizes: Mapping[str, int]
+
+
+def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | None = None) -> Collection:
     """What `collect` would do now; nothing is changed.
 
     Raises `NotFoundError` for a root without checkpoints, `CorruptionError` where a manifest that counts or is pinned
@@ -78,37 +95,82 @@ def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | N
     """
     at_us = now_us() if at_us is None else at_us
     known = survey(checkpoint)
-    bound = limit(known, retention, at_us)
-    boundary, parts = next_boundary(known, bound, retention, at_us, checkpoint.writer)
-    named = [(ref, entries) for ref, entries in parts if ref is not None]
-    parts += [(ref, []) for ref, _ in known.entries if ref not in [one for one, _ in named]]
-    return _Sweep(checkpoint, known, boundary, parts, retention, at_us).planned()
+    boundary, parts = next_boundary(known, limit(known, retention, at_us), retention, at_us, checkpoint.writer)
+    boundary, parts, index = _with_index(known, boundary, parts)
+    needed = reachable(known, boundary, parts)
+    doomed = deletable(known, boundary, needed, at_us - retention.grace_us)
+    entries = written(checkpoint.objects, (INDEX,))
+    doomed += [path for path, number in entries.items() if number <= boundary.number and path not in needed]
+    taken = written(checkpoint.objects, (acknowledgements.FOLDER,))
+    doomed += [path for path, number in taken.items() if number <= boundary.id and number not in known.pinned]
+    # Halves of files, where nobody has written for so long that nobody will.
+    before_us = at_us - max(retention.grace_us, HOUR_US)
+    doomed += [path for path, changed_us in checkpoint.objects.unfinished("") if changed_us < before_us]
+    sizes = dict(_sizes(checkpoint, known, doomed))
+    shown = Collected(
+        boundary=boundary.id,
+        checkpoints=tuple(n for n in known.stored if n <= boundary.id and n not in known.pinned),
+        files=tuple(sizes),
+        bytes=sum(sizes.values()),
+        kept=sum(number > boundary.id for number in known.stored),
+        pinned=tuple(sorted(known.pinned)),
+        panes_gone=boundary.panes_gone,
+        late_gone=boundary.late_gone,
+        unacknowledged=unacknowledged(known, retention, at_us),
+        freed=_roots(_unneeded(checkpoint.objects, bases_read(known, boundary))),
+    )
+    return Collection(shown, known.boundary, known.head.id, boundary, index, sizes)
 
 
-def collect(
-    checkpoint: Checkpoint,
-    retention: Retention,
-    at_us: int | None = None,
-) -> Collected:
-    """Collect what ``retention`` does not keep.
+def collect(checkpoint: Checkpoint, retention: Retention, at_us: int | None = None) -> Collected:
+    """Collect what ``retention`` does not keep. Raises what `plan_collection` and `execute_collection` do."""
+    return execute_collection(checkpoint, plan_collection(checkpoint, retention, at_us))
 
-    Raises as `plan_collection`, and `ConflictError` where another collection was faster: run it again. What was
-    begun is harmless, and the next run finishes it.
+
+def execute_collection(checkpoint: Checkpoint, planned: Collection) -> Collected:
+    """Delete what was planned, but for what has come to be needed since: the job may be running. Returns what went.
+
+    Raises `ConflictError` where another collection was faster: run it again. What was begun is harmless, and the next
+    run finishes it.
     """
-    at_us = now_us() if at_us is None else at_us
-    known = survey(checkpoint)
+    objects = checkpoint.objects
     checkpoint.settle()  # what is kept is kept for good before anything else goes
-    bound = limit(known, retention, at_us)
-    boundary, parts = next_boundary(known, bound, retention, at_us, checkpoint.writer)
-    boundary, parts = _publish(checkpoint, known, boundary, parts)
+    _publish(checkpoint, planned)
+    done, unneeded = _still_unneeded(checkpoint, planned)
+    older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < _path(planned)]
+    # Manifests first, so that nobody opens what is about to lose its files.
+    manifests = [manifest_path(number) for number in done.checkpoints]
+    for what, paths in (("manifests", manifests), ("files", done.files), ("boundaries", older)):
+        for _, deleted in each(checkpoint.seen, what, objects.delete, paths):
+            deleted()
+    for base, pin in unneeded:
+        remove(base, pin.name)
+    return done
+
+
+def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collected, list[tuple[Objects, Pin]]]:
+    """What goes now that the boundary counts, and our pins in other roots that go with it."""
+    objects, boundary = checkpoint.objects, planned.boundary
     # Read after the boundary: who pinned before it is seen here, who pins after it sees the boundary.
-    pins = read_pins(checkpoint.objects)
+    pins = read_pins(objects)
     # And these after the pins: a reset that has given its pin back is there, with the older files that it names.
-    newer = {one: checkpoint.load(one).manifest for one in checkpoint.stored_ids() if one > known.head.id}
-    pinned = _pinned(checkpoint, pins, boundary.id, known.manifests)
-    manifests = {**known.manifests, **newer, **pinned}
-    known = replace(known, boundary=boundary, pins=pins, manifests=manifests, entries=parts)
-    return _Sweep(checkpoint, known, boundary, parts, retention, at_us).run()
+    newer = [checkpoint.load(one).manifest for one in checkpoint.stored_ids() if one > planned.newest]
+    kept = [*newer, *_pinned(checkpoint, pins, boundary.id, {}).values()]
+    held = {pin.checkpoint for pin in pins}
+    needed = {ref.path for manifest in kept for ref in boundary.needed(manifest) if ref.root == 0}
+    needed |= {path for path, number in written(objects, (acknowledgements.FOLDER,)).items() if number in held}
+    sizes = {path: size for path, size in planned.sizes.items() if path not in needed}
+    read = {ref.root for manifest in kept for ref in state_files(manifest)}
+    unneeded = [(base, pin) for base, pin in _unneeded(objects, read) if base.root in planned.shown.freed]
+    done = replace(
+        planned.shown,
+        checkpoints=tuple(number for number in planned.shown.checkpoints if number not in held),
+        files=tuple(sizes),
+        bytes=sum(sizes.values()),
+        pinned=tuple(sorted(held)),
+        freed=_roots(unneeded),
+    )
+    return done, unneeded
 
 
 def survey(checkpoint: Checkpoint) -> Known:
@@ -120,9 +182,7 @@ def survey(checkpoint: Checkpoint) -> Known:
     left, boundary = listing.left, listing.boundary
     if not left:
         checkpoint.newest()  # raises where there were any
-        raise NotFoundError(
-            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
-        )
+        raise checkpoint.not_begun()
     try:
         head = checkpoint.load(left[-1]).manifest
         if beyond := traces.beyond(head.id, head.spark):
@@ -170,104 +230,65 @@ def _pinned(
     return found
 
 
-def _publish(checkpoint: Checkpoint, known: Known, boundary: Boundary, parts: Parts) -> tuple[Boundary, Parts]:
-    """Make the boundary count, its index first; the one that is there where nothing would change."""
-    was = known.boundary
+def _with_index(known: Known, boundary: Boundary, parts: Parts) -> tuple[Boundary, Parts, Files]:
+    """The boundary with all files of its output index, and the new ones; the one that counts if it says the same."""
+    was, files = known.boundary, Files()
     facts = ("id", "panes_gone", "late_gone")
     same = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
     if same and [ref for ref, _ in parts] == list(was.outputs):
-        checkpoint.objects.settle(BOUNDARIES)  # who published it may have died before it was durable
-        return was, parts
-    written = [(ref or _write_part(checkpoint.objects, boundary.number, entries), entries) for ref, entries in parts]
-    boundary = msgspec.structs.replace(boundary, outputs=tuple(ref for ref, _ in written))
-    try:
-        checkpoint.objects.create(boundary_path(boundary.number), seal(boundary))
-    except ConflictError:
-        raise _moved() from None
+        return was, parts, files
+    found: Parts = []
+    for ref, entries in parts:
+        if ref is None:
+            path, data = f"{INDEX}/{boundary.number:020d}-{uuid.uuid4().hex}.json", msgspec.json.encode(entries)
+            ref = FileRef(path, len(data), checksum(data), len(entries), first=entries[0].id, last=entries[-1].id)
+            files[path] = data
+        found.append((ref, entries))
+    ids = [entry.id for _, entries in found for entry in entries]
+    invariant(all(one < other for one, other in pairwise(ids)), "each output is listed once, in order", ids=ids)
+    return msgspec.structs.replace(boundary, outputs=tuple(ref for ref, _ in found if ref)), found, files
+
+
+def _publish(checkpoint: Checkpoint, planned: Collection) -> None:
+    """Make the boundary count, its index first."""
+    objects, boundary = checkpoint.objects, planned.boundary
+    if checkpoint.boundary() != planned.was:
+        raise _moved()
+    if boundary != planned.was:
+        put_all(objects, planned.index)
+        try:
+            objects.create(_path(planned), seal(boundary))
+        except ConflictError:
+            raise _moved() from None
+    else:
+        objects.settle(BOUNDARIES)  # who published it may have died before it was durable
     if checkpoint.boundary().number != boundary.number:
-        raise _moved()  # our number had been taken and given up long ago
-    return boundary, list(written)
+        raise _moved()  # our number had been taken and given up long ago, or another one counts
 
 
-def _write_part(objects: Objects, number: int, entries: list[Output]) -> FileRef:
-    data = msgspec.json.encode(entries)
-    path = f"{INDEX}/{number:020d}-{uuid.uuid4().hex}.json"
-    objects.put(path, data)
-    return FileRef(path, len(data), checksum(data), len(entries), first=entries[0].id, last=entries[-1].id)
+def _path(planned: Collection) -> str:
+    return boundary_path(planned.boundary.number)
 
 
 def _moved() -> ConflictError:
     return ConflictError("another collection is at work here: run it again later", code="collection-moved")
 
 
-@dataclass(frozen=True)
-class _Sweep:
-    """Deleting what is not needed once a boundary counts."""
+def _unneeded(objects: Objects, read: set[int]) -> list[tuple[Objects, Pin]]:
+    """Our pins below roots of which no checkpoint that is left needs a file: so no later one ever will."""
+    bases = [objects.at(number) for number in range(1, len(objects.bases) + 1) if number not in read]
+    return [(base, pin) for base in bases for pin in fork_pins(base, objects.root)]
 
-    checkpoint: Checkpoint
-    known: Known
-    boundary: Boundary
-    parts: Parts
-    retention: Retention
-    at_us: int
 
-    def planned(self) -> Collected:
-        """What is deleted."""
-        known, boundary = self.known, self.boundary
-        needed = reachable(known, boundary, self.parts)
-        files = deletable(known, boundary, needed, self.at_us - self.retention.grace_us)
-        index = written(self.checkpoint.objects, (INDEX,))
-        files += [path for path, number in index.items() if number <= known.boundary.number and path not in needed]
-        taken = written(self.checkpoint.objects, (acknowledgements.FOLDER,))
-        files += [path for path, number in taken.items() if number <= boundary.id and number not in known.pinned]
-        files += self._left_by_the_dead()
-        return Collected(
-            boundary=boundary.id,
-            checkpoints=tuple(n for n in known.stored if n <= boundary.id and n not in known.pinned),
-            files=tuple(files),
-            bytes=self._bytes(files),
-            kept=sum(number > boundary.id for number in known.stored),
-            pinned=tuple(sorted(known.pinned)),
-            panes_gone=boundary.panes_gone,
-            late_gone=boundary.late_gone,
-            unacknowledged=unacknowledged(known, self.retention, self.at_us),
-            freed=tuple(dict.fromkeys(base.root for base, _ in self._unneeded())),
-        )
+def _roots(unneeded: list[tuple[Objects, Pin]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(base.root for base, _ in unneeded))
 
-    def run(self) -> Collected:
-        """Delete: manifests, so that nobody opens what is about to lose its files, then files."""
-        planned, objects = self.planned(), self.checkpoint.objects
-        newest = boundary_path(self.known.boundary.number)
-        older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < newest]
-        manifests = [manifest_path(number) for number in planned.checkpoints]
-        for what, paths in (("manifests", manifests), ("files", planned.files), ("boundaries", older)):
-            for _, deleted in each(self.checkpoint.seen, what, objects.delete, paths):
-                deleted()
-        for base, pin in self._unneeded():
-            remove(base, pin.name)
-        return planned
 
-    def _unneeded(self) -> Iterator[tuple[Objects, Pin]]:
-        """Our pins below roots of which no checkpoint that is left needs a file: so no later one ever will."""
-        objects, read = self.checkpoint.objects, bases_read(self.known, self.boundary)
-        for number in {*range(1, len(objects.bases) + 1)} - read:
-            base = objects.at(number)
-            yield from ((base, pin) for pin in fork_pins(base, objects.root))
-
-    def _left_by_the_dead(self) -> list[str]:
-        """Halves of files, where nobody has written for so long that nobody will."""
-        objects, before_us = self.checkpoint.objects, self.at_us - max(self.retention.grace_us, HOUR_US)
-        return [path for path, changed_us in objects.unfinished("") if changed_us < before_us]
-
-    def _bytes(self, files: list[str]) -> int:
-        """Of most files a manifest knows the size; storage is asked for the others."""
-        sizes: dict[str, int] = {}
-        for manifest in self.known.manifests.values():
-            sizes |= {ref.path: ref.bytes for ref in files_of(manifest)}
-        total = 0
-        for path in files:
-            try:
-                total += sizes[path] if path in sizes else self.checkpoint.objects.size(path)
-            except NotFoundError:
-                continue
-        return total
+def _sizes(checkpoint: Checkpoint, known: Known, files: list[str]) -> Iterator[tuple[str, int]]:
+    """Of most files a manifest knows the size; storage is asked for the others."""
+    sizes = {ref.path: ref.bytes for manifest in known.manifests.values() for ref in files_of(manifest)}
+    for path in files:
+        try:
+            yield path, sizes[path] if path in sizes else checkpoint.objects.size(path)
+        except NotFoundError:
+            yield path, 0

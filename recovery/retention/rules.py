@@ -12,7 +12,7 @@ import msgspec
 from tidestate.recovery.log.manifest import Manifest, state_files
 from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.records import Boundary, Pin
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.segments import FileRef
 
 HOUR_US = 3_600_000_000
@@ -94,6 +94,7 @@ def _younger(known: Known, number: int, than_us: int) -> bool:
 def next_boundary(known: Known, bound: int, retention: Retention, at_us: int, writer: str) -> tuple[Boundary, Parts]:
     """The boundary at ``bound``, and the files of its output index, some yet to be written."""
     was = known.boundary
+    invariant(was.id <= bound < known.head.id, "a boundary rises, and stays below the head", bound=bound, was=was.id)
     made = msgspec.structs.replace(was, number=was.number + 1, id=bound, created_us=at_us, writer=writer)
     if retention.output_age_us is not None:
         panes, late = _gone(known, at_us - retention.output_age_us)

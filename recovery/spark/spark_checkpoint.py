@@ -8,12 +8,9 @@ manifests are gone, Spark's own log of the files is read for what they lack.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TypeAlias
-
-import msgspec
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import NOTHING, Entries, read_of
@@ -21,10 +18,10 @@ from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.records import decoded, outputs_below
-from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ, SparkLog, load_files, log_offset
-from tidestate.statestore.checksums import checksum
+from tidestate.recovery.spark.position import load_files
+from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ, SparkLog, log_offset
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
-from tidestate.statestore.files.segments import FileRef, read_verified
+from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.storage.objects import Objects
 
 REPLACED = "spark-replaced"
@@ -76,17 +73,6 @@ def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]
             lost=lost or wrong,
         )
     return read
-
-
-def store_read(objects: Objects, position: SparkPosition, read: Mapping[int, Entries], number: int) -> SparkPosition:
-    """``position`` with the files read up to it, in a file of their own."""
-    if not read:
-        return position
-    data = msgspec.json.encode(read)
-    path = f"data/spark/{number}-{uuid.uuid4().hex}.read.json"
-    objects.put(path, data)
-    ref = FileRef(path=path, bytes=len(data), checksum=checksum(data), rows=sum(map(len, read.values())))
-    return msgspec.structs.replace(position, read_ref=ref)
 
 
 def forge(

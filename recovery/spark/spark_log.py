@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,9 +21,7 @@ import msgspec
 from tidestate.recovery.log.input_files import Entries
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.names import MOST, SPARK_ENTRIES, misleads_spark, spark_number
-from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
-from tidestate.statestore.files.segments import FileRef, damaged, read_verified
 from tidestate.statestore.storage.objects import Objects
 
 FOLDER = "spark"
@@ -319,65 +316,6 @@ def _fits(data: bytes, sums: bytes) -> bool:
     return sums[8 : 8 + 4 * len(found)] == b"".join(found)
 
 
-INLINE_FILES = 100
-"""Longer lists of files go into a file of their own, so that a manifest stays small."""
-
-
-def store_files(objects: Objects, position: SparkPosition, checkpoint_id: int) -> SparkPosition:
-    """``position`` as a manifest holds it: a long list of files replaced by a reference."""
-    if sum(map(len, position.files.values())) <= INLINE_FILES:
-        return position
-    data = msgspec.json.encode(position.files)
-    path = f"data/spark/{checkpoint_id}-{uuid.uuid4().hex}.files.json"
-    objects.put(path, data)
-    ref = FileRef(path=path, bytes=len(data), checksum=checksum(data), rows=len(position.files))
-    return msgspec.structs.replace(position, files={}, files_ref=ref)
-
-
-def load_files(objects: Objects, position: SparkPosition | None) -> SparkPosition | None:
-    """``position`` with its list of files, wherever it lies."""
-    if position is None or position.files_ref is None:
-        return position
-    data = read_verified(objects, position.files_ref).to_pybytes()
-    try:
-        files = msgspec.json.decode(data, type=dict[str, tuple[str, ...]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise damaged(position.files_ref, str(error)) from None
-    return msgspec.structs.replace(position, files=files, files_ref=None)
-
-
-def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
-    """Raise `IncompatibleError` unless Spark's batch is the very one we committed under its id."""
-    for part in ("query_id", "batch_id", "start", "end", "files"):
-        expected, found = getattr(ours, part), getattr(planned, part)
-        if expected != found:
-            raise _disagree(
-                f"spark planned a batch under a committed id with another {part.replace('_', ' ')}: "
-                "nothing was processed; start again, and spark's checkpoint is rewritten from ours",
-                "spark-batch-differs",
-                batch=ours.batch_id,
-                part=part,
-                expected=_short(expected),
-                found=_short(found),
-            )
-
-
-def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
-    """Raise `IncompatibleError` unless Spark's batch continues exactly where our newest checkpoint ends."""
-    expected_id, expected_start = (0, ()) if head is None else (head.batch_id + 1, head.end)
-    same_query = head is None or head.query_id == planned.query_id
-    if planned.batch_id != expected_id or planned.start != expected_start or not same_query:
-        raise _disagree(
-            "spark's batch does not follow the newest checkpoint: put the spark folder and the manifests "
-            "back from copies of the same time; nothing was processed",
-            "spark-batch-gap",
-            expected_batch=expected_id,
-            found_batch=planned.batch_id,
-            expected_start=_short(expected_start),
-            found_start=_short(planned.start),
-        )
-
-
 def log_offset(text: str) -> int | None:
     """The offset of a file source, None for any other source."""
     try:
@@ -386,10 +324,6 @@ def log_offset(text: str) -> int | None:
         return None
     found = offset["logOffset"] if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
     return found if type(found) is int and -1 <= found <= SPARK_ENTRIES else None
-
-
-def _disagree(message: str, code: str, **context: object) -> IncompatibleError:
-    return IncompatibleError(message, code=code, **context)
 
 
 def _damaged(path: str, data: bytes) -> CorruptionError:
@@ -409,8 +343,3 @@ def _wrong(path: str, why: str) -> CorruptionError:
         path=path,
         why=why,
     )
-
-
-def _short(value: object, limit: int = 200) -> str:
-    text = str(value)
-    return text if len(text) <= limit else text[:limit] + "…"

@@ -11,6 +11,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import Entries, KnownFiles, known_files, path_of
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.spark.agreement import Agreement, compare
+from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import (
     COMPACTED,
     Hook,
@@ -21,7 +22,7 @@ from tidestate.recovery.spark.spark_checkpoint import (
     no_hook,
     unfinished,
 )
-from tidestate.recovery.spark.spark_log import SparkLog, load_files
+from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.statestore.errors import IncompatibleError, UsageError, invariant
+from tidestate.statestore.plugins import loaded
 from tidestate.statestore.spec.lists import ordered, union
 from tidestate.statestore.spec.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, TableSpec
 
@@ -77,15 +78,7 @@ def _load_entry_points(name: str) -> None:
     from importlib.metadata import entry_points  # takes a while to import
 
     for one in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            one.load()
-        except Exception as error:
-            raise IncompatibleError(
-                f"the package of this combiner is broken ({type(error).__name__}: {error}): install it again",
-                code="combiner",
-                name=name,
-                package=one.dist.name if one.dist else one.value,
-            ) from None
+        loaded(one, "combiner", IncompatibleError, code="combiner", name=name)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 from random import Random
+from typing import IO, cast
 
 from tidestate.statestore.testing.contract_opening import Opening
 from tidestate.statestore.testing.generated import applied, seeded_changes
@@ -39,11 +40,11 @@ def killed_child(kind: type[Opening], folder: Path, seed: int) -> int:
     with subprocess.Popen(
         [*command, str(folder), str(seed)], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(random.randrange(1, 40))]
+        lines = cast(IO[str], process.stdout)
+        said = [lines.readline() for _ in range(random.randrange(1, 40))]
         time.sleep(random.random() / 100)  # into the middle of something
         process.kill()
-        said += process.stdout.read().split("\n")
+        said += lines.read().split("\n")
     promise(process.returncode <= 0, "change sets apply in a process of their own", status=process.returncode)
     return max(int(line) for line in said if line.strip())
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import Column, TableSpec
@@ -95,7 +96,7 @@ class Typed(Opening):
     def test_keys_of_every_type(self, tmp_path: Path, kind: str) -> None:
         """In order, bounded, looked up, as prefix or bound of ranges, and from a snapshot."""
         specs, values = _keyed(kind), KEY_VALUES[kind]
-        assert values == sorted(values, key=orderly), "the values are listed in order"
+        invariant(values == sorted(values, key=orderly), "the values are listed in order")
         keys, history = {spec.name: _keys(spec, values) for spec in specs}, History(specs)
         steps = zip(*(_steps(spec, keys[spec.name]) for spec in specs), strict=True)
         with self.opened(specs, tmp_path / "store") as store:

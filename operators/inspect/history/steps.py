@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidestate.recovery.inspect.rows import operator_of
-from tidestate.recovery.log.checkpoint import Checkpoint, Head
-from tidestate.recovery.log.manifest import Ids, Manifest, OperatorState, SparkPosition
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Head, Ids, Manifest, OperatorState, SparkPosition
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.log.ranges import gaps, joined
 from tidestate.recovery.log.summary import time_text
-from tidestate.recovery.spark.spark_log import load_files
-from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.recovery.spark.position import load_files
+from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.segments import FileRef
 from tidestate.statestore.spec.tables import TableSpec
 
@@ -71,12 +71,7 @@ def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
     """Every checkpoint of a root. Raises `NotFoundError` for a root without any, or without this operator, and
     `CorruptionError` where one that counts is gone or damaged.
     """
-    newest = checkpoint.head()
-    if newest is None:
-        raise NotFoundError(
-            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=checkpoint.objects.root
-        )
-    head = newest.manifest
+    head = checkpoint.chosen(None).manifest
     ids = checkpoint.ids(last=head.id)
     if not ids:  # a newer one came, and all up to this one was collected
         return read_steps(checkpoint, operator)

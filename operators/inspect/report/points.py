@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidestate.recovery.log.checkpoint import Checkpoint, Head
-from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Head, Manifest, OperatorState, state_files
 from tidestate.recovery.log.summary import brief
 from tidestate.statestore.errors import DataError, NotFoundError
 

@@ -1,0 +1,49 @@
+"""The marker file: this folder is a checkpoint root. It is written once, when a root is made, and never changes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidestate.recovery.log.manifest import FORMAT, Version
+from tidestate.recovery.log.validation import Unsound, check_root
+from tidestate.statestore.errors import CorruptionError, IncompatibleError
+from tidestate.statestore.storage.objects import Objects
+
+MARKER = "tidestate.json"
+MARKER_BYTES = 1 << 20
+
+
+class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What ``tidestate.json`` says: this folder is a checkpoint root, of this job, in this format.
+
+    ``bases`` are the roots of those it was forked from, the nearest first; files may lie there, see `FileRef.root`.
+    ``first`` is the id of the checkpoint that it begins with: that of a fork is the one it was forked from.
+    """
+
+    format: int
+    job_id: str
+    created_us: int
+    atomic_create: str
+    bases: tuple[str, ...] = ()
+    first: int = 1
+
+
+def read_marker(objects: Objects) -> Marker:
+    """The marker of a root. Raises `NotFoundError`, `CorruptionError`, and `IncompatibleError` for another format."""
+    data = objects.read(MARKER, MARKER_BYTES)
+    try:
+        version = msgspec.json.decode(data, type=Version).format
+        if version != FORMAT:
+            raise IncompatibleError(
+                "this checkpoint was written by another version of tidestate: use that one or a newer one",
+                code="checkpoint-format",
+                expected=FORMAT,
+                found=version,
+            )
+        marker = msgspec.json.decode(data, type=Marker)
+        check_root(marker.job_id, marker.created_us, marker.bases, marker.first)
+        return marker
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:
+        raise CorruptionError(
+            f"the marker file is damaged ({error}): put back a good copy", code="marker-damaged", path=MARKER
+        ) from None

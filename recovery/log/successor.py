@@ -1,0 +1,128 @@
+"""The next manifest, whoever publishes it: what follows from the one before and what a writer may say. Pure.
+
+A start, a step and a move (`manifest`) differ in what they change, never in what follows from that. So no writer
+makes a manifest by itself: it gives `successor` its changes, and what is true of all manifests is checked here.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict, Unpack
+
+import msgspec
+
+from tidestate.recovery.log.manifest import (
+    FORMAT,
+    Head,
+    Ids,
+    InputPosition,
+    Kind,
+    Manifest,
+    OperatorState,
+    Restore,
+    SparkPosition,
+)
+from tidestate.statestore.errors import invariant
+from tidestate.statestore.files.segments import FileRef
+
+STEPS: tuple[Kind, ...] = ("batch", "tick", "feed", "bootstrap")
+"""Kinds that a running driver publishes under the writer epoch it has; every other one begins an epoch."""
+
+
+class Changes(TypedDict, total=False):
+    """What a writer may say of the next checkpoint, as in `Manifest`; what it leaves out follows or is carried on."""
+
+    id: int
+    job_id: str
+    epoch: int
+    operators: dict[str, OperatorState]
+    max_event_us: int | None
+    processing_us: int | None
+    drained: bool
+    spark: SparkPosition | None
+    input: InputPosition | None
+    panes: tuple[FileRef, ...]
+    late: tuple[FileRef, ...]
+    delivered: int
+    counters: dict[str, int]
+    fed: int
+    parent_id: int
+    abandoned: tuple[Ids, ...]
+    restored: Restore | None
+
+
+def origin(job_id: str) -> Head:
+    """What the first checkpoint of a root goes on from: number 0, which is never published."""
+    return Head(Manifest(FORMAT, 0, "", job_id, 0, "", "fence", 0, {}), "")
+
+
+def successor(head: Head, kind: Kind, writer: str, created_us: int, **changes: Unpack[Changes]) -> Manifest:
+    """The checkpoint of this kind that goes on from ``head``, whoever publishes it. Pure.
+
+    Panes, ledgers and counters are its own; totals, watermarks, parent and epoch follow from ``head`` and the kind.
+    """
+    was, step = head.manifest, kind in STEPS
+    operators = changes.get("operators", was.operators)
+    facts = {
+        "id": was.id + 1,
+        "parent": head.checksum,
+        "parent_id": 0,
+        "epoch": was.epoch if step else was.epoch + 1,
+        "writer": writer,
+        "kind": kind,
+        "created_us": created_us,
+        "watermark_us": _furthest_behind(operators) if "operators" in changes else was.watermark_us,
+        "watermark_before_us": was.watermark_us,
+        "panes": (),
+        "late": (),
+        "counters": {},
+        "totals": _added(was.totals, changes.get("counters", {})),
+        **changes,
+        "operators": {name: _after(one, was.operators.get(name), step) for name, one in operators.items()},
+    }
+    made: Manifest = msgspec.structs.replace(was, **facts)
+    _check_follows(was, made)
+    return made
+
+
+def _after(operator: OperatorState, was: OperatorState | None, step: bool) -> OperatorState:
+    before, mark = was.watermark_us if was is not None else None, operator.watermark_us
+    invariant(before is None or (mark is not None and before <= mark), "time goes on", mark=mark, before=before)
+    return msgspec.structs.replace(
+        operator,
+        watermark_before_us=before,
+        closed_us=None if step else operator.closed_us,
+    )
+
+
+def _added(totals: dict[str, int], counters: dict[str, int]) -> dict[str, int]:
+    return {name: totals.get(name, 0) + counters.get(name, 0) for name in {**totals, **counters}}
+
+
+def _furthest_behind(operators: dict[str, OperatorState]) -> int | None:
+    marks = [one.watermark_us for one in operators.values()]
+    known = [mark for mark in marks if mark is not None]
+    return min(known, default=None) if len(known) == len(marks) else None
+
+
+def _check_follows(was: Manifest, made: Manifest) -> None:
+    """What is true of every manifest and the one before it."""
+    forked = made.job_id != was.job_id
+    invariant(made.id > was.id or (forked and made.id == was.id), "ids rise", id=made.id, before=was.id)
+    invariant(
+        made.epoch == was.epoch if made.kind in STEPS else made.epoch > was.epoch,
+        "steps keep the writer epoch, all else raises it",
+        kind=made.kind,
+        epoch=made.epoch,
+        before=was.epoch,
+    )
+    invariant(
+        was.delivered <= made.delivered <= made.id,
+        "what was delivered stays so, and nothing is before it is there",
+        id=made.id,
+        delivered=made.delivered,
+        before=was.delivered,
+    )
+    shows = made.panes or made.late or made.counters
+    invariant(made.kind in STEPS or not shows, "only a step has panes, ledgers and counters", kind=made.kind)
+    counts = {len(one.partitions) for one in made.operators.values()}
+    invariant(len(counts) <= 1, "all operators have as many state partitions", id=made.id, found=counts)
