@@ -203,9 +203,9 @@ def test_where_it_cannot_be_recorded_the_stop_is_as_clean(tmp_path: Path, caplog
     panes = runner.stream(STREAM)
     for _ in range(5):
         next(panes)
-    assert runner._job is not None
-    checkpoint = runner._job.checkpoint
-    runner._job.checkpoint = replace(checkpoint, objects=FaultyObjects(checkpoint.objects, 1))
+    assert runner._driver is not None
+    checkpoint = runner._driver.job.checkpoint
+    runner._driver.job.checkpoint = replace(checkpoint, objects=FaultyObjects(checkpoint.objects, 1))
     with caplog.at_level(logging.WARNING, "tidestate"):
         panes.close()
     assert "could not be recorded" in caplog.text

@@ -16,10 +16,9 @@ import pytest
 from tests.test_cli import ROOT
 from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import PartitionResult
-from tidestate.operators.local.standalone import take
-from tidestate.operators.plan.graph import one_batch
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.retention.collection import collect
@@ -42,7 +41,7 @@ def begun(root: Path) -> Job:
 
 def taken(job: Job, host: str) -> list[PartitionResult]:
     """A batch, as executors of that host report it."""
-    results = take(job.round(0), one_batch(job.graph, ROWS))
+    results = InProcess().take(job.round(0), [ROWS])
     return [msgspec.structs.replace(one, host=host) for one in results]
 
 

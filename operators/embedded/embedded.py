@@ -7,7 +7,6 @@ are acknowledged. A call whose flush fails has taken nothing: what is in RAM is 
 from __future__ import annotations
 
 import os
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,25 +16,22 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from tidestate.operators.embedded.step import Stepped
-from tidestate.operators.engine.delivery import Offers, read_rows
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Hook, Job, Position
-from tidestate.operators.engine.job_log import rejections_of
-from tidestate.operators.engine.partition import PartitionResult, write_output
+from tidestate.operators.engine.partition import PartitionResult, Round, moments, write_result
 from tidestate.operators.plan.graph import alone
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Moments, total
 from tidestate.operators.progress.rounds import Progress, Rounds, at_least, mark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Kind, Manifest
-from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
-from tidestate.recovery.start.heartbeat import Presence
+from tidestate.recovery.log.outputs import DeliveryId, output_of
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.segments import PartitionState
 from tidestate.statestore.spec.store import Parquet, StoreConfig
-from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.stores.opening import open_store
 from tidestate.statestore.stores.restore_monitor import Restoring
 from tidestate.statestore.table.overlay import Overlay
 
@@ -102,7 +98,7 @@ class ByHand(ABC, Generic[P]):
     ) -> None:
         self._plan = plan
         self._store = store or Parquet()
-        self._job = Job.begin(
+        job = Job.begin(
             alone(plan),
             Checkpoint.open_or_create(checkpoint),
             self._store,
@@ -112,14 +108,12 @@ class ByHand(ABC, Generic[P]):
             policy=policy or Policy(),
             evolves=False,
         )
-        self._job.parallel = 1
-        head = self._job.head
-        self.offers = offers = Offers(self._job.check_newest)
-        self._presence = Presence(self._job.checkpoint, head.epoch, waiting=lambda: offers.waiting_since_us)
-        if not head.drained:
-            self._presence.begin()
+        self._job = job
+        self._driver = Driver(job, InProcess())
+        self.offers = self._driver.offers
+        self._driver.begin()
         self._standing = self._durable()
-        self._ready = self._outstanding()
+        self._ready = [output for output in self._driver.outstanding() if output.panes]
         self._open, self._watch = ExitStack(), Restoring()
         self._state: Overlay | None = None
 
@@ -209,7 +203,7 @@ class ByHand(ABC, Generic[P]):
 
     def close(self) -> None:
         """Let go of the store. What is not flushed is gone."""
-        self._presence.end()
+        self._driver.end(acknowledge=False)
         self._let_go()
         self._standing = self._durable()
 
@@ -245,27 +239,24 @@ class ByHand(ABC, Generic[P]):
         head = self._job.head
         return (self.watermark_us, self._standing.now_us) != (head.watermark_us, head.processing_us)
 
+    def _round(self, was: int = 0, now: int = 0) -> Round:
+        """The next checkpoint, where time is as it stands."""
+        whole = self._job.round().rounds[self._plan.name]
+        return replace(whole, progress=self._standing.progress, was_us=was, now_us=now)
+
     def _moments(self, after: Progress, was: int, now: int) -> Moments:
-        marks, before = Rounds(self._plan.watermarks), self._standing.progress
-        newest = marks.newest(before), marks.newest(after), marks.steps(after)
-        return Moments(before.watermark_us, after.watermark_us, was, now, False, *newest)
+        return moments(self._round(was, now), after)
 
     def _not_drained(self) -> None:
-        self._job.round()
+        self._job.check_open()
 
     def _current(self) -> Overlay:
         """The state as it is now, over an opened store."""
         if self._state is None:
-            if not self.drained:
-                self._presence.begin()
-            self._watch = Restoring()
-            head, plan = self._job.head, self._plan
-            objects = self._job.checkpoint.objects
-            identity = f"{objects.root}/{head.job_id}/{plan.name}/0/1"
-            tables = self._job.tables(plan.name)
-            opening = open_store(self._store, objects, identity, tables, self._base, self._watch)
-            store = self._open.enter_context(opening)
-            self._state = Overlay(store, tables)
+            self._driver.begin()
+            self._watch, round_ = Restoring(), self._round()
+            opening = round_.open(self._job.checkpoint.objects, 0, self._watch)
+            self._state = Overlay(self._open.enter_context(opening), round_.tables)
         return self._state
 
     @contextmanager
@@ -310,7 +301,8 @@ class ByHand(ABC, Generic[P]):
         kind: Kind = "feed" if fed is not None else "batch" if since.messages else "tick"
         position = Position(processing_us=self._standing.now_us)
         try:
-            job.commit([result], kind, position, drained=drained or head.drained, fed=bool(fed))
+            drained = drained or head.drained
+            self._driver.commit(head.id + 1, [result], kind, position, drained=drained, fed=bool(fed))
         finally:
             if job.head is not head:  # it is durable, whatever was raised after that
                 self._standing = replace(self._standing, since=Since())
@@ -318,35 +310,26 @@ class ByHand(ABC, Generic[P]):
                 self._let_go()
 
     def _written(self, since: Since, base: PartitionState) -> PartitionResult:
-        plan, objects, attempt = self._plan, self._job.checkpoint.objects, uuid.uuid4().hex
-        sequence = self._job.head.id + 1
-        log = PartitionLog(objects, self._job.tables(plan.name), self._store, plan.name, 0, 1, attempt)
-        return PartitionResult(
-            operator=plan.name,
-            partition=0,
-            base_lineage=base.lineage,
-            state=log.append(base, self._current().changes(), sequence),
+        return write_result(
+            self._job.checkpoint.objects,
+            replace(self._round(), base=(base,)),
+            0,
+            self._current().changes(),
+            pa.concat_tables(since.panes) if since.panes else None,
+            since.rejected,
             progress=self._standing.progress,
             due_us=self._standing.due_us,
             max_event_us=since.max_event_us,
             inputs=1 if since.messages else 0,
-            panes=_file(objects, f"panes/{plan.name}", since.panes, sequence, attempt),
-            late=_file(objects, f"late/{plan.name}", since.rejected, sequence, attempt),
             counters=since.counters,
             origins=since.origins,
             restored=self._watch.restored,
-            rejected=rejections_of(plan, pa.concat_tables(since.rejected) if since.rejected else None),
         )
 
     def _durable(self) -> Standing:
         """As the newest checkpoint has it."""
         head, name = self._job.head, self._plan.name
         return Standing(self._job.progress[name], head.processing_us, head.operators[name].due_us)
-
-    def _outstanding(self) -> list[Output]:
-        """Checkpoints with panes that nobody has acknowledged."""
-        job = self._job
-        return [output for output in job.checkpoint.outputs(job.delivered + 1, job.head.id) if output.panes]
 
 
 def as_table(batch: Any) -> pa.Table:
@@ -356,12 +339,6 @@ def as_table(batch: Any) -> pa.Table:
     if not isinstance(batch, pa.Table):
         raise UsageError("messages come as an Arrow table or record batch", code="batch-type", found=str(type(batch)))
     return batch
-
-
-def _file(
-    objects: Objects, folder: str, tables: tuple[pa.Table, ...], sequence: int, attempt: str
-) -> tuple[FileRef, ...]:
-    return write_output(objects, folder, pa.concat_tables(tables) if tables else None, sequence, attempt)
 
 
 def _check_whole(head: Manifest | None) -> None:

@@ -22,7 +22,7 @@ from tidestate.operators.embedded.step import Stepped, move, read_windows, take_
 from tidestate.operators.embedded.window_metadata import replay_from
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.job import Hook, no_hook
-from tidestate.operators.engine.reprocess import to_feed, warn_of_purged
+from tidestate.operators.engine.reprocess import to_feed
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.windows.general.names import GROUPS, START
@@ -100,7 +100,6 @@ class WindowOperator(ByHand[OperatorPlan]):
         with self._all_or_nothing():
             self._adopt(state, step, 0, at)
             self._flush(fed=rows is None)
-        warn_of_purged(self._job, self._job.head)
         return step.counters
 
     @property

@@ -9,21 +9,15 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import PartitionResult
-from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, run_here
-from tidestate.operators.plan.graph import one_batch
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.spark.position import store_lists
 from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ
-from tidestate.recovery.start.heartbeat import Presence
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
@@ -59,32 +53,6 @@ def check_new(objects: Objects) -> Callable[[Manifest | None], None]:
 
 def _has_begun(head: Manifest) -> bool:
     return head.drained or any(one is not None for one in (head.spark, head.input, head.processing_us))
-
-
-@contextmanager
-def at_work(job: Job) -> Iterator[None]:
-    """Say so in the root meanwhile."""
-    presence = Presence(job.checkpoint, job.head.epoch)
-    presence.begin()
-    try:
-        yield
-    finally:
-        presence.end()
-
-
-def take_history(round_: GraphRound, batches: Iterable[Any], taken: Callable[[int], None]) -> list[PartitionResult]:
-    """All of ``batches`` as one round, in this process; only what they come to is held. ``taken`` hears of rows."""
-    intakes, going = Intakes(round_), list[Outgoing]()
-    for number, batch in enumerate(batches):
-        streams = one_batch(round_.graph, batch)
-        going += intakes.streams(streams, number)
-        taken(sum(rows.num_rows for rows in streams.values()))
-    return run_here(round_, going)
-
-
-def publish(job: Job, results: Sequence[PartitionResult], position: Position, *, deliver: bool) -> Manifest:
-    """The checkpoint that holds the history. Without ``deliver`` its panes count as delivered already."""
-    return job.commit(results, "bootstrap", position, withheld=not deliver)
 
 
 def spark_position(

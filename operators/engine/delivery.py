@@ -1,4 +1,4 @@
-"""Delivering panes: every unacknowledged checkpoint in ascending id; a sink that refuses is offered them again.
+"""Delivering panes: what a sink is, how it is offered panes until it takes them, and how they are read.
 
 At least once, in order. The rows under one `DeliveryId` are always the same, so a sink that remembers the highest
 checkpoint that it took of each run has every pane exactly once.
@@ -9,14 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.engine.job import Job
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
-from tidestate.statestore.errors import TidestateError
+from tidestate.recovery.log.outputs import DeliveryId, Output
 from tidestate.statestore.files import tails
 from tidestate.statestore.files.segments import FileRef
 
@@ -94,47 +92,6 @@ def _takes(sink: Sink[P], panes: P, delivery_id: DeliveryId) -> bool:
         return sink(panes, delivery_id) is not False
     except Refused:
         return False
-
-
-class Delivery(Generic[P]):
-    """Hands checkpoints with panes to ``sink``, as ``load`` reads them, oldest first; ``wait`` as `Offers.make`."""
-
-    def __init__(
-        self,
-        job: Job,
-        sink: Sink[P] | None,
-        load: Callable[[Output], P],
-        wait: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._job, self._sink, self._load, self._wait = job, sink, load, wait
-        self.offers = Offers(job.check_newest)
-
-    def up_to_date(self) -> None:
-        """Deliver what is outstanding, the newest checkpoint included. What the sink does not take stays due.
-
-        Without a sink nothing is acknowledged: one that is added later gets everything from the beginning. Raises
-        `FencedError` where a newer run or a reset has published meanwhile: its line may not have these panes.
-        """
-        job, head = self._job, self._job.head
-        if self._sink is None:
-            return
-        if job.delivered < head.id - 1:
-            for output in job.checkpoint.outputs(job.delivered + 1, head.id - 1):
-                self._hand_over(self._sink, output)
-        if job.delivered < head.id:
-            self._hand_over(self._sink, output_of(head))
-
-    def _hand_over(self, sink: Sink[P], output: Output) -> None:
-        if output.panes:
-            self.offers.make(sink, self._load(output), output.delivery_id, self._wait)
-        self._job.took(output.id, something=bool(output.panes))
-
-    def rest(self) -> None:
-        """The job stops: what the sink has taken is recorded. Where that fails it comes again, under its identity."""
-        try:
-            self._job.acknowledge()
-        except TidestateError as error:
-            log.warning("what the sink has taken could not be recorded, and comes again at the next start: %s", error)
 
 
 def read_panes(checkpoint: Checkpoint, output: Output, plan: Plan) -> pa.Table:

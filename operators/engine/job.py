@@ -13,8 +13,9 @@ from functools import partial
 import msgspec
 
 from tidestate.operators.bind.evolve import begun, check_followed, stepped, take_over
-from tidestate.operators.engine.job_log import Strides, report
+from tidestate.operators.engine.job_log import Logged, Strides
 from tidestate.operators.engine.partition import PartitionResult, Round
+from tidestate.operators.engine.results import by_operator, operator_after
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
@@ -22,7 +23,7 @@ from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffered import BufferState
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.rounds import Progress, Rounds, mark_of, restarted
+from tidestate.operators.progress.rounds import Progress, Rounds, restarted
 from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -147,12 +148,8 @@ class Job:
         """The operator whose panes the job shows."""
         return self.graph.output
 
-    def round(self, now_us: int | None = None, *, feeding: bool = False) -> GraphRound:
-        """What all are told about the next checkpoint, at this processing time (default: the last one's).
-        ``feeding``: its input comes back from the late ledger.
-
-        Raises `UsageError` once drained.
-        """
+    def check_open(self) -> None:
+        """Raise `UsageError` once drained."""
         if self.head.drained:
             raise UsageError(
                 "this checkpoint is drained: every window has fired, so it takes no new input; "
@@ -160,6 +157,11 @@ class Job:
                 code="drained",
                 id=self.head.id,
             )
+
+    def round(self, now_us: int | None = None, *, feeding: bool = False) -> GraphRound:
+        """What all are told about the next checkpoint, at this processing time (default: the last one's).
+        ``feeding``: its input comes back from the late ledger.
+        """
         was = self.head.processing_us
         now = max(known) if (known := [t for t in (was, now_us) if t is not None]) else 0
         rounds = {
@@ -209,11 +211,12 @@ class Job:
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) where a file that another process
         has written is not here; nothing was published then.
         """
-        head, answers = self.head, self._by_operator(results)
+        head, plans = self.head, self.graph.plans
+        answers = by_operator(plans, head, results)
+        _check_written(self.checkpoint.objects, head, results)
         self._hook("before-manifest", head.id + 1)
-        plans = self.graph.plans
         progress = {name: Rounds(plans[name].watermarks).settled(own[0].progress) for name, own in answers.items()}
-        operators = {name: _moved(head.operators[name], own, progress[name]) for name, own in answers.items()}
+        operators = {name: operator_after(head.operators[name], own, progress[name]) for name, own in answers.items()}
         ordered = [one for own in answers.values() for one in own]
         restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)
         counters = total([self._named(one) for one in ordered])
@@ -236,28 +239,23 @@ class Job:
             fed=head.id if fed else head.fed,
             restored=head.restored if self._begun else restored,
         )
-        self._head = self.checkpoint.publish(manifest)
-        self.delivered, self._recorded = manifest.delivered, True
-        self.graph = stepped(self.graph)
+        self._publish(manifest)
         self._progress = progress
         if not self._begun:
             self._begun = True
             log.info(sentence(restored))
-        rejected = {name: [one.rejected for one in own] for name, own in answers.items()}
-        report(self, manifest, self._strides, rejected)
+        logged = Logged(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
+        logged.report(self._strides, {name: [one.rejected for one in own] for name, own in answers.items()})
         self._hook("after-manifest", manifest.id)
         return manifest
 
-    def _by_operator(self, results: Sequence[PartitionResult]) -> dict[str, list[PartitionResult]]:
-        """What each operator's partitions answered, checked, in the order of partitions."""
-        found = {
-            name: sorted((one for one in results if one.operator == name), key=lambda one: one.partition)
-            for name in self.graph.plans
-        }
-        for name, own in found.items():
-            _check_results(name, self.head.operators[name], own)
-            _check_written(self.checkpoint.objects, self.head.operators[name], own)
-        return found
+    def _publish(self, manifest: Manifest) -> None:
+        invariant(self.checkpoint.published < manifest.id, "the ids of a run rise", id=manifest.id)
+        rises = self.head.delivered <= manifest.delivered <= manifest.id
+        invariant(rises, "what is delivered rises", id=manifest.id, delivered=manifest.delivered)
+        self._head = self.checkpoint.publish(manifest)
+        self.delivered, self._recorded = manifest.delivered, True
+        self.graph = stepped(self.graph)
 
     def check_newest(self) -> None:
         """Raise `FencedError` where a newer run or a reset has published after our newest checkpoint."""
@@ -267,6 +265,9 @@ class Job:
         """A sink has everything up to this checkpoint; durable with the next one, or `acknowledge`. ``something``:
         there were panes.
         """
+        invariant(
+            checkpoint_id <= self.head.id, "a sink takes what is published", id=checkpoint_id, head=self.head.id
+        )
         self.delivered = max(self.delivered, checkpoint_id)
         self._recorded = self._recorded and not something
 
@@ -295,41 +296,10 @@ def _adds_up(counters: dict[str, int]) -> bool:
     )
 
 
-def _check_results(name: str, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
-    """Every partition has answered once, from our base, and all saw the same input and watermark."""
-    expected = [(number, state.lineage) for number, state in enumerate(operator.partitions)]
-    found = [(one.partition, one.base_lineage) for one in results]
-    invariant(found == expected, "each partition answers once, from the base it was told", operator=name, found=found)
-    for part in ("progress", "max_event_us", "inputs", "origins"):
-        values = [getattr(one, part) for one in results]
-        invariant(
-            all(value == values[0] for value in values),
-            "all partitions saw the same input",
-            operator=name,
-            part=part,
-            values=values,
-        )
-
-
-def _check_written(objects: Objects, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
+def _check_written(objects: Objects, head: Manifest, results: Sequence[PartitionResult]) -> None:
     """What other processes have written is here too; of its own files this process knows."""
-    pairs = [(one, operator.partitions[one.partition]) for one in results if one.host]
+    pairs = [(one, head.operators[one.operator].partitions[one.partition]) for one in results if one.host]
     check_visible(objects, [Written(one.host, ref) for one, base in pairs for ref in one.written(base)])
-
-
-def _moved(operator: OperatorState, results: Sequence[PartitionResult], progress: Progress) -> OperatorState:
-    """An operator as its partitions left it."""
-    plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
-    return msgspec.structs.replace(
-        operator,
-        partitions=tuple(one.state for one in results),
-        watermark_us=mark_of(progress),
-        origins=results[0].origins or operator.origins,
-        progress=plain["tracker"],
-        advances=plain["advances"],
-        buffers=plain["buffers"],
-        due_us=min((one.due_us for one in results if one.due_us is not None), default=None),
-    )
 
 
 def progress_of(operator: OperatorState) -> Progress | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
@@ -21,9 +21,6 @@ from tidestate.operators.progress.rounds import Progress
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.durations import text_of
-
-if TYPE_CHECKING:
-    from tidestate.operators.engine.job import Job
 
 log = logging.getLogger("tidestate")
 
@@ -59,29 +56,38 @@ class Strides:
         return leapt(before, after, peak, plan.future_us + plan.allowed_us, known)
 
 
-def report(job: Job, manifest: Manifest, strides: Strides, rejected: Mapping[str, Sequence[Rejections]]) -> None:
-    """A line of what there is; a warning where a watermark has leapt, and one of what each operator rejected."""
-    _log_checkpoint(job, manifest)
-    for name, plan in job.graph.plans.items():
-        progress = job.progress[name]
-        before = manifest.operators[name].watermark_before_us
-        if strides.leap(plan, before, progress) and progress.tracker.peak is not None:
-            _warn_of_leap(job, manifest, plan, before, progress.tracker.peak)
-        if any(one.reasons for one in rejected[name]):
-            _warn_of_rejections(job, manifest, plan, rejected[name])
+@dataclass(frozen=True)
+class Logged:
+    """A checkpoint of the job in ``root``: its operators in order, and how far each has come."""
+
+    root: str
+    plans: Mapping[str, Plan]
+    progress: Mapping[str, Progress]
+    manifest: Manifest
+
+    def report(self, strides: Strides, rejected: Mapping[str, Sequence[Rejections]]) -> None:
+        """A line of what there is; a warning where a watermark leapt, and one of what each operator rejected."""
+        _log_checkpoint(self)
+        for name, plan in self.plans.items():
+            progress = self.progress[name]
+            before = self.manifest.operators[name].watermark_before_us
+            if strides.leap(plan, before, progress) and progress.tracker.peak is not None:
+                _warn_of_leap(self, plan, before, progress.tracker.peak)
+            if any(one.reasons for one in rejected[name]):
+                _warn_of_rejections(self, plan, rejected[name])
 
 
-def _log_checkpoint(job: Job, manifest: Manifest) -> None:
+def _log_checkpoint(job: Logged) -> None:
     """How far time has come, by the first operator; who is idle or waited for."""
     if not log.isEnabledFor(logging.INFO):
         return
-    first = next(iter(job.progress.values()))
+    manifest, first = job.manifest, next(iter(job.progress.values()))
     found = metrics(first.tracker)
     log.info(
         "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
         manifest.id,
         manifest.kind,
-        mark_text(job.plan, manifest.watermark_us),
+        mark_text(list(job.plans.values())[-1], manifest.watermark_us),
         "none" if found.lag_us is None else text_of(found.lag_us),
         ", ".join(name for name, one in found.sources.items() if one.idle) or "none",
     )
@@ -91,7 +97,8 @@ def _log_checkpoint(job: Job, manifest: Manifest) -> None:
         log.info("checkpoint %d: %d events ahead of the watermark by more than the tolerance", manifest.id, future)
 
 
-def _warn_of_leap(job: Job, manifest: Manifest, plan: Plan, before: int | None, peak: Peak) -> None:
+def _warn_of_leap(job: Logged, plan: Plan, before: int | None, peak: Peak) -> None:
+    manifest = job.manifest
     after = manifest.operators[plan.name].watermark_us
     log.warning(
         "checkpoint %d: the watermark of %s leapt from %s to %s, far ahead of the other events, %s: events before "
@@ -103,7 +110,7 @@ def _warn_of_leap(job: Job, manifest: Manifest, plan: Plan, before: int | None, 
         f"by one with {peak.event}" if peak.event else "by what its sources say",
         mark_text(plan, after),
         _prevention(plan),
-        job.checkpoint.objects.root,
+        job.root,
         manifest.id - 1,
     )
 
@@ -122,29 +129,28 @@ def _prevention(plan: Plan) -> str:
     )
 
 
-def _warn_of_rejections(job: Job, manifest: Manifest, plan: Plan, rejected: Sequence[Rejections]) -> None:
+def _warn_of_rejections(job: Logged, plan: Plan, rejected: Sequence[Rejections]) -> None:
     reasons = total([one.reasons for one in rejected])
     if set(reasons) == {PURGED}:
         return  # `tidestate.operators.engine.reprocess` says more of those
     example = next(one.example for one in rejected if one.reasons)
-    root = job.checkpoint.objects.root
     back = plan.feeds_back and VERY_LATE in reasons
     log.warning(
         "checkpoint %d: %d rows rejected by %s (%s), as one with %s%s; they are in the late ledger, late/%s: "
         "tidestate late %s%s",
-        manifest.id,
+        job.manifest.id,
         sum(reasons.values()),
         plan.name,
         ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())),
         example,
         _behind_what(job, plan),
         plan.name,
-        root,
+        job.root,
         f"; feed_back() takes those back ({VERY_LATE}) whose windows are kept" if back else "",
     )
 
 
-def _behind_what(job: Job, plan: Plan) -> str:
+def _behind_what(job: Logged, plan: Plan) -> str:
     """Where the watermark is, and which event took it there."""
     progress = job.progress[plan.name]
     peak = progress.tracker.peak

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -25,8 +28,9 @@ from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.segments import FileRef, PartitionState
 from tidestate.statestore.files.tails import tail_of
+from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.combiners import Registration
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import StateStore, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import forget_cache, open_store
@@ -79,6 +83,15 @@ class Round:
         """How many state partitions there are."""
         return len(self.base)
 
+    def identity(self, partition: int) -> str:
+        """Of a partition in caches. The root is part of it: a copy of a checkpoint must not meet the original's."""
+        return f"{self.root}/{self.job_id}/{self.plan.name}/{partition}/{self.partitions}"
+
+    def open(self, objects: Objects, partition: int, watch: Restoring) -> AbstractContextManager[StateStore]:
+        """The state of a partition, before the round."""
+        identity = self.identity(partition)
+        return open_store(self.store, objects, identity, self.tables, self.base[partition], watch)
+
 
 class PartitionResult(msgspec.Struct, frozen=True):
     """What one partition wrote and saw; the driver puts these into a manifest. ``host`` is where it ran, empty in the
@@ -115,51 +128,63 @@ def run_partition(
     ``after`` is the progress at the end of the round. Beside the result stand the panes.
     """
     objects = Objects(round_.root, bases=round_.bases)
-    # The root is part of it: a copy of a checkpoint must not meet the original's caches.
-    identity = f"{objects.root}/{round_.job_id}/{round_.plan.name}/{partition}/{round_.partitions}"
     try:
-        return _attempt(round_, partition, arrivals, after, objects, identity)
+        return _attempt(round_, partition, arrivals, after, objects)
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
             raise
         # Only the local cache is damaged. The step is pure, so it is simply taken again.
-        forget_cache(round_.store, identity)
-        return _attempt(round_, partition, arrivals, after, objects, identity)
+        forget_cache(round_.store, round_.identity(partition))
+        return _attempt(round_, partition, arrivals, after, objects)
 
 
 def _attempt(
-    round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects, identity: str
+    round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects
 ) -> tuple[PartitionResult, pa.Table]:
-    base, attempt = round_.base[partition], uuid.uuid4().hex
     watch = Restoring(_told(f"operator {round_.plan.name}, partition {partition}"))
-    with open_store(round_.store, objects, identity, round_.tables, base, watch) as store:
-        moved = round_.plan.step(store, arrivals.partials, _moments(round_, after))
-        log = PartitionLog(
-            objects, round_.tables, round_.store, round_.plan.name, partition, round_.partitions, attempt
+    with round_.open(objects, partition, watch) as store:
+        moved = round_.plan.step(store, arrivals.partials, moments(round_, after))
+        result = write_result(
+            objects,
+            round_,
+            partition,
+            moved.changes,
+            moved.panes if round_.shows else None,
+            [rows for rows in (arrivals.rejected, moved.rejected) if rows is not None],
+            progress=after,
+            due_us=moved.due_us,
+            max_event_us=arrivals.max_event_us,
+            inputs=arrivals.inputs,
+            counters=arrivals.counters | moved.counters,
+            origins=arrivals.origins,
+            restored=watch.restored,
         )
-        state = log.append(base, moved.changes, round_.sequence)
-        shown = moved.panes if round_.shows else None
-        panes = write_output(objects, f"panes/{round_.plan.name}", shown, round_.sequence, attempt)
-        rejected = [rows for rows in (arrivals.rejected, moved.rejected) if rows is not None]
+    return result, moved.panes
+
+
+def write_result(
+    objects: Objects,
+    round_: Round,
+    partition: int,
+    changes: ChangeSet,
+    panes: pa.Table | None,
+    rejected: Sequence[pa.Table],
+    **seen: Any,
+) -> PartitionResult:
+    """Write a partition's changes, panes and ledger rows; ``seen`` are the other fields of the result."""
+    plan, base, attempt = round_.plan, round_.base[partition], uuid.uuid4().hex
+    log = PartitionLog(objects, round_.tables, round_.store, plan.name, partition, round_.partitions, attempt)
     ledger = pa.concat_tables(rejected) if rejected else None
-    late = write_output(objects, f"late/{round_.plan.name}", ledger, round_.sequence, attempt)
-    result = PartitionResult(
-        operator=round_.plan.name,
+    return PartitionResult(
+        operator=plan.name,
         partition=partition,
         base_lineage=base.lineage,
-        state=state,
-        progress=after,
-        due_us=moved.due_us,
-        max_event_us=arrivals.max_event_us,
-        inputs=arrivals.inputs,
-        panes=panes,
-        late=late,
-        counters=arrivals.counters | moved.counters,
-        origins=arrivals.origins,
-        restored=watch.restored,
-        rejected=rejections_of(round_.plan, ledger),
+        state=log.append(base, changes, round_.sequence),
+        panes=write_output(objects, f"panes/{plan.name}", panes, round_.sequence, attempt),
+        late=write_output(objects, f"late/{plan.name}", ledger, round_.sequence, attempt),
+        rejected=rejections_of(plan, ledger),
+        **seen,
     )
-    return result, moved.panes
 
 
 def _told(who: str) -> Told:
@@ -172,7 +197,8 @@ def _told(who: str) -> Told:
     return tell
 
 
-def _moments(round_: Round, after: Progress) -> Moments:
+def moments(round_: Round, after: Progress) -> Moments:
+    """Where time is before and after the step of a round."""
     before = round_.progress.watermark_us
     marks = Rounds(round_.plan.watermarks)
     return Moments(

@@ -144,28 +144,5 @@ def known_after(round_: GraphRound, arrived: Mapping[int, Iterable[Piece]], leve
     return {name: progress for one in told for name, progress in one.items()}
 
 
-def run_here(
-    round_: GraphRound, outgoing: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-) -> list[PartitionResult]:
-    """All operators and state partitions, in this process; ``after`` where it does not follow from the pieces."""
-    waiting: dict[int, dict[int, list[Piece]]] = {number: {} for number in range(round_.partitions)}
-    _sort(waiting, outgoing)
-    after = after if after is not None else known_after(round_, waiting[0], 1)
-    results = []
-    for level in range(1, round_.graph.levels + 1):
-        going: list[Outgoing] = []
-        for partition in range(round_.partitions):
-            found, more = run_level(round_, level, partition, waiting[partition], after)
-            results += found
-            going += more
-        _sort(waiting, going)
-    return results
-
-
-def _sort(waiting: dict[int, dict[int, list[Piece]]], outgoing: Iterable[Outgoing]) -> None:
-    for operator, partition, piece in outgoing:
-        waiting[partition].setdefault(operator, []).append(piece)
-
-
 def _addressed(operator: int, made: Sequence[Piece]) -> Iterator[Outgoing]:
     return ((operator, partition, piece) for partition, piece in enumerate(made))

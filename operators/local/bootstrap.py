@@ -15,21 +15,14 @@ import pyarrow.compute as pc
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.engine.bootstrap import (
-    FILES_READ,
-    Offset,
-    at_work,
-    check_new,
-    offset_text,
-    publish,
-    spark_position,
-    take_history,
-)
+from tidestate.operators.engine.bootstrap import FILES_READ, Offset, check_new, offset_text, spark_position
+from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.local.history_files import HistoryFiles
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.sources import INPUT
-from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish
 from tidestate.recovery.start.policy import Policy
@@ -124,24 +117,24 @@ class Archive:
             check=check_new(checkpoint.objects),
             policy=Policy(second="refuse"),
         )
-        with at_work(job):
-            round_ = job.round(now_us())
-            results = take_history(round_, self._batches(job.graph), seen)
+        driver = Driver(job, InProcess())
+
+        def position(number: int) -> Position:
             for one in self.streams.values():
                 one.check_unchanged()
             if standalone:
-                position = Position(input=InputPosition(0, ""), processing_us=round_.now_us)
-            else:
-                read = {n: one.read() for n, (name, one) in enumerate(self.streams.items()) if name not in ends}
-                texts = [ends.get(name, FILES_READ) for name in self.streams]
-                spark = spark_position(checkpoint.objects, texts, read, round_.sequence)
-                position = Position(spark=spark, processing_us=round_.now_us)
-            manifest = publish(job, results, position, deliver=deliver)
+                return Position(input=InputPosition(0, ""))
+            read = {n: one.read() for n, (name, one) in enumerate(self.streams.items()) if name not in ends}
+            texts = [ends.get(name, FILES_READ) for name in self.streams]
+            return Position(spark=spark_position(checkpoint.objects, texts, read, number))
+
+        with driver.at_work():
+            manifest = driver.bootstrap(self._batches(job.graph, seen), position, deliver=deliver)
             finish(checkpoint, manifest)
         return manifest
 
-    def _batches(self, graph: Graph) -> Iterator[Mapping[str, pa.Table]]:
-        """All rows as the graph takes them."""
+    def _batches(self, graph: Graph, seen: Seen) -> Iterator[Mapping[str, pa.Table]]:
+        """All rows as the graph takes them. ``seen`` hears of rows that were taken."""
         for name, one in self.streams.items():
             for rows in one.batches(self._columns(graph, name)):
                 if isinstance(self.description, Sided):
@@ -149,6 +142,7 @@ class Archive:
                     yield {INPUT: self.description.sides.rows(schema, name, rows)}
                 else:
                     yield {name: rows}
+                seen(rows.num_rows)
 
     def _columns(self, graph: Graph, name: str) -> list[str]:
         """The columns of a stream that are read."""

@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.engine.delivery import read_rows
+from tidestate.operators.engine.delivery import ArrowSink, read_rows
+from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import to_feed
-from tidestate.operators.engine.round import GraphRound, fed_back, run_here
-from tidestate.operators.local.standalone import take
+from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
@@ -30,7 +31,6 @@ from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.step import whole_windows
 from tidestate.operators.windows.slices.succession import SucceedingPlan, Succession
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
 from tidestate.statestore.stores.opening import open_store
@@ -41,7 +41,7 @@ Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 class Harness:
     """A description under test. ``schema`` is that of the input, or those of a chain's streams by name; ``folder`` is
-    where its checkpoint lies.
+    where its checkpoint lies, and ``sink`` gets its panes.
 
     The watermark follows the events as described, and `advance_watermark` moves it further; with
     ``generate=False`` it moves by that alone. Processing time begins at 0 and moves by `advance_processing_time`.
@@ -56,35 +56,31 @@ class Harness:
         folder: str | os.PathLike[str] | None = None,
         partitions: int | None = None,
         generate: bool = True,
+        sink: ArrowSink | None = None,
     ) -> None:
         self._description, self._schema, self._partitions = description, schema, partitions
-        self._store, self._generate = store or Memory(), generate
+        self._store, self._generate, self._sink = store or Memory(), generate, sink
         self._folder = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="tidestate-harness-")
         self._now = 0
-        self._job = self._begin()
+        self.restart()
 
     def __repr__(self) -> str:
         return f"Harness({self._description.name!r}, checkpoint_id={self._job.head.id})"
 
     def feed(self, rows: Rows | Mapping[str, Rows]) -> pa.Table:
         """One batch of events, by stream where there are several; the panes it shows, in order."""
-        round_ = self._job.round(self._now)
         schemas = self._schemas()
         streams = dict(rows) if isinstance(rows, Mapping) else one_batch(self._job.graph, _table(rows, schemas))
         tables = {name: _table(own, {name: schemas[name]}) for name, own in streams.items()}
-        results = take(round_, one_batch(self._job.graph, tables), generate=self._generate)
-        return self._panes(self._job.commit(results, "batch", self._position(round_)))
+        manifest = self._driver.batch([tables], self._now, lambda _id: Position())
+        return self._driver.rows(manifest)
 
     def feed_back(self, rows: Rows | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
         given = rows if rows is None or isinstance(rows, pa.Table) else _table(rows, self._schemas())
         back = to_feed(self._job, given, operator)
-        if not back:
-            return self._job.plan.pane_schema.empty_table()
-        round_ = self._job.round(self._now, feeding=True)
-        results = run_here(round_, fed_back(round_, back))
-        manifest = self._job.commit(results, "feed", self._position(round_), fed=rows is None)
-        return self._panes(manifest)
+        fed = self._driver.feed_back(back, whole=rows is None, clock_us=self._now) if back else None
+        return self._driver.rows(fed)
 
     def _schemas(self) -> Mapping[str, pa.Schema]:
         if isinstance(self._schema, pa.Schema):
@@ -93,23 +89,24 @@ class Harness:
 
     def advance_watermark(self, time_us: int) -> pa.Table:
         """Every event before ``time_us`` has been seen. A step back is ignored, as everywhere."""
-        round_ = self._job.round(self._now)
-        return self._tick(round_.graph.reached(round_.progress, time_us, self._now))
+        return self._tick(lambda round_: round_.graph.reached(round_.progress, time_us, self._now))
 
     def advance_processing_time(self, time_us: int) -> pa.Table:
         """The clock shows ``time_us``. Raises `UsageError` when it would go back."""
         if time_us < self._now:
-            raise UsageError("processing time does not go back", code="clock", now=self._now, asked=time_us)
+            raise UsageError("processing time does not go back", code="clock", clock_us=self._now, asked=time_us)
         self._now = time_us
-        return self._tick(self._job.round(time_us).after({}))
+        return self._tick(lambda round_: round_.after({}))
 
     def finish(self) -> pa.Table:
         """The input has ended: every window shows what is due, and nothing is taken any more."""
-        return self._tick(self._job.graph.finished(self._job.progress), drained=True)
+        return self._tick(GraphRound.finished, drained=True)
 
     def restart(self) -> None:
         """A new instance, from the durable files alone."""
         self._job = self._begin()
+        self._driver = Driver(self._job, InProcess(generate=self._generate), self._sink)
+        self._driver.deliver()
 
     def ledger(self, operator: str | None = None) -> pa.Table:
         """Every event rejected so far, with the reason and the watermark it met; of one operator of a chain."""
@@ -172,17 +169,8 @@ class Harness:
         self._now = max(self._now, job.head.processing_us or 0)
         return job
 
-    def _tick(self, after: dict[str, Progress], *, drained: bool = False) -> pa.Table:
-        round_ = self._job.round(self._now)
-        results = run_here(round_, [], after)
-        position = self._position(round_)
-        return self._panes(self._job.commit(results, "tick", position, drained=drained))
-
-    def _position(self, round_: GraphRound) -> Position:
-        return Position(processing_us=round_.now_us)
-
-    def _panes(self, manifest: Manifest) -> pa.Table:
-        return read_rows(self._job.checkpoint, manifest.panes, self._job.plan.pane_schema)
+    def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
+        return self._driver.rows(self._driver.tick(after, self._now, drained=drained))
 
 
 def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[pa.Table]:

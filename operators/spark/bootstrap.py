@@ -14,24 +14,16 @@ from pyspark.sql import functions as sf
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.engine.bootstrap import (
-    FILES_READ,
-    Offset,
-    at_work,
-    check_new,
-    offset_text,
-    publish,
-    spark_position,
-)
+from tidestate.operators.engine.bootstrap import FILES_READ, Offset, check_new, offset_text, spark_position
+from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.sources import INPUT
-from tidestate.operators.spark.rounds import run_history
+from tidestate.operators.spark.engine import OnSpark
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, Source, dropping, sources_of
 from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.types import arrow_schema, read_schemas
-from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish
 from tidestate.recovery.spark.spark_log import NOTHING_READ
@@ -69,12 +61,15 @@ def bootstrap(job: SparkJob, history: History, offsets: Handover, *, deliver: bo
     check_new(Objects(job.checkpoint))(None)
     checkpoint = open_with(job.stream.sparkSession, job.checkpoint)
     begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
-    with at_work(begun):
-        round_ = begun.round(now_us())
-        results = run_history(rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns)), round_)
+    driver = Driver(begun, OnSpark(job.stream.sparkSession))
+
+    def position(number: int) -> Position:
         stamps.check_unchanged()
-        position = spark_position(checkpoint.objects, handed.ends, handed.files, round_.sequence)
-        manifest = publish(begun, results, Position(spark=position, processing_us=round_.now_us), deliver=deliver)
+        return Position(spark=spark_position(checkpoint.objects, handed.ends, handed.files, number))
+
+    with driver.at_work():
+        chosen = rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns))
+        manifest = driver.bootstrap(chosen, position, deliver=deliver)
         finish(checkpoint, manifest, job.hook)
     return manifest
 

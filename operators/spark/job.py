@@ -93,7 +93,6 @@ class SparkJob:
         checkpoint = open_with(session, self.checkpoint)
         mending = Mending(checkpoint, self.policy, _folded_every(session), self.hook)
         job = self.begin(graph, checkpoint, partial(_check_input, mending))
-        job.parallel = session.sparkContext.defaultParallelism
         read = mending.done(job.head)
         query = DurableQuery(session, job, spark_log, read, self.sink, self.tick / 1e6 if graph.clocked else None)
         # Only what the job reads: nothing projected later reaches the source.

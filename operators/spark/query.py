@@ -1,6 +1,6 @@
 """A durable query on Spark: ``foreachBatch`` is the hook, one Spark job a batch, one manifest a batch.
 
-Batches, the tick that drains, and delivery all take one lock in the driver.
+Batches, ticks, what is fed back and the drain all take the lock of the job's driver.
 """
 
 from __future__ import annotations
@@ -16,28 +16,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tidestate.operators.engine.delivery import Delivery, SparkSink
+from tidestate.operators.engine.delivery import SparkSink
+from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.reprocess import to_feed, warn_of_purged
-from tidestate.operators.engine.round import GraphRound
+from tidestate.operators.engine.reprocess import to_feed
 from tidestate.operators.progress.metrics import Metrics, metrics
 from tidestate.operators.progress.origins import Gap
 from tidestate.operators.progress.rounds import Progress, not_asked_until
-from tidestate.operators.spark.rounds import run_batch, run_feed, run_tick
+from tidestate.operators.spark.engine import OnSpark, prepared
 from tidestate.operators.spark.ticker import Ticker
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import FOLDER, SparkLog
-from tidestate.recovery.start.heartbeat import Presence
 from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.errors import TidestateError, UsageError
-from tidestate.statestore.files.segments import read_verified
-
-_LITERAL = {ord(one): f"\\{one}" for one in "{}[]*?\\"}
-"""Spark takes a path with one of these for a pattern, unless it is escaped."""
 
 
 class StoppingError(TidestateError):
@@ -56,24 +50,16 @@ class DurableQuery:
         sink: SparkSink | None,
         tick_s: float | None,
     ) -> None:
-        self._session = session
         self._job = job
         self._log = spark_log
         self._read = read
-        self._delivery = Delivery(job, sink, self._panes, self._wait)
-        self._lock = threading.Lock()
         self._stopping = self._draining = False
         self._waits_no_more = threading.Event()
         self._ended_by_us = False
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
-        self._presence = Presence(
-            job.checkpoint,
-            job.head.epoch,
-            still=lambda: not self._over,
-            waiting=lambda: self.waiting_since_us,
-        )
+        self._driver = Driver(job, OnSpark(session), sink, wait=self._wait, still=lambda: not self._over)
 
     def __repr__(self) -> str:
         root = self._job.checkpoint.objects.root
@@ -84,19 +70,18 @@ class DurableQuery:
 
         While the sink refuses, this waits for it.
         """
-        if not self._job.head.drained:
-            self._presence.begin()
+        self._driver.begin()
         try:
-            with self._lock:
-                self._delivery.up_to_date()
-                self._job.round()
+            with self._driver.lock:
+                self._driver.deliver()
+                self._job.check_open()
             writer = stream.writeStream.foreachBatch(self._on_batch)
             writer = writer.option("checkpointLocation", self._job.checkpoint.objects.url(FOLDER))
             if trigger:
                 writer = writer.trigger(**trigger)
             self._query = writer.start()
         except BaseException:
-            self._rest()
+            self._driver.end()
             raise
         if self._ticker is not None:
             self._ticker.start()
@@ -122,7 +107,7 @@ class DurableQuery:
     @property
     def waiting_since_us(self) -> int | None:
         """Since when the sink has refused what it is offered, and no input is taken; None while it does not."""
-        return self._delivery.offers.waiting_since_us
+        return self._driver.offers.waiting_since_us
 
     @property
     def is_active(self) -> bool:
@@ -156,16 +141,12 @@ class DurableQuery:
         try:
             self._stop()
             if drain:
-                with self._lock, contextlib.suppress(StoppingError):
+                with self._driver.lock, contextlib.suppress(StoppingError):
                     self._waits_no_more.clear()
                     self._draining = True
-                    self._drain()
+                    self._driver.drain()
         finally:
-            self._rest()
-
-    def _rest(self) -> None:
-        self._delivery.rest()
-        self._presence.end()
+            self._driver.end()
 
     def _wait(self, pause_s: float) -> None:
         """Between two offers to a sink that refuses, until the query stops. The lock is held meanwhile."""
@@ -175,7 +156,7 @@ class DurableQuery:
     def _stop(self) -> None:
         self._stopping = True
         self._waits_no_more.set()
-        with self._lock:
+        with self._driver.lock:
             pass  # a batch in progress ends here; the next one sees the flag
         if self._ticker is not None:
             self._ticker.stop()
@@ -194,20 +175,16 @@ class DurableQuery:
         ``purged``. Panes are delivered as ever. How many events were fed; one checkpoint of its own, or none where
         there was nothing.
         """
-        with self._lock:
-            job = self._job
-            back = to_feed(job, rows, operator)
+        with self._driver.lock:
+            back = to_feed(self._job, rows, operator)
             if back:
-                results = run_feed(self._session, job.round(feeding=True), back)
-                manifest = job.commit(results, "feed", Position(), fed=rows is None)
-                warn_of_purged(job, manifest)
                 with contextlib.suppress(StoppingError):
-                    self._delivery.up_to_date()
+                    self._driver.feed_back(back, whole=rows is None)
         return sum(table.num_rows for table in back.values())
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Spark's hook. Whatever it raises ends the query and is kept for `await_termination`."""
-        with self._lock:
+        with self._driver.lock:
             try:
                 if self._stopping or self._failure is not None:
                     raise StoppingError("the query is stopping", code="stopping")
@@ -225,33 +202,27 @@ class DurableQuery:
         position, head = planned.position, load_files(objects, job.head.spark)
         if head is not None and head.batch_id == batch_id:
             check_same(head, position)
-            self._delivery.up_to_date()
+            self._driver.deliver()
             return
         check_follows(head, position)
         self._read.check(job.head, position)
-        round_ = job.round(planned.timestamp_ms * 1000)
-        results = run_batch(batch, round_)
-        job.commit(
-            results,
-            "batch",
-            Position(
-                spark=store_lists(objects, followed(head, position), round_.sequence),
-                processing_us=round_.now_us,
-            ),
+        self._driver.batch(
+            prepared(batch),
+            planned.timestamp_ms * 1000,
+            lambda number: Position(spark=store_lists(objects, followed(head, position), number)),
         )
         self._read.add(position)
-        self._delivery.up_to_date()
         # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
         now = now_us()
         job.waited({name: not_asked_until(progress, now) for name, progress in job.progress.items()})
 
     def _tick(self) -> bool:
         """Time goes on without a batch: a checkpoint, where that makes a difference. False when there is no more."""
-        with self._lock:
+        with self._driver.lock:
             if self._stopping or self._failure is not None or not self.is_active:
                 return False
             try:
-                self._move(self._job.round(now_us()))
+                self._driver.advance(now_us())
             except StoppingError:
                 return False
             except BaseException as error:
@@ -259,17 +230,6 @@ class DurableQuery:
         if self._failure is not None:
             self._spark_query.stop()  # without the lock, for a batch may be waiting for it
         return self._failure is None
-
-    def _move(self, round_: GraphRound) -> None:
-        head, after = self._job.head, round_.after({})
-        due = head.due_us is not None and head.due_us <= round_.now_us
-        moved = any(one.watermark_us != round_.progress[name].watermark_us for name, one in after.items())
-        if not moved and not due:
-            self._job.waited(after)
-            return
-        results = run_tick(self._session, round_, after)
-        self._job.commit(results, "tick", Position(processing_us=round_.now_us))
-        self._delivery.up_to_date()
 
     def metrics(self, operator: str | None = None) -> Metrics:
         """Watermark and lag of each source, how often they moved, who is idle; of a chain, those of one operator (by
@@ -298,23 +258,6 @@ class DurableQuery:
             raise UsageError("there is no such operator", code="operator", found=operator, there=list(progress))
         return progress[operator] if operator is not None else next(iter(progress.values()))
 
-    def _drain(self) -> None:
-        if self._job.head.drained:
-            self._delivery.up_to_date()
-            return
-        job = self._job
-        round_ = job.round()
-        results = run_tick(self._session, round_, round_.finished())
-        self._job.commit(results, "tick", Position(), drained=True)
-        self._delivery.up_to_date()
-
-    def _panes(self, output: Output) -> DataFrame:
-        objects = self._job.checkpoint.objects
-        for ref in output.panes:
-            read_verified(objects, ref)
-        paths = [objects.url(ref.path).translate(_LITERAL) for ref in output.panes]
-        return self._session.read.parquet(*paths)
-
     def _guard(self, wait: Callable[[], Any]) -> Any:
         """Run ``wait``; when the query has failed, raise our own error rather than Spark's wrapping of it."""
         try:
@@ -330,7 +273,7 @@ class DurableQuery:
             raise
         finally:
             if self._over:
-                self._rest()
+                self._driver.end()
 
     @property
     def _spark_query(self) -> StreamingQuery:

@@ -1,0 +1,82 @@
+"""What the state partitions of a round answered, and what must be true of it before it is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.plan.transition import total
+from tidestate.operators.progress.rounds import Progress, mark_of
+from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.statestore.errors import invariant
+
+SAME = ("progress", "max_event_us", "inputs", "origins")
+"""What all partitions of an operator have seen alike."""
+CLASSES = ("on_time", "mildly_late", "future")
+"""Of an event that is accepted: one of them."""
+
+
+def by_operator(
+    names: Iterable[str], head: Manifest, results: Sequence[PartitionResult]
+) -> dict[str, list[PartitionResult]]:
+    """The answers of each operator that was asked, in the order of partitions, checked. Raises `InvariantError`."""
+    found: dict[str, list[PartitionResult]] = {name: [] for name in names}
+    for one in sorted(results, key=lambda one: one.partition):
+        invariant(one.operator in found, "only an operator that was asked answers", operator=one.operator)
+        found[one.operator].append(one)
+    for name, own in found.items():
+        _check_partitions(name, head.operators[name], own)
+        _check_counters(name, own)
+    return found
+
+
+def _check_partitions(name: str, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
+    """Every partition has answered once, from our base, and all saw the same input and watermark."""
+    expected = [(number, state.lineage) for number, state in enumerate(operator.partitions)]
+    found = [(one.partition, one.base_lineage) for one in results]
+    invariant(
+        found == expected, "each partition answers once, from the base it was given", operator=name, found=found
+    )
+    for part in SAME:
+        values = [getattr(one, part) for one in results]
+        invariant(
+            all(value == values[0] for value in values),
+            "all partitions saw the same input",
+            operator=name,
+            part=part,
+            values=values,
+        )
+
+
+def _check_counters(name: str, results: Sequence[PartitionResult]) -> None:
+    """No event vanishes: each is accepted, in one class, or has a row in the late ledger."""
+    counters = total([one.counters for one in results])
+    count = counters.get
+    classes = sum(count(one, 0) for one in CLASSES)
+    invariant(count("accepted", 0) == classes, "an accepted event has one class", operator=name, counters=counters)
+    refused = count("events", 0) - count("accepted", 0) + count("fed", 0) - count("fed_accepted", 0)
+    rows = sum(ref.rows for one in results for ref in one.late)
+    invariant(
+        0 <= refused <= rows,
+        "an event that is not accepted has a row in the ledger",
+        operator=name,
+        counters=counters,
+        rows=rows,
+    )
+
+
+def operator_after(operator: OperatorState, results: Sequence[PartitionResult], progress: Progress) -> OperatorState:
+    """An operator as its partitions left it."""
+    plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
+    return msgspec.structs.replace(
+        operator,
+        partitions=tuple(one.state for one in results),
+        watermark_us=mark_of(progress),
+        origins=results[0].origins or operator.origins,
+        progress=plain["tracker"],
+        advances=plain["advances"],
+        buffers=plain["buffers"],
+        due_us=min((one.due_us for one in results if one.due_us is not None), default=None),
+    )

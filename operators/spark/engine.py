@@ -1,0 +1,89 @@
+"""The engine on Spark: one job for a round, be it a batch, a tick or the ledger coming back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import TimestampType
+
+from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.round import GraphRound, Outgoing
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.spark.tasks import EXCHANGE, decode_answers, exchange_rows, level_side, map_side, tick_side
+from tidestate.recovery.log.outputs import Output
+from tidestate.statestore.files.segments import read_verified
+
+BATCH_ROWS = 100_000
+"""Rows in one Arrow batch from Spark to Python."""
+_LITERAL = {ord(one): f"\\{one}" for one in "{}[]*?\\"}
+"""Spark takes a path with one of these for a pattern, unless it is escaped."""
+
+
+def prepared(batch: DataFrame) -> DataFrame:
+    """A batch of a query, with settings that suit it. Its session is a clone: they do not reach the user's."""
+    conf = batch.sparkSession.conf
+    conf.set("spark.sql.adaptive.enabled", "false")
+    conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
+    return batch
+
+
+class OnSpark:
+    """One Spark job a round: prepare, exchange, step; exchange and step again for each level of operators."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self.parallel = session.sparkContext.defaultParallelism
+
+    def take(self, round_: GraphRound, batch: DataFrame) -> list[PartitionResult]:
+        """See `Engine`; in the session of ``batch``, with its settings as they are."""
+        exchanged = _in_order(_times_as_numbers(batch), round_.graph).mapInArrow(partial(map_side, round_), EXCHANGE)
+        return _levels(exchanged, round_, 1)
+
+    def run(
+        self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
+    ) -> list[PartitionResult]:
+        """See `Engine`. Pieces are prepared here; the state takes them where it is."""
+        if after is None:
+            exchanged = pa.Table.from_batches(exchange_rows(pieces))
+            return _levels(self._session.createDataFrame(exchanged), round_, 1)
+        numbers = self._session.range(0, round_.partitions, 1, round_.partitions)
+        return _levels(numbers.mapInArrow(partial(tick_side, round_, dict(after)), EXCHANGE), round_, 2)
+
+    def panes(self, job: Job, output: Output) -> DataFrame:
+        """See `Engine`."""
+        objects = job.checkpoint.objects
+        for ref in output.panes:
+            read_verified(objects, ref)
+        paths = [objects.url(ref.path).translate(_LITERAL) for ref in output.panes]
+        return self._session.read.parquet(*paths)
+
+
+def _levels(rows: DataFrame, round_: GraphRound, first: int) -> list[PartitionResult]:
+    """``rows`` of the exchange through all levels from ``first``: a shuffle for each."""
+    for level in range(first, round_.graph.levels + 1):
+        placed = rows.repartitionById(round_.partitions, sf.col("partition"))
+        rows = placed.mapInArrow(partial(level_side, round_, level), EXCHANGE)
+    return decode_answers([bytes(row["header"]) for row in rows.select("header").collect()])
+
+
+def _times_as_numbers(batch: DataFrame) -> DataFrame:
+    """Timestamps as microseconds: Spark writes a long to Arrow in a third of the time it needs for a timestamp."""
+    times = {f.name for f in batch.schema.fields if isinstance(f.dataType, TimestampType)}
+    quoted = {name: sf.col(f"`{name}`") for name in batch.columns}
+    return batch.select(*(sf.unix_micros(c).alias(n) if n in times else c for n, c in quoted.items()))
+
+
+def _in_order(batch: DataFrame, graph: Graph) -> DataFrame:
+    """Where the order of its rows counts, each source as a whole in one task, in that order."""
+    order = [sf.col(f"`{name}`") for name in graph.order]
+    if not order:
+        return batch
+    tasks = batch.sparkSession.sparkContext.defaultParallelism if graph.by else 1
+    by = [sf.col(f"`{graph.by}`")] if graph.by else []
+    return batch.repartition(tasks, *by).sortWithinPartitions(*order)
