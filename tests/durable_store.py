@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import FileRef, PartitionState, SegmentName
+from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName
 from tidestate.statestore.files.sortedfile import write_sorted
 from tidestate.statestore.spec.changes import Applied, ChangeSet, Lookup, Ranges
 from tidestate.statestore.spec.store import Parquet, StoreConfig

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import PartitionState, SegmentName, levels_of
+from tidestate.statestore.files.refs import PartitionState, SegmentName, levels_of
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import Parquet, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec

@@ -16,7 +16,8 @@ from tidestate.statestore.files import sortedfile
 from tidestate.statestore.files.compaction import WORK_BYTES, Fold, live_levels, plan, under_way
 from tidestate.statestore.files.filetable import FileTable, open_sources
 from tidestate.statestore.files.folding import fold_into
-from tidestate.statestore.files.segments import FileKind, FileRef, Level, write_segment
+from tidestate.statestore.files.refs import FileKind, FileRef, Level
+from tidestate.statestore.files.segments import write_segment
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer, TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING
 from tidestate.statestore.spec.store import Parquet, StoreConfig

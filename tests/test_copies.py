@@ -17,7 +17,7 @@ from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # n
 from tests.table_model import NAMED
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, UnavailableError
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.storage.objects import Objects

@@ -34,7 +34,7 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset
 from tidestate.statestore.errors import IncompatibleError
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 from tidestate.statestore.spec.tables import TIME
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.schema_evolution import declared, differences, readable, succeeding, widens
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

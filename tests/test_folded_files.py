@@ -16,7 +16,7 @@ from tests.lineage import advance
 from tests.s3_server import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers, sortedfile
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING, key_range
 from tidestate.statestore.spec.store import Parquet

@@ -16,7 +16,7 @@ from tests.table_model import Row, TableModel, plain, table
 from tidestate.statestore.files import compaction, folding, partition_log, sortedfile
 from tidestate.statestore.files.compaction import under_way
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import FileRef, PartitionState, levels_of
+from tidestate.statestore.files.refs import FileRef, PartitionState, levels_of
 from tidestate.statestore.files.sortedfile import SortedFile
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING

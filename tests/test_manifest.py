@@ -25,7 +25,7 @@ from tidestate.recovery.log.manifest import (
 from tidestate.recovery.log.summary import brief, full, partitions, size_text, time_text
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 COUNTS = st.dictionaries(st.text(max_size=8), st.integers(0, 2**63 - 1), max_size=4)

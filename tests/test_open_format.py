@@ -19,7 +19,7 @@ from tests import evidence
 from tests.golden_state import EXPECTED_KINDS, EXPECTED_SUMS, GOLDEN, KINDS, SPECS, SUMS, T, write
 from tests.test_standalone import STREAM, example
 from tidestate.operators import Memory, Parquet, RocksDB
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.store import StateStore, StoreConfig
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import open_store

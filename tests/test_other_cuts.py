@@ -46,7 +46,7 @@ from tidestate.recovery.moves.repair import plan_repair, repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import plan_reset, reset
 from tidestate.statestore.errors import CorruptionError
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import StoreConfig
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=3), RocksDB(max_levels=3)]

@@ -18,7 +18,7 @@ from tests.lineage import advance
 from tidestate.statestore.errors import TidestateError, UnavailableError
 from tidestate.statestore.files import sortedfile
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import Applied, TableChanges
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import Column, TableSpec

@@ -12,7 +12,7 @@ import pytest
 
 from tests.table_model import NAMED
 from tidestate.statestore.errors import TidestateError, UnavailableError, UsageError
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.store import RocksDB
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.private import make_private, of_this_user

@@ -22,7 +22,7 @@ from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.checksums import checksum
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects
 
 __all__ = ["copy", "root"]

@@ -24,7 +24,7 @@ from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec

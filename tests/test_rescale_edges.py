@@ -28,7 +28,7 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import divided, plan_rescale, rescale
 from tidestate.statestore.errors import FencedError, IncompatibleError, NotFoundError, UsageError
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyhash import hash_range, key_hash, partition_of
 from tidestate.statestore.spec.store import StoreConfig

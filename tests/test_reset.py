@@ -16,7 +16,7 @@ from tidestate.recovery.moves.reset import plan_reset, reset
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import Retention
 from tidestate.statestore.errors import FencedError, NotFoundError
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tidestate.recovery.start import restore_budget
 from tidestate.recovery.start.restore_drill import rehearse
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.compaction import plan
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, StoreConfig
 from tidestate.statestore.stores import opening
 from tidestate.statestore.stores.restore_monitor import Restored, Restoring, progress_text

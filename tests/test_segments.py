@@ -17,7 +17,8 @@ from tests.lineage import segment_name
 from tests.table_model import MAIN, NAMED, Row, moment, plain, table
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.files.filetable import open_sources
-from tidestate.statestore.files.segments import FileKind, FileRef, read_segment, read_verified, with_op, write_segment
+from tidestate.statestore.files.refs import FileKind, FileRef
+from tidestate.statestore.files.segments import read_segment, read_verified, with_op, write_segment
 from tidestate.statestore.files.sortedfile import write_sorted
 from tidestate.statestore.files.tails import tail_of
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer

@@ -13,7 +13,7 @@ import pytest
 from tests.lineage import advance
 from tests.table_model import MAIN, NAMED, SPECS, Row, plain, table
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import Applied, TableChanges
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
 from tidestate.statestore.spec.tables import Column, TableSpec

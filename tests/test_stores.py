@@ -19,7 +19,7 @@ from tests.conftest import SCRATCH, forget
 from tests.lineage import advance
 from tests.table_model import MAIN, SPECS, Row, TableModel, plain, table
 from tidestate.statestore.files import partition_log, sortedfile
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
 from tidestate.statestore.storage.objects import Objects

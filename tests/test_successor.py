@@ -11,7 +11,7 @@ from tests.test_manifest import example
 from tidestate.recovery.log.manifest import Head, Kind, Manifest
 from tidestate.recovery.log.successor import STEPS, origin, successor
 from tidestate.statestore.errors import InvariantError
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState
 
 HEAD = Head(example(totals={"events": 30}, delivered=5, abandoned=((2, 3),), fed=4), "xxh3:head")
 OPERATOR = HEAD.manifest.operators["windows"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -23,10 +23,8 @@ from tidestate.operators.windows.slices.tables import SLICES
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import IncompatibleError
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.arrowtypes import type_text
-
-log = logging.getLogger("tidestate")
 
 
 @dataclass(frozen=True)
@@ -43,17 +41,17 @@ class TakenOver:
             return head.input
         return msgspec.structs.replace(head.input, last="")
 
-    def report(self, head: Manifest) -> None:
-        """Log a line for each change since ``head``."""
+    def lines(self, head: Manifest) -> Iterator[str]:
+        """A line for each change since ``head``, for the log."""
         for name in self.operators:
             if name not in head.operators:
-                log.warning("operator %s is new in this job: it begins without state", name)
+                yield f"operator {name} is new in this job: it begins without state"
         for name in sorted(set(head.operators) - set(self.operators)):
-            log.warning("operator %s is not in this job any more: its state ends with checkpoint %d", name, head.id)
+            yield f"operator {name} is not in this job any more: its state ends with checkpoint {head.id}"
         for name, changes in self.changes.items():
             for change in changes:
                 note = f" ({change.note})" if change.note else ""
-                log.warning("checkpoint %d: operator %s: %s: %s%s", head.id + 1, name, change.setting, change, note)
+                yield f"checkpoint {head.id + 1}: operator {name}: {change.setting}: {change}{note}"
 
 
 def begun(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:

@@ -30,7 +30,7 @@ from tidestate.recovery.log.manifest import END_OF_TIME_US, Kind, Manifest
 from tidestate.recovery.log.outputs import DeliveryId, output_of
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.files.segments import PartitionState
+from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.store import Parquet, StoreConfig
 from tidestate.statestore.stores.restore_monitor import Restoring
 from tidestate.statestore.table.overlay import Overlay

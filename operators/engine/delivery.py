@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.outputs import DeliveryId, Output
 from tidestate.statestore.files import tails
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

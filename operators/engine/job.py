@@ -131,7 +131,8 @@ class Job:
             )
         job = cls(graph, checkpoint, store, checkpoint.publish(manifest), hook)
         if taken is not None and head is not None:
-            taken.report(head)
+            for line in taken.lines(head):
+                log.warning(line)
         return job
 
     @property

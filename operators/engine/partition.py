@@ -26,7 +26,7 @@ from tidestate.operators.progress.rounds import Progress, Rounds, mark_of
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.files.tails import tail_of
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.combiners import Registration

@@ -22,7 +22,7 @@ from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.prefetch import ahead
 from tidestate.recovery.log.summary import time_us
 from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_rows, read_schema
 from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.schema_evolution import through

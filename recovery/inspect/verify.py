@@ -20,7 +20,7 @@ from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_log import FOLDER, SparkLog
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import examine
 
 Where = Literal["manifest", "chain", "file", "bytes", "spark"]

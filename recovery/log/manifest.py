@@ -20,7 +20,7 @@ import msgspec
 from tidestate.recovery.log.validation import MANIFEST_BYTES, Unsound, check
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.tables import TableSpec
 
 FORMAT = 1

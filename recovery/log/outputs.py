@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tidestate.recovery.log.manifest import Manifest, SparkPosition, ledger_of
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 
 
 @dataclass(frozen=True)

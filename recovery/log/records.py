@@ -20,7 +20,8 @@ from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.log.validation import Unsound, check_boundary, check_output, check_pin
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, NotFoundError
-from tidestate.statestore.files.segments import FileRef, read_verified
+from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.storage.objects import Objects
 
 BOUNDARIES, INDEX, PINS = "gc/boundary", "gc/outputs", "pins"

@@ -22,7 +22,7 @@ from tidestate.recovery.log.manifest import (
     SparkPosition,
 )
 from tidestate.statestore.errors import invariant
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 
 STEPS: tuple[Kind, ...] = ("batch", "tick", "feed", "bootstrap")
 """Kinds that a running driver publishes under the writer epoch it has; every other one begins an epoch."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidestate.recovery.log.names import DIGITS
-from tidestate.statestore.files.segments import FileRef, PartitionState, state_folder
+from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
 from tidestate.statestore.spec.limits import COLUMNS, TABLES
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tidestate.recovery.log.records import outputs_below
 from tidestate.recovery.moves.reset import Reset, execute_reset, furthest, plan_reset
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import CorruptionError, NotFoundError
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 
 log = logging.getLogger("tidestate")
 

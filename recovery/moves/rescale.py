@@ -21,7 +21,7 @@ from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Manifest, OperatorState, state_files
 from tidestate.recovery.log.successor import successor
 from tidestate.statestore.errors import UsageError, invariant
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.keyhash import hash_range
 from tidestate.statestore.spec.tables import TableSpec
 

@@ -47,7 +47,7 @@ from tidestate.recovery.retention.rules import (
 from tidestate.recovery.spark.position import Files, put_all
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, invariant
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects
 
 

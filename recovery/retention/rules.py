@@ -13,7 +13,7 @@ from tidestate.recovery.log.manifest import Manifest, state_files
 from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.records import Boundary, Pin
 from tidestate.statestore.errors import UsageError, invariant
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 
 HOUR_US = 3_600_000_000
 

@@ -12,7 +12,8 @@ from tidestate.recovery.log.input_files import Entries
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import IncompatibleError
-from tidestate.statestore.files.segments import FileRef, damaged, read_verified
+from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.segments import damaged, read_verified
 from tidestate.statestore.storage.objects import Objects
 
 INLINE_FILES = 100

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tidestate.recovery.log.prefetch import ahead
 from tidestate.recovery.log.traces import PROBES
 from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects
 
 PATIENCE_S = 2.0

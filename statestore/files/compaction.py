@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidestate.statestore.files.segments import FileRef, Level, taken_over
+from tidestate.statestore.files.refs import FileRef, Level, taken_over
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 

@@ -12,7 +12,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidestate.statestore.files.segments import FileRef, levels_of, read_segment
+from tidestate.statestore.files.refs import FileRef, levels_of
+from tidestate.statestore.files.segments import read_segment
 from tidestate.statestore.files.shares import Share
 from tidestate.statestore.files.sortedfile import BLOCK_BYTES, SortedFile
 from tidestate.statestore.spec.changes import Layer, Lookup, Ranges

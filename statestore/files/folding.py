@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidestate.statestore.files.filetable import FileTable, open_sources
-from tidestate.statestore.files.segments import FileKind, FileRef, Level, SegmentName, with_op
+from tidestate.statestore.files.refs import FileKind, FileRef, Level, SegmentName
+from tidestate.statestore.files.segments import with_op
 from tidestate.statestore.files.sortedfile import SortedFile, write_sorted
 from tidestate.statestore.spec.changes import PUT, Layer
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange
@@ -17,6 +18,8 @@ from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.fold import fold_run
 from tidestate.statestore.table.layers import ordered
 
+BAND_SHARE = 32
+"""A band is this share of the budget: folding holds a few copies of it."""
 FILE_BYTES = 32 << 20
 """Uncompressed bytes after which the next file of a level begins."""
 

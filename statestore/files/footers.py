@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from cachetools import LRUCache
 
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.keyrange import Key
 from tidestate.statestore.spec.tables import TableSpec
 

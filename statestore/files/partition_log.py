@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidestate.statestore.files.compaction import live_levels, plan
-from tidestate.statestore.files.folding import LevelFolder
-from tidestate.statestore.files.segments import FileRef, PartitionState, SegmentName, levels_of, write_segment
+from tidestate.statestore.files.folding import BAND_SHARE, LevelFolder
+from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName, levels_of
+from tidestate.statestore.files.segments import write_segment
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.stores.parquet import BAND_SHARE
 from tidestate.statestore.table.validation import admit, specs_by_name
 
 

@@ -1,4 +1,4 @@
-"""The durable files of a state partition, and the first kind of them: changelog segments.
+"""Changelog segments, the first kind of durable files of a state partition; and what all kinds have in common.
 
 A **changelog** segment is one Arrow IPC file: an ``__op`` column (0 merge, 1 put, 2 delete), the key columns, the
 value columns; record batches each of one op, in the order delete, put, merge, sorted by the leading key column where
@@ -11,8 +11,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
-from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,138 +25,14 @@ from tidestate.statestore.errors import (
     UsageError,
 )
 from tidestate.statestore.files.arrowfile import read_batches
+from tidestate.statestore.files.refs import EXPIRY, FORMAT, Contents, FileRef, SegmentName, fact
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, Layer
 from tidestate.statestore.spec.schema_evolution import readable, through
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 
-FileKind = Literal["changelog", "run", "snapshot"]
-FORMAT = "1"
 OP = pa.field("__op", pa.int8(), nullable=False)
-
-
-class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file as a manifest names it. ``first`` and ``last`` are the sequences (checkpoint ids) it covers.
-
-    ``root`` says below which root it lies, see `Objects.at`: 0 is the checkpoint's own. ``tail`` is
-    ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not want to read the
-    whole.
-
-    A file that was written before the state was divided anew stands in each partition that takes some of it:
-    ``share`` numbers, from 1 and oldest first, the lists of files that a partition took over (0: its own). Of such a
-    file only rows with a key hash in ``hashes`` (half-open; None: all) count, and of these only what was above
-    ``expired``, the bound that held where it came from (None: all).
-    """
-
-    path: str
-    bytes: int
-    checksum: str
-    rows: int
-    table: str = ""
-    kind: FileKind = "changelog"
-    segment: str = ""
-    previous: str = ""
-    first: int = 0
-    last: int = 0
-    expiry_min: int | None = None
-    expiry_max: int | None = None
-    tail: str = ""
-    root: int = 0
-    share: int = 0
-    hashes: tuple[int, int] | None = None
-    expired: int | None = None
-
-
-Level: TypeAlias = tuple[FileRef, ...]
-"""Files of a table that were folded together, disjoint and in key order; or one changelog segment."""
-
-
-class PartitionState(msgspec.Struct, frozen=True):
-    """All durable state of one state partition: files oldest first, and per table the expiry bound in force.
-
-    Changes up to sequence ``floor`` have been folded: a cache that is older cannot catch up from files any more.
-    """
-
-    files: tuple[FileRef, ...] = ()
-    expired: dict[str, int] = {}
-    lineage: str = ""
-    sequence: int = 0
-    floor: int = 0
-
-
-def levels_of(files: Sequence[FileRef]) -> list[Level]:
-    """The files of one table by level: those of one level begin with the same checkpoint, and came together."""
-    return [tuple(level) for _, level in groupby(files, key=lambda ref: (ref.share, ref.first))]
-
-
-def taken_over(levels: Sequence[Level]) -> int:
-    """How many levels were there before the state was divided anew: the oldest ones."""
-    return sum(level[0].share > 0 for level in levels)
-
-
-EXPIRY = ("expiry_min", "expiry_max")
-
-
-class Contents(msgspec.Struct, frozen=True):
-    """The rows of a state file: how many, and the smallest and largest expiry (None: not known)."""
-
-    rows: int
-    expiry_min: int | None = None
-    expiry_max: int | None = None
-
-    def metadata(self) -> dict[str, str]:
-        """For the file's own metadata."""
-        return {name: _fact(getattr(self, name)) for name in EXPIRY}
-
-
-class SegmentName(msgspec.Struct, frozen=True):
-    """What a new file is of, which says where it goes. ``written`` is the checkpoint it is written for, ``part``
-    counts the files that one fold writes.
-    """
-
-    operator: str
-    partition: int
-    partitions: int
-    first: int
-    last: int
-    segment: str
-    previous: str
-    attempt: str
-    written: int
-    part: int = 0
-
-    def path(self, table: str, kind: FileKind) -> str:
-        """The file's path below the root: a name nobody else uses."""
-        folded = f"{kind}-{self.first}-{self.last}-{self.part}.parquet"
-        suffix = "changelog.arrow" if kind == "changelog" else folded
-        return f"{state_folder(self.operator, self.partition)}{self.written}-{self.attempt}.{table}.{suffix}"
-
-    def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
-        """What the file says of itself."""
-        described = {"tidestate.format": FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
-        return described | {
-            field: str(getattr(self, field)) for field in self.__struct_fields__ if field != "written"
-        }
-
-    def ref(self, spec: TableSpec, kind: FileKind, contents: Contents, **facts: Any) -> FileRef:
-        """How a manifest names the file."""
-        return FileRef(
-            path=self.path(spec.name, kind),
-            table=spec.name,
-            kind=kind,
-            segment=self.segment,
-            previous=self.previous,
-            first=self.first,
-            last=self.last,
-            **msgspec.structs.asdict(contents),
-            **facts,
-        )
-
-
-def state_folder(operator: str, partition: int | None = None) -> str:
-    """How the paths of an operator's state files begin, or those of one state partition."""
-    return f"data/{operator}/" if partition is None else f"data/{operator}/{partition}/"
 
 
 def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> FileRef:
@@ -224,7 +98,7 @@ def check_described(spec: TableSpec | None, ref: FileRef, metadata: Mapping[byte
             found=says.get("tidestate.format", "none"),
         )
     table = _described(says.get("table", ""))
-    expected = {name: _fact(getattr(ref, name)) for name in _FACTS}
+    expected = {name: fact(getattr(ref, name)) for name in _FACTS}
     found = {name: says.get(name, "") for name in expected}
     expected["path"], found["path"] = ref.path, _path(says, ref, table)
     fits = table is not None and table.name == ref.table and (spec is None or readable(table, spec))
@@ -242,10 +116,6 @@ def check_described(spec: TableSpec | None, ref: FileRef, metadata: Mapping[byte
 
 _FACTS = ("kind", "segment", "previous", "first", "last", *EXPIRY)
 """What a file and the manifest both say of it."""
-
-
-def _fact(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _path(says: Mapping[str, str], ref: FileRef, table: TableSpec | None) -> str:

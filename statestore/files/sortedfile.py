@@ -21,17 +21,8 @@ import pyarrow.parquet as pq
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers
 from tidestate.statestore.files.footers import Footer
-from tidestate.statestore.files.segments import (
-    OP,
-    Contents,
-    FileKind,
-    FileRef,
-    SegmentName,
-    check_described,
-    check_ops,
-    damaged,
-    expiry_range,
-)
+from tidestate.statestore.files.refs import Contents, FileKind, FileRef, SegmentName
+from tidestate.statestore.files.segments import OP, check_described, check_ops, damaged, expiry_range
 from tidestate.statestore.files.tails import check_metadata, checked_rows, opened, read_tail, tail_of
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, bisect, plain

@@ -16,14 +16,8 @@ import pyarrow.parquet as pq
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.arrowfile import read_batches
-from tidestate.statestore.files.segments import (
-    FileRef,
-    check_count,
-    check_described,
-    damaged,
-    read_verified,
-    understood,
-)
+from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.segments import check_count, check_described, damaged, read_verified, understood
 from tidestate.statestore.spec.limits import CHANGE_BYTES
 from tidestate.statestore.storage.objects import Objects
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import CorruptionError, UnavailableError, UsageError
 from tidestate.statestore.files.filetable import open_sources
-from tidestate.statestore.files.segments import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Applied, ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING
 from tidestate.statestore.spec.store import StateStore, StoreConfig

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.files.filetable import FileTable, Segment, Source, open_sources
-from tidestate.statestore.files.folding import fold_into
-from tidestate.statestore.files.segments import FileRef, PartitionState, SegmentName
+from tidestate.statestore.files.folding import BAND_SHARE, fold_into
+from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName
 from tidestate.statestore.files.sortedfile import write_sorted
 from tidestate.statestore.spec.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, Key, key_range
@@ -33,9 +33,6 @@ from tidestate.statestore.table.validation import (
     spec_of,
     specs_by_name,
 )
-
-BAND_SHARE = 32
-"""A band is this share of the budget: folding holds a few copies of it."""
 
 MAX_SPILLED = 8
 """Spilled files of a table before they are folded into one."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import msgspec
 import pyarrow as pa
 
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 
 
 class Restored(msgspec.Struct, frozen=True):

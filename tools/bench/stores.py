@@ -25,7 +25,7 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 from tidestate.statestore.files.filetable import FileTable, open_sources
 from tidestate.statestore.files.folding import fold_into
 from tidestate.statestore.files.partition_log import PartitionLog
-from tidestate.statestore.files.segments import PartitionState, SegmentName
+from tidestate.statestore.files.refs import PartitionState, SegmentName
 from tidestate.statestore.spec.changes import Applied, TableChanges
 from tidestate.statestore.spec.store import Parquet, StateStore
 from tidestate.statestore.spec.tables import Column, TableSpec

@@ -27,7 +27,8 @@ from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.filetable import FileTable, open_sources
-from tidestate.statestore.files.segments import FileRef, read_segment
+from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.segments import read_segment
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.spec.keyrange import EVERYTHING

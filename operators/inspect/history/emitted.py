@@ -13,7 +13,8 @@ from tidestate.operators.inspect.history.bounds import Bounds, Measure
 from tidestate.operators.inspect.history.changes import END, START, names_places, numbers, of_keys, plain
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
-from tidestate.statestore.files.segments import FileRef, damaged
+from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.segments import damaged
 from tidestate.statestore.files.tails import read_metadata, read_rows
 
 FACTS = ("pane", "timing", "kind", "last")

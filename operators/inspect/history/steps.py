@@ -19,7 +19,7 @@ from tidestate.recovery.log.ranges import gaps, joined
 from tidestate.recovery.log.summary import time_text
 from tidestate.recovery.spark.position import load_files
 from tidestate.statestore.errors import CorruptionError
-from tidestate.statestore.files.segments import FileRef
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.tables import TableSpec
 
 

@@ -1,0 +1,142 @@
+"""The files of a state partition as manifests name them, and what they are called. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from tidestate.statestore.spec.tables import TableSpec
+
+FileKind = Literal["changelog", "run", "snapshot"]
+FORMAT = "1"
+
+
+class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file as a manifest names it. ``first`` and ``last`` are the sequences (checkpoint ids) it covers.
+
+    ``root`` says below which root it lies, see `Objects.at`: 0 is the checkpoint's own. ``tail`` is
+    ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not want to read the
+    whole.
+
+    A file that was written before the state was divided anew stands in each partition that takes some of it:
+    ``share`` numbers, from 1 and oldest first, the lists of files that a partition took over (0: its own). Of such a
+    file only rows with a key hash in ``hashes`` (half-open; None: all) count, and of these only what was above
+    ``expired``, the bound that held where it came from (None: all).
+    """
+
+    path: str
+    bytes: int
+    checksum: str
+    rows: int
+    table: str = ""
+    kind: FileKind = "changelog"
+    segment: str = ""
+    previous: str = ""
+    first: int = 0
+    last: int = 0
+    expiry_min: int | None = None
+    expiry_max: int | None = None
+    tail: str = ""
+    root: int = 0
+    share: int = 0
+    hashes: tuple[int, int] | None = None
+    expired: int | None = None
+
+
+Level: TypeAlias = tuple[FileRef, ...]
+"""Files of a table that were folded together, disjoint and in key order; or one changelog segment."""
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    """All durable state of one state partition: files oldest first, and per table the expiry bound in force.
+
+    Changes up to sequence ``floor`` have been folded: a cache that is older cannot catch up from files any more.
+    """
+
+    files: tuple[FileRef, ...] = ()
+    expired: dict[str, int] = {}
+    lineage: str = ""
+    sequence: int = 0
+    floor: int = 0
+
+
+def levels_of(files: Sequence[FileRef]) -> list[Level]:
+    """The files of one table by level: those of one level begin with the same checkpoint, and came together."""
+    return [tuple(level) for _, level in groupby(files, key=lambda ref: (ref.share, ref.first))]
+
+
+def taken_over(levels: Sequence[Level]) -> int:
+    """How many levels were there before the state was divided anew: the oldest ones."""
+    return sum(level[0].share > 0 for level in levels)
+
+
+EXPIRY = ("expiry_min", "expiry_max")
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """The rows of a state file: how many, and the smallest and largest expiry (None: not known)."""
+
+    rows: int
+    expiry_min: int | None = None
+    expiry_max: int | None = None
+
+    def metadata(self) -> dict[str, str]:
+        """For the file's own metadata."""
+        return {name: fact(getattr(self, name)) for name in EXPIRY}
+
+
+class SegmentName(msgspec.Struct, frozen=True):
+    """What a new file is of, which says where it goes. ``written`` is the checkpoint it is written for, ``part``
+    counts the files that one fold writes.
+    """
+
+    operator: str
+    partition: int
+    partitions: int
+    first: int
+    last: int
+    segment: str
+    previous: str
+    attempt: str
+    written: int
+    part: int = 0
+
+    def path(self, table: str, kind: FileKind) -> str:
+        """The file's path below the root: a name nobody else uses."""
+        folded = f"{kind}-{self.first}-{self.last}-{self.part}.parquet"
+        suffix = "changelog.arrow" if kind == "changelog" else folded
+        return f"{state_folder(self.operator, self.partition)}{self.written}-{self.attempt}.{table}.{suffix}"
+
+    def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
+        """What the file says of itself."""
+        described = {"tidestate.format": FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
+        return described | {
+            field: str(getattr(self, field)) for field in self.__struct_fields__ if field != "written"
+        }
+
+    def ref(self, spec: TableSpec, kind: FileKind, contents: Contents, **facts: Any) -> FileRef:
+        """How a manifest names the file."""
+        return FileRef(
+            path=self.path(spec.name, kind),
+            table=spec.name,
+            kind=kind,
+            segment=self.segment,
+            previous=self.previous,
+            first=self.first,
+            last=self.last,
+            **msgspec.structs.asdict(contents),
+            **facts,
+        )
+
+
+def state_folder(operator: str, partition: int | None = None) -> str:
+    """How the paths of an operator's state files begin, or those of one state partition."""
+    return f"data/{operator}/" if partition is None else f"data/{operator}/{partition}/"
+
+
+def fact(value: Any) -> str:
+    """As a file says it of itself."""
+    return "" if value is None else str(value)
