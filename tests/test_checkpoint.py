@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.manifest import FORMAT, Head, Manifest, encode
+from tidestate.recovery.log.manifest import FORMAT, Head, Manifest
+from tidestate.recovery.log.manifest_file import encode
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import (

@@ -27,7 +27,7 @@ from tidestate.operators.local.harness import Harness
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.input_files import NOTHING, with_files
-from tidestate.recovery.log.manifest import decode
+from tidestate.recovery.log.manifest_file import decode
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import (
     CorruptionError,

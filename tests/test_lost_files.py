@@ -20,10 +20,11 @@ from tidestate.operators.inspect.history.window_history import history
 from tidestate.operators.inspect.report import points
 from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference, state_rows
 from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.log.pins import pin, unpin
-from tidestate.recovery.log.records import Boundary, boundary_path, held_pins, read_pins, seal
+from tidestate.recovery.log.records import boundary_path, held_pins, read_pins, seal
 from tidestate.recovery.log.traces import REACHED
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair, repair

@@ -19,9 +19,8 @@ from tidestate.recovery.log.manifest import (
     Manifest,
     OperatorState,
     SparkPosition,
-    decode,
-    encode,
 )
+from tidestate.recovery.log.manifest_file import decode, encode
 from tidestate.recovery.log.summary import brief, full, partitions, size_text, time_text
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError

@@ -26,9 +26,9 @@ from tidestate.recovery.start.restore_drill import rehearse
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.compaction import plan
 from tidestate.statestore.files.refs import FileRef, PartitionState
-from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, StoreConfig
+from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Restored, StoreConfig
 from tidestate.statestore.stores import opening
-from tidestate.statestore.stores.restore_monitor import Restored, Restoring, progress_text
+from tidestate.statestore.stores.restore_monitor import Restoring, progress_text
 
 MB = 1_000_000
 

@@ -16,8 +16,9 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
+from tidestate.recovery.log.spark_files import FOLDER
 from tidestate.recovery.spark.position import store_lists
-from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ
+from tidestate.recovery.spark.spark_log import NOTHING_READ
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
 

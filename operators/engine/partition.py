@@ -30,11 +30,11 @@ from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.files.tails import tail_of
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.combiners import Registration
-from tidestate.statestore.spec.store import StateStore, StoreConfig
+from tidestate.statestore.spec.store import Restored, StateStore, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import forget_cache, open_store
-from tidestate.statestore.stores.restore_monitor import Restored, Restoring, Told, progress_text
+from tidestate.statestore.stores.restore_monitor import Restoring, Told, progress_text
 
 logger = logging.getLogger("tidestate")
 

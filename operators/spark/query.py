@@ -28,8 +28,9 @@ from tidestate.operators.spark.ticker import Ticker
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.spark_files import FOLDER
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
-from tidestate.recovery.spark.spark_log import FOLDER, SparkLog
+from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.errors import TidestateError, UsageError
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
-from tidestate.recovery.spark.spark_log import FOLDER
+from tidestate.recovery.log.spark_files import FOLDER
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
 

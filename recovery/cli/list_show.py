@@ -14,10 +14,11 @@ from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.printing import emit, pairs, print_json, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
+from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import Lease, running
 from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.recovery.log.records import Pin, held_pins, read_pins
+from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.log.summary import (
     Row,
     age_text,

@@ -16,7 +16,7 @@ from tidestate.recovery.cli.progress_bar import throughput_bar
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.summary import size_text
 from tidestate.recovery.start.restore_drill import Rehearsed, rehearse
-from tidestate.statestore.stores.restore_monitor import Restored
+from tidestate.statestore.spec.store import Restored
 
 
 class Store(StrEnum):

@@ -10,15 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Head, Ids, Manifest
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.ranges import ids_text, outside
-from tidestate.recovery.log.records import Boundary, held_pins, read_part, read_pins
+from tidestate.recovery.log.records import held_pins, read_part, read_pins
+from tidestate.recovery.log.spark_files import FOLDER
 from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_log import FOLDER, SparkLog
+from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import examine

@@ -15,14 +15,16 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.listing import Listing, manifests_gone, root_further
-from tidestate.recovery.log.manifest import FORMAT, Head, Manifest, decode, encode
+from tidestate.recovery.log.manifest import FORMAT, Head, Manifest
+from tidestate.recovery.log.manifest_file import decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
 from tidestate.recovery.log.names import numbered, numbers
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.log.prefetch import Seen, each, told_nobody
 from tidestate.recovery.log.ranges import outside
-from tidestate.recovery.log.records import Boundary, newest_boundary, outputs_below, read_pins
+from tidestate.recovery.log.records import newest_boundary, outputs_below, read_pins
 from tidestate.recovery.log.traces import STATE, newest_attempt, note, notes, traces, written
 from tidestate.recovery.log.validation import MANIFEST_BYTES
 from tidestate.statestore.distribution import version

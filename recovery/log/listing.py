@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.manifest import Ids
 from tidestate.recovery.log.ranges import gaps, ids_text
-from tidestate.recovery.log.records import Boundary
 from tidestate.statestore.errors import CorruptionError
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tidestate.recovery.log.manifest import FORMAT, Version
+from tidestate.recovery.log.manifest import FORMAT
+from tidestate.recovery.log.manifest_file import Version
 from tidestate.recovery.log.validation import Unsound, check_root
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.storage.objects import Objects

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from tidestate.recovery.log import names
+from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Head
-from tidestate.recovery.log.records import HELD, PINS, Pin, held_pins, pin_path, read_pins, read_record, seal
+from tidestate.recovery.log.records import HELD, PINS, held_pins, pin_path, read_pins, read_record, seal
 from tidestate.statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.storage.objects import Objects
 

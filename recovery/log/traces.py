@@ -16,7 +16,7 @@ from tidestate.recovery.log import names
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.prefetch import ahead
 from tidestate.recovery.log.records import read_pins
-from tidestate.recovery.spark.spark_log import SparkLog
+from tidestate.recovery.log.spark_files import FOLDER, newest, query_id
 from tidestate.statestore.errors import CorruptionError, UnavailableError
 from tidestate.statestore.storage.objects import Objects
 
@@ -125,8 +125,7 @@ def _pinned(objects: Objects) -> list[int]:
 
 
 def _committed(objects: Objects) -> tuple[str, int] | None:
-    log = SparkLog(objects)
     with suppress(CorruptionError):
-        query_id, batch_id = log.query_id(), log.newest("commits")
-        return (query_id, batch_id) if query_id is not None and batch_id is not None else None
+        query, batch_id = query_id(objects), newest(objects, f"{FOLDER}/commits")
+        return (query, batch_id) if query is not None and batch_id is not None else None
     return None

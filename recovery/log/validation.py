@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tidestate.recovery.log.boundary import Boundary, Pin
+from tidestate.recovery.log.manifest import Manifest, OperatorState, SparkPosition
 from tidestate.recovery.log.names import DIGITS
+from tidestate.recovery.log.outputs import Output
 from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
 from tidestate.statestore.spec.limits import COLUMNS, TABLES
-
-if TYPE_CHECKING:
-    from tidestate.recovery.log.lease import Lease
-    from tidestate.recovery.log.manifest import Manifest, OperatorState, SparkPosition
-    from tidestate.recovery.log.outputs import Output
-    from tidestate.recovery.log.records import Boundary, Pin
 
 MANIFEST_BYTES = 256 << 20
 """Of a manifest file; a thousand times what large jobs have."""
@@ -44,33 +41,33 @@ class Unsound(ValueError):
 def check(manifest: Manifest) -> None:
     """Raise `Unsound` unless ``manifest`` can be one of ours."""
     _check_numbers(manifest)
-    _require(max(len(manifest.job_id), len(manifest.writer)) <= NAME_CHARACTERS, "job_id or writer")
-    _require(len(manifest.version) <= VERSION_CHARACTERS and not _CONTROL.search(manifest.version), "version")
+    require(max(len(manifest.job_id), len(manifest.writer)) <= NAME_CHARACTERS, "job_id or writer")
+    require(len(manifest.version) <= VERSION_CHARACTERS and not _CONTROL.search(manifest.version), "version")
     for name, counts in (("counters", manifest.counters), ("totals", manifest.totals)):
-        _require(all(LEAST <= value <= MOST for value in counts.values()), name)
-    _require(len(manifest.operators) <= OPERATORS, "operators")
+        require(all(LEAST <= value <= MOST for value in counts.values()), name)
+    require(len(manifest.operators) <= OPERATORS, "operators")
     for name, operator in manifest.operators.items():
-        _require(is_name(name), "the name of an operator")
+        require(is_name(name), "the name of an operator")
         _check_operator(name, operator, manifest.id)
     for folder, refs in (("panes", manifest.panes), ("late", manifest.late)):
         _check_outputs(folder, refs, manifest.id)
     _check_spark(manifest.spark)
     if manifest.input is not None:
-        _count(manifest.input.batches, "input.batches")
+        check_count(manifest.input.batches, "input.batches")
 
 
 def check_root(job_id: str, created_us: int, bases: Sequence[str], first: int) -> None:
     """Raise `Unsound` unless a marker file can say so."""
-    _require(bool(job_id) and len(job_id) <= NAME_CHARACTERS and not _CONTROL.search(job_id), "job_id")
-    _times((created_us,), "created_us")
-    _require(len(bases) <= BASES and not any(_CONTROL.search(base) for base in bases), "bases")
-    _require(1 <= first <= MOST, "first")
+    require(bool(job_id) and len(job_id) <= NAME_CHARACTERS and not _CONTROL.search(job_id), "job_id")
+    check_times((created_us,), "created_us")
+    require(len(bases) <= BASES and not any(_CONTROL.search(base) for base in bases), "bases")
+    require(1 <= first <= MOST, "first")
 
 
 def check_output(output: Output) -> None:
     """Raise `Unsound` unless an entry of the output index can be one of ours."""
-    _require(1 <= output.id <= MOST, "id")
-    _times((output.created_us,), "created_us")
+    require(1 <= output.id <= MOST, "id")
+    check_times((output.created_us,), "created_us")
     for folder, refs in (("panes", output.panes), ("late", output.late)):
         _check_outputs(folder, refs, output.id)
     _check_spark(output.spark)
@@ -79,39 +76,31 @@ def check_output(output: Output) -> None:
 def check_boundary(boundary: Boundary) -> None:
     """Raise `Unsound` unless a boundary can be one of ours."""
     for count in (boundary.number, boundary.id, boundary.panes_gone, boundary.late_gone):
-        _count(count, "a number")
-    _times((boundary.created_us,), "created_us")
+        check_count(count, "a number")
+    check_times((boundary.created_us,), "created_us")
     for ref in boundary.outputs:
         check_file(ref)
-        _require(ref.path.startswith("gc/outputs/"), "the path of an index of outputs")
+        require(ref.path.startswith("gc/outputs/"), "the path of an index of outputs")
 
 
 def check_pin(pin: Pin) -> None:
     """Raise `Unsound` unless a pin can be one of ours."""
-    _require(1 <= pin.checkpoint <= MOST, "checkpoint")
-    _times((pin.created_us,), "created_us")
-
-
-def check_lease(lease: Lease) -> None:
-    """Raise `Unsound` unless a lease can be one of ours."""
-    _require(1 <= lease.process.pid < 2**31, "pid")
-    for count in (lease.epoch, lease.duration_us, lease.process.started):
-        _count(count, "a number")
-    _times((lease.since_us, lease.written_us), "a time")
+    require(1 <= pin.checkpoint <= MOST, "checkpoint")
+    check_times((pin.created_us,), "created_us")
 
 
 def check_file(ref: FileRef) -> None:
     """Raise `Unsound` unless a file can be one of ours, below the root."""
     below = bool(_PATH.fullmatch(ref.path)) and "/../" not in f"/{ref.path}/" and "/./" not in f"/{ref.path}/"
-    _require(below and len(ref.path) <= PATH_CHARACTERS, "a path")
-    _require(0 <= ref.bytes <= MOST and 0 <= ref.rows <= MOST, "the size of a file")
-    _require(0 <= ref.root <= BASES, "the root of a file")
-    _require(0 <= ref.first <= ref.last <= MOST, "first and last of a file")
-    _times((ref.expiry_min, ref.expiry_max), "the expiry of a file")
+    require(below and len(ref.path) <= PATH_CHARACTERS, "a path")
+    require(0 <= ref.bytes <= MOST and 0 <= ref.rows <= MOST, "the size of a file")
+    require(0 <= ref.root <= BASES, "the root of a file")
+    require(0 <= ref.first <= ref.last <= MOST, "first and last of a file")
+    check_times((ref.expiry_min, ref.expiry_max), "the expiry of a file")
     if ref.tail:
         size, _, digest = ref.tail.partition(":")
         sized = size.isascii() and size.isdecimal() and len(size) < len(str(MOST)) and int(size) <= ref.bytes
-        _require(sized and bool(digest), "the tail of a file")
+        require(sized and bool(digest), "the tail of a file")
 
 
 def is_name(text: str) -> bool:
@@ -121,47 +110,47 @@ def is_name(text: str) -> bool:
 
 
 def _check_numbers(manifest: Manifest) -> None:
-    _require(1 <= manifest.id <= MOST, "id")
+    require(1 <= manifest.id <= MOST, "id")
     for count in (manifest.epoch, manifest.delivered, manifest.fed, manifest.parent_id):
-        _count(count, "a number")
-    _require(manifest.parent_id < manifest.id, "parent_id")
-    _require(max(manifest.delivered, manifest.fed) <= manifest.id, "delivered or fed")
+        check_count(count, "a number")
+    require(manifest.parent_id < manifest.id, "parent_id")
+    require(max(manifest.delivered, manifest.fed) <= manifest.id, "delivered or fed")
     marks = (manifest.watermark_us, manifest.watermark_before_us)
-    _times((*marks, manifest.created_us, manifest.max_event_us, manifest.processing_us), "a time")
+    check_times((*marks, manifest.created_us, manifest.max_event_us, manifest.processing_us), "a time")
     ends = [end for ids in manifest.abandoned for end in ids]
-    _require(ends == sorted(ends) and all(0 < end < manifest.id for end in ends), "abandoned")
+    require(ends == sorted(ends) and all(0 < end < manifest.id for end in ends), "abandoned")
 
 
 def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> None:
-    _require(len(operator.tables) <= TABLES, "tables")
+    require(len(operator.tables) <= TABLES, "tables")
     for spec in operator.tables:
-        _require(is_name(spec.name) and len(spec.key) + len(spec.values) <= COLUMNS, "a table")
+        require(is_name(spec.name) and len(spec.key) + len(spec.values) <= COLUMNS, "a table")
     names = {spec.name for spec in operator.tables}
-    _require(len(names) == len(operator.tables), "tables")
-    _require(1 <= len(operator.partitions) <= PARTITIONS, "partitions")
+    require(len(names) == len(operator.tables), "tables")
+    require(1 <= len(operator.partitions) <= PARTITIONS, "partitions")
     for number, partition in enumerate(operator.partitions):
         _check_partition(partition, names, checkpoint_id)
         for ref in partition.files:
             # After a rescale those that were taken over lie where they were.
             own = state_folder(name, None if ref.share else number)
             fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
-            _require(fits, "the path of a state file")
-    _times((operator.watermark_us, operator.watermark_before_us, operator.due_us), "a time of an operator")
+            require(fits, "the path of a state file")
+    check_times((operator.watermark_us, operator.watermark_before_us, operator.due_us), "a time of an operator")
     for renamed_in, _, _ in operator.renamed:
-        _count(renamed_in, "renamed")
+        check_count(renamed_in, "renamed")
     _check_progress(operator.progress)
     for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
         _check_depth(tree)
 
 
 def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id: int) -> None:
-    _count(partition.sequence, "sequence")
-    _count(partition.floor, "floor")
-    _times(partition.expired.values(), "expired")
+    check_count(partition.sequence, "sequence")
+    check_count(partition.floor, "floor")
+    check_times(partition.expired.values(), "expired")
     for ref in partition.files:
         check_file(ref)
-        _require(ref.table in tables, "the table of a file")
-        _require(ref.last <= checkpoint_id, "last of a file")
+        require(ref.table in tables, "the table of a file")
+        require(ref.last <= checkpoint_id, "last of a file")
 
 
 def _check_outputs(folder: str, refs: Sequence[FileRef], checkpoint_id: int) -> None:
@@ -170,19 +159,19 @@ def _check_outputs(folder: str, refs: Sequence[FileRef], checkpoint_id: int) -> 
         check_file(ref)
         place, _, name = ref.path.rpartition("/")
         fits = place.startswith(f"{folder}/") and name.startswith(f"{checkpoint_id:0{DIGITS}d}-")
-        _require(fits and not ref.root, f"a file of {folder} of this checkpoint")
+        require(fits and not ref.root, f"a file of {folder} of this checkpoint")
 
 
 def _check_spark(position: SparkPosition | None) -> None:
     if position is None:
         return
-    _count(position.batch_id, "spark.batch_id")
+    check_count(position.batch_id, "spark.batch_id")
     for ref in position.refs:
         check_file(ref)
-        _require(ref.path.startswith("data/spark/"), "the path of a list of files")
+        require(ref.path.startswith("data/spark/"), "the path of a list of files")
     for read in position.read.values():
-        _count(read.files, "spark.read")
-        _require(bool(_DIGEST.fullmatch(read.digest)), "a digest")
+        check_count(read.files, "spark.read")
+        require(bool(_DIGEST.fullmatch(read.digest)), "a digest")
 
 
 def _check_progress(progress: dict[str, Any] | None) -> None:
@@ -190,12 +179,12 @@ def _check_progress(progress: dict[str, Any] | None) -> None:
     if progress is None:
         return
     sources = progress.get("sources", {})
-    _require(isinstance(sources, dict), "sources")
+    require(isinstance(sources, dict), "sources")
     for one in sources.values():
         known = isinstance(one, dict) and isinstance(one.get("standing"), str)
-        _require(known and all(_is_whole(one.get(name)) for name in ("watermark_us", "rows")), "a source")
+        require(known and all(_is_whole(one.get(name)) for name in ("watermark_us", "rows")), "a source")
     now = progress.get("processing_us")
-    _require(now is None or _is_whole(now), "processing_us of a watermark")
+    require(now is None or _is_whole(now), "processing_us of a watermark")
 
 
 def _check_depth(tree: Any) -> None:
@@ -214,21 +203,24 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, list):
         yield from value
     elif isinstance(value, int) and not isinstance(value, bool):
-        _require(LEAST <= value <= MOST, "a number")
+        require(LEAST <= value <= MOST, "a number")
 
 
-def _count(value: int, name: str) -> None:
-    _require(0 <= value <= MOST, name)
+def check_count(value: int, name: str) -> None:
+    """Raise `Unsound` unless it fits 63 bits."""
+    require(0 <= value <= MOST, name)
 
 
-def _times(values: Iterable[int | None], name: str) -> None:
-    _require(all(value is None or LEAST <= value <= MOST for value in values), name)
+def check_times(values: Iterable[int | None], name: str) -> None:
+    """Raise `Unsound` unless all fit 64 bits."""
+    require(all(value is None or LEAST <= value <= MOST for value in values), name)
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and LEAST <= value <= MOST
 
 
-def _require(condition: bool, what: str) -> None:
+def require(condition: bool, what: str) -> None:
+    """Raise `Unsound` unless it holds."""
     if not condition:
         raise Unsound(f"{what} cannot be so")

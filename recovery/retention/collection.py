@@ -14,23 +14,14 @@ from itertools import pairwise
 import msgspec
 
 from tidestate.recovery.log import acknowledgements
+from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.listing import manifests_gone, root_further
 from tidestate.recovery.log.manifest import Manifest, files_of, state_files
 from tidestate.recovery.log.pins import fork_pins, remove
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.ranges import outside
-from tidestate.recovery.log.records import (
-    BOUNDARIES,
-    INDEX,
-    Boundary,
-    Pin,
-    boundary_path,
-    held_pins,
-    read_part,
-    read_pins,
-    seal,
-)
+from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, held_pins, read_part, read_pins, seal
 from tidestate.recovery.log.traces import with_files, written
 from tidestate.recovery.retention.rules import (
     HOUR_US,

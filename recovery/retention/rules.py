@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.manifest import Manifest, state_files
 from tidestate.recovery.log.outputs import Output
-from tidestate.recovery.log.records import Boundary, Pin
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.refs import FileRef
 

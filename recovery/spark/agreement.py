@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from tidestate.recovery.log.input_files import NOTHING, Entries, KnownFiles, path_of, read_of
 from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
-from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ, SparkLog, log_offset
+from tidestate.recovery.log.spark_files import FOLDER
+from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 
 T = TypeVar("T")

@@ -18,8 +18,9 @@ from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.records import decoded, outputs_below
+from tidestate.recovery.log.spark_files import FOLDER
 from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_log import FOLDER, NOTHING_READ, SparkLog, log_offset
+from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.storage.objects import Objects

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,16 +20,22 @@ import msgspec
 from tidestate.recovery.log.input_files import Entries
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.names import MOST, SPARK_ENTRIES, misleads_spark, spark_number
+from tidestate.recovery.log.spark_files import (
+    FOLDER,
+    UNREADABLE,
+    garbled,
+    lost,
+    newest,
+    query_id,
+    read_file,
+    unusable,
+)
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UnavailableError
 from tidestate.statestore.storage.objects import Objects
 
-FOLDER = "spark"
 NOTHING_READ = "-"
 """What Spark writes of a source that it has not read yet."""
-_UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
-"""What reading JSON raises that says something else than it should."""
 _VERSION = re.compile(r"v[0-9]{1,9}")
-_HADOOP_SUMS = b"crc\x00"
 _COMPACT = ".compact"
 
 
@@ -66,23 +71,11 @@ class SparkLog:
 
     def query_id(self) -> str | None:
         """Spark's id of the query, None while Spark has no checkpoint."""
-        path = f"{self.folder}/metadata"
-        try:
-            data = self._data(path)
-        except NotFoundError:
-            return None
-        try:
-            found = json.loads(data)["id"]
-        except _UNREADABLE:
-            raise _damaged(path, data) from None
-        if not isinstance(found, str):
-            raise _damaged(path, data)
-        return found
+        return query_id(self.objects, self.folder)
 
     def newest(self, log: str) -> int | None:
         """The highest batch id in ``offsets`` or ``commits``."""
-        numbers = map(spark_number, self.objects.names(f"{self.folder}/{log}"))
-        return max((number for number in numbers if number is not None), default=None)
+        return newest(self.objects, f"{self.folder}/{log}")
 
     def check_names(self, log: str) -> None:
         """Raise `CorruptionError` where ``offsets`` or ``commits`` has a name that Spark takes for its own and never
@@ -113,13 +106,13 @@ class SparkLog:
     def check_commit(self, batch_id: int) -> None:
         """Raise `CorruptionError` where Spark's word that a batch is done is garbled."""
         path = f"{self.folder}/commits/{batch_id}"
-        data = self._data(path)
+        data = read_file(self.objects, path)
         version, _, facts = data.partition(b"\n")
         try:
             if not _VERSION.fullmatch(version.decode()) or not isinstance(json.loads(facts), dict):
-                raise _damaged(path, data)
-        except _UNREADABLE:
-            raise _damaged(path, data) from None
+                raise garbled(path, data)
+        except UNREADABLE:
+            raise garbled(path, data) from None
 
     def entry(self, source: int, number: int) -> tuple[str, ...] | None:
         """Files, each with its time, of one entry of a file source's log; None where the log lacks or garbled it."""
@@ -143,9 +136,9 @@ class SparkLog:
                 for entry in self._entries(path):
                     files.setdefault(entry.batch, []).append(f"{entry.path} {entry.timestamp}")
             except NotFoundError:
-                raise _lost(path) from None
+                raise lost(path) from None
             if max(files) > number or (not name.endswith(_COMPACT) and len(files) > 1):
-                raise _wrong(path, "its entries belong to another file")
+                raise unusable(path, "its entries belong to another file")
             found |= {entry: tuple(paths) for entry, paths in files.items()}
         return found
 
@@ -167,16 +160,16 @@ class SparkLog:
         if spark_number(path.rpartition("/")[2]) is None:
             return  # nothing that Spark's own logs of metadata are called
         with suppress(NotFoundError, UnavailableError):  # a folder, perhaps
-            data = self._data(path)
+            data = read_file(self.objects, path)
             version, _, text = data.removeprefix(b"\x00").partition(b"\n")
             if not data.strip(b"\x00"):
-                raise _damaged(path, data)
+                raise garbled(path, data)
             if version == b"v1":
                 try:
                     for line in text.split(b"\n"):
                         json.loads(line)
-                except _UNREADABLE:
-                    raise _damaged(path, data) from None
+                except UNREADABLE:
+                    raise garbled(path, data) from None
 
     def is_of_files(self, source: int) -> bool:
         """Whether any whole entry here is one of a file source."""
@@ -186,24 +179,14 @@ class SparkLog:
                     return True
         return False
 
-    def _data(self, path: str) -> bytes:
-        """All bytes, where they fit the checksums that Hadoop wrote for them."""
-        data = self.objects.read(path)
-        if self.objects.atomic_create == "link":  # Hadoop writes them for local files alone
-            folder, _, name = path.rpartition("/")
-            with suppress(NotFoundError):
-                if not _fits(data, self.objects.read(f"{folder}/.{name}.crc")):
-                    raise _wrong(path, "it does not fit its checksums")
-        return data
-
     def _lines(self, path: str) -> list[str]:
-        data = self._data(path)
+        data = read_file(self.objects, path)
         try:
             lines = data.decode().split("\n")
         except UnicodeDecodeError:
-            raise _damaged(path, data) from None
+            raise garbled(path, data) from None
         if not _VERSION.fullmatch(lines[0]):
-            raise _damaged(path, data)
+            raise garbled(path, data)
         return lines
 
     def _offsets(self, batch_id: int) -> tuple[int, tuple[str, ...]]:
@@ -218,11 +201,11 @@ class SparkLog:
             )
         try:
             at_ms = json.loads(lines[1])["batchTimestampMs"]
-        except (IndexError, *_UNREADABLE):
-            raise _wrong(path, "it is cut or garbled") from None
+        except (IndexError, *UNREADABLE):
+            raise unusable(path, "it is cut or garbled") from None
         whole = type(at_ms) is int and 0 <= at_ms <= MOST // 1000
         if not whole or len(lines) < 3 or "" in lines[2:]:
-            raise _wrong(path, "it is cut or garbled")
+            raise unusable(path, "it is cut or garbled")
         return at_ms, tuple(lines[2:])
 
     def _files(self, source: int, after: int, last: int) -> tuple[str, ...]:
@@ -258,7 +241,7 @@ class SparkLog:
         try:
             return [_ENTRY.decode(line) for line in lines[1:]]
         except (msgspec.DecodeError, RecursionError):
-            raise _wrong(path, "it is cut or garbled") from None
+            raise unusable(path, "it is cut or garbled") from None
 
 
 def _layout(names: list[str], interval: int | None) -> Iterator[tuple[int, str]]:
@@ -300,46 +283,14 @@ def _compacts(names: list[str]) -> list[int]:
 def _check_names(folder: str, names: list[str]) -> None:
     for name in names:
         if misleads_spark(name, _COMPACT):
-            raise _wrong(f"{folder}/{name}", "spark does not write such a name, and stumbles over it")
-
-
-def _fits(data: bytes, sums: bytes) -> bool:
-    """Whether bytes fit Hadoop's checksums: a header, the bytes per sum, CRC-32 of each. Hadoop passes over a broken
-    header and stops at broken sums.
-    """
-    if not sums.startswith(_HADOOP_SUMS) or len(sums) < 8:
-        return True
-    size = int.from_bytes(sums[4:8], "big")
-    if size <= 0:
-        return False
-    found = [zlib.crc32(data[at : at + size]).to_bytes(4, "big") for at in range(0, len(data), size)]
-    return sums[8 : 8 + 4 * len(found)] == b"".join(found)
+            raise unusable(f"{folder}/{name}", "spark does not write such a name, and stumbles over it")
 
 
 def log_offset(text: str) -> int | None:
     """The offset of a file source, None for any other source."""
     try:
         offset = json.loads(text)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     found = offset["logOffset"] if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
     return found if type(found) is int and -1 <= found <= SPARK_ENTRIES else None
-
-
-def _damaged(path: str, data: bytes) -> CorruptionError:
-    if not data:
-        return _wrong(path, "it is empty")
-    return _wrong(path, "it is cut or garbled" if data.strip(b"\x00") else "it is full of zeros")
-
-
-def _lost(path: str) -> CorruptionError:
-    return _wrong(path, "it is gone")
-
-
-def _wrong(path: str, why: str) -> CorruptionError:
-    return CorruptionError(
-        f"a file of spark's checkpoint cannot be used ({why}): tidestate repair ROOT --resync-spark rewrites it",
-        code="spark-log-damaged",
-        path=path,
-        why=why,
-    )

@@ -12,8 +12,7 @@ import msgspec
 
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Restore
 from tidestate.recovery.log.summary import counted, size_text
-from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, StoreConfig
-from tidestate.statestore.stores.restore_monitor import Restored
+from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Restored, StoreConfig
 
 ENOUGH_BYTES = 8 << 20
 """What a start must have read before its speed says something."""

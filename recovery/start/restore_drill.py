@@ -19,10 +19,10 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.start.restore_budget import predicted_s, rate_of
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.store import StoreConfig, StoreName
+from tidestate.statestore.spec.store import Restored, StoreConfig, StoreName
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import forget_cache, open_store
-from tidestate.statestore.stores.restore_monitor import Restored, Restoring, Told, counted, told_nobody
+from tidestate.statestore.stores.restore_monitor import Restoring, Told, counted, told_nobody
 
 
 @dataclass(frozen=True)

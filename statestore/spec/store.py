@@ -177,3 +177,29 @@ def RocksDB(  # noqa: N802
         snapshot_bytes=snapshot_bytes,
         recovery_s=recovery_s,
     )
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """Files, bytes and rows that were read to have a store at hand, and how long that took.
+
+    All 0 where there was nothing to read: the store held the partition, or reads on demand.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+    def plus(self, other: Restored) -> Restored:
+        """Both, one after the other."""
+        return Restored(
+            self.files + other.files,
+            self.bytes + other.bytes,
+            self.rows + other.rows,
+            self.seconds + other.seconds,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second; 0 where there were none."""
+        return self.bytes / max(self.seconds, 1e-6)

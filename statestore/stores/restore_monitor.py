@@ -10,33 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.statestore.files.refs import FileRef
-
-
-class Restored(msgspec.Struct, frozen=True):
-    """Files, bytes and rows that were read to have a store at hand, and how long that took.
-
-    All 0 where there was nothing to read: the store held the partition, or reads on demand.
-    """
-
-    files: int = 0
-    bytes: int = 0
-    rows: int = 0
-    seconds: float = 0.0
-
-    def plus(self, other: Restored) -> Restored:
-        """Both, one after the other."""
-        return Restored(
-            self.files + other.files,
-            self.bytes + other.bytes,
-            self.rows + other.rows,
-            self.seconds + other.seconds,
-        )
-
-    @property
-    def rate(self) -> float:
-        """Bytes a second; 0 where there were none."""
-        return self.bytes / max(self.seconds, 1e-6)
-
+from tidestate.statestore.spec.store import Restored
 
 Told = Callable[[Restored, Restored], None]
 """Called with what is done and what there is in all (without seconds)."""

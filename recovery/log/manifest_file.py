@@ -1,0 +1,71 @@
+"""The file of a manifest: its bytes, and what they say once they are checked. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidestate.recovery.log.manifest import FORMAT, Manifest
+from tidestate.recovery.log.validation import MANIFEST_BYTES, Unsound, check
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError, IncompatibleError
+
+
+def encode(manifest: Manifest) -> tuple[bytes, str]:
+    """The file's bytes and the checksum by which a child names this manifest."""
+    body = msgspec.json.encode(manifest)
+    digest = checksum(body)
+    return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
+
+
+class _File(msgspec.Struct):
+    checksum: str
+    manifest: msgspec.Raw
+
+
+class Version(msgspec.Struct):
+    """The one field that every format has."""
+
+    format: int
+
+
+# Made here, once: two threads that are the first to decode a type end the process.
+_FILE, _VERSION, _MANIFEST = (
+    msgspec.json.Decoder(_File),
+    msgspec.json.Decoder(Version),
+    msgspec.json.Decoder(Manifest),
+)
+
+
+def decode(data: bytes, path: str) -> tuple[Manifest, str]:
+    """The manifest and its checksum. Raises `CorruptionError` or, for a newer format, `IncompatibleError`."""
+    if len(data) > MANIFEST_BYTES:
+        raise _damaged(path, f"more than {MANIFEST_BYTES} bytes")
+    try:
+        file = _FILE.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(path, str(error)) from None
+    if checksum(bytes(file.manifest)) != file.checksum:
+        raise _damaged(path, "checksum does not match")
+    try:
+        version = _VERSION.decode(file.manifest).format
+        if version != FORMAT:
+            raise IncompatibleError(
+                "this manifest has another format: use the tidestate version that wrote it or a newer one",
+                code="manifest-format",
+                path=path,
+                expected=FORMAT,
+                found=version,
+            )
+        manifest = _MANIFEST.decode(file.manifest)
+        check(manifest)
+        return manifest, file.checksum
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: str, reason: str) -> CorruptionError:
+    return CorruptionError(
+        f"the manifest is damaged ({reason.lower()}): nothing was changed; put back a good copy of this file",
+        code="manifest-damaged",
+        path=path,
+    )

@@ -1,0 +1,84 @@
+"""Files of Spark's own checkpoint, read strictly: the id of its query, and which batches it has planned and done."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from contextlib import suppress
+
+from tidestate.recovery.log.names import spark_number
+from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.storage.objects import Objects
+
+FOLDER = "spark"
+UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
+"""What reading JSON raises that says something else than it should."""
+_HADOOP_SUMS = b"crc\x00"
+
+
+def query_id(objects: Objects, folder: str = FOLDER) -> str | None:
+    """Spark's id of the query, None while Spark has no checkpoint."""
+    path = f"{folder}/metadata"
+    try:
+        data = read_file(objects, path)
+    except NotFoundError:
+        return None
+    try:
+        found = json.loads(data)["id"]
+    except UNREADABLE:
+        raise garbled(path, data) from None
+    if not isinstance(found, str):
+        raise garbled(path, data)
+    return found
+
+
+def newest(objects: Objects, folder: str) -> int | None:
+    """The highest batch id in a folder of the log, ``offsets`` or ``commits``."""
+    numbers = map(spark_number, objects.names(folder))
+    return max((number for number in numbers if number is not None), default=None)
+
+
+def read_file(objects: Objects, path: str) -> bytes:
+    """All bytes, where they fit the checksums that Hadoop wrote for them."""
+    data = objects.read(path)
+    if objects.atomic_create == "link":  # Hadoop writes them for local files alone
+        folder, _, name = path.rpartition("/")
+        with suppress(NotFoundError):
+            if not _fits(data, objects.read(f"{folder}/.{name}.crc")):
+                raise unusable(path, "it does not fit its checksums")
+    return data
+
+
+def _fits(data: bytes, sums: bytes) -> bool:
+    """Whether bytes fit Hadoop's checksums: a header, the bytes per sum, CRC-32 of each. Hadoop passes over a broken
+    header and stops at broken sums.
+    """
+    if not sums.startswith(_HADOOP_SUMS) or len(sums) < 8:
+        return True
+    size = int.from_bytes(sums[4:8], "big")
+    if size <= 0:
+        return False
+    found = [zlib.crc32(data[at : at + size]).to_bytes(4, "big") for at in range(0, len(data), size)]
+    return sums[8 : 8 + 4 * len(found)] == b"".join(found)
+
+
+def garbled(path: str, data: bytes) -> CorruptionError:
+    """A file whose bytes are not what Spark writes."""
+    if not data:
+        return unusable(path, "it is empty")
+    return unusable(path, "it is cut or garbled" if data.strip(b"\x00") else "it is full of zeros")
+
+
+def lost(path: str) -> CorruptionError:
+    """A file that should be there."""
+    return unusable(path, "it is gone")
+
+
+def unusable(path: str, why: str) -> CorruptionError:
+    """A file that says nothing that can be believed."""
+    return CorruptionError(
+        f"a file of spark's checkpoint cannot be used ({why}): tidestate repair ROOT --resync-spark rewrites it",
+        code="spark-log-damaged",
+        path=path,
+        why=why,
+    )
