@@ -80,11 +80,11 @@ if TYPE_CHECKING:
     from tidestate.operators.local.standalone import Standalone as Standalone
     from tidestate.operators.progress import advance_time as advance_time
     from tidestate.operators.progress import generation as generation
-    from tidestate.operators.progress.buffers import BufferProgress as BufferProgress
     from tidestate.operators.progress.generators import IngestionTime as IngestionTime
     from tidestate.operators.progress.generators import Punctuation as Punctuation
     from tidestate.operators.progress.generators import fixed as fixed
     from tidestate.operators.progress.generators import max_event_time as max_event_time
+    from tidestate.operators.progress.watermarks import BufferProgress as BufferProgress
     from tidestate.operators.spark.job import SparkJob as SparkJob
     from tidestate.operators.spark.query import DurableQuery as DurableQuery
     from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint
@@ -156,7 +156,7 @@ lazy_exports.export(
             "advance_time",
             "generation",
         ),
-        "tidestate.operators.progress.buffered": ("BufferProgress",),
+        "tidestate.operators.progress.watermarks": ("BufferProgress",),
         "tidestate.operators.progress.generators": (
             "IngestionTime",
             "Punctuation",

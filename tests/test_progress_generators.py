@@ -20,7 +20,8 @@ from tidestate.operators.progress.generators import (
     max_event_time,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
-from tidestate.operators.progress.sources import Generator, Report, merged
+from tidestate.operators.progress.sources import merged
+from tidestate.operators.progress.watermarks import Generator, Report
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

@@ -9,8 +9,8 @@ import pytest
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.metrics import Metrics, metrics, prometheus_text
 from tidestate.operators.progress.origins import Gap, OriginCounters
-from tidestate.operators.progress.sources import Report, sources
 from tidestate.operators.progress.tracker import Tracker, begin, observe
+from tidestate.operators.progress.watermarks import Report, sources
 
 SECOND = 1_000_000
 SAMPLE = re.compile(

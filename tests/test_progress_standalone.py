@@ -28,7 +28,7 @@ from tidestate.operators import (
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.rounds import Rounds, not_asked_until
-from tidestate.operators.progress.sources import Generator
+from tidestate.operators.progress.watermarks import Generator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 

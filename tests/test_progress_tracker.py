@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.sources import Report, Sources, merged, sources
+from tidestate.operators.progress.sources import merged
 from tidestate.operators.progress.tracker import Tracker, begin, observe, reset
+from tidestate.operators.progress.watermarks import Report, Sources, sources
 from tidestate.statestore.errors import UsageError
 
 

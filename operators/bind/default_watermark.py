@@ -11,8 +11,7 @@ import pyarrow as pa
 from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import moved_one
-from tidestate.operators.progress.sources import Reading, Sources
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import Reading, Sources, Watermarks
 from tidestate.statestore.durations import text_of
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tidestate.operators.describe.runnable import Runnable, Sided, checked_name
-from tidestate.operators.progress.sources import INPUT
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import INPUT, Watermarks
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,10 +12,8 @@ import pyarrow as pa
 
 from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_renames
 from tidestate.operators.describe.sides import SIDE, Sides
-from tidestate.operators.progress.buffers import BufferProgress
-from tidestate.operators.progress.sources import Generator
-from tidestate.operators.progress.sources import sources as declared
-from tidestate.operators.progress.watermarks import Watermarks, given_watermarks
+from tidestate.operators.progress.watermarks import BufferProgress, Generator, Watermarks, given_watermarks
+from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError

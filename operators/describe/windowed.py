@@ -13,8 +13,8 @@ from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
 from tidestate.operators.describe.windows import Windows
 from tidestate.operators.progress.ctis import Ctis, Settings
-from tidestate.operators.progress.sources import sources as declared
 from tidestate.operators.progress.watermarks import Watermarks, given_sources
+from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 

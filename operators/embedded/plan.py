@@ -15,8 +15,8 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Counted, Given, Global, Sessions, Sliding, Windows, by_offset
 from tidestate.operators.embedded.window_metadata import WindowTables
-from tidestate.operators.progress.buffers import BufferProgress
 from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
 from tidestate.operators.windows.general.names import ALONE
 from tidestate.operators.windows.general.plan import GeneralPlan

@@ -16,7 +16,7 @@ from tidestate.operators.describe.sides import Sides
 from tidestate.operators.plan.plan import PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Claims, Progress, Rounds, at_least
-from tidestate.operators.progress.sources import INPUT, Report
+from tidestate.operators.progress.watermarks import INPUT, Report
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.buffers import BufferProgress, Buffers, Numbers, buffers
+from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
 from tidestate.operators.progress.instants import BEGINNING_US, Flags
 from tidestate.operators.progress.origins import (
     SEEN,
@@ -27,7 +27,7 @@ from tidestate.operators.progress.origins import (
     take,
     wait,
 )
-from tidestate.operators.progress.sources import Report
+from tidestate.operators.progress.watermarks import BufferProgress, Report
 
 GIVEN_UP = "gap_given_up"
 """Why a row is refused: its buffer came after the gap that it belongs to was given up."""

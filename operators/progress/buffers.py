@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times, instants, is_watermark
-from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
 Numbers = npt.NDArray[np.int64]
@@ -113,59 +110,3 @@ def _flags(column: Any, rows: int) -> Flags:
     if not pa.types.is_boolean(array.type):
         raise UsageError("the last chunk is a flag", code="progress-column", column="last", found=array.type)
     return np.asarray(pc.fill_null(array, False)).astype(bool, copy=False)
-
-
-@dataclass(frozen=True)
-class BufferProgress:
-    """Rows carry the buffer they came in, in these columns; without ``chunk`` a buffer is whole by itself, without
-    ``last`` each chunk is the last. All rows of a buffer come in one batch: one that comes again is refused. ``end``
-    is true on rows of an origin's last buffer: when everything up to there has come, it holds nothing back any more.
-
-    Each origin is a source. A gap holds its watermark for as long as ``patience``, by default for ever; what comes
-    for it later is refused. Raises `UsageError` for a patience that is no span above 0.
-    """
-
-    origin: str
-    sequence: str
-    watermark: str
-    chunk: str | None = None
-    last: str | None = None
-    patience: Span | None = None
-    end: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.patience is not None and span_us(self.patience) <= 0:
-            raise UsageError("a gap is waited for longer than nothing", code="watermark", patience=self.patience)
-
-    acts_first: ClassVar[bool] = True
-    """Whether it says which rows are events, before these are judged."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether time alone may move what it claims."""
-        return self.patience is not None
-
-    @property
-    def columns(self) -> list[str]:
-        """The input columns that are read."""
-        return [
-            name for name in (self.origin, self.sequence, self.watermark, self.chunk, self.last, self.end) if name
-        ]
-
-    @property
-    def patience_us(self) -> int | None:
-        """In microseconds."""
-        return None if self.patience is None else span_us(self.patience)
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        names = ("origin", "sequence", "watermark", "chunk", "last", "end")
-        said = {name: getattr(self, name) for name in names}
-        return {"kind": "buffers", **said, "patience": None if self.patience is None else str(self.patience)}
-
-    def check(self, by: str | None, names: Iterable[str]) -> None:
-        """Raises `UsageError` where sources are told apart by something else, or are no whole numbers."""
-        if by not in (None, self.origin):
-            raise UsageError("with buffers each origin is a source", code="watermark", by=by, origin=self.origin)
-        if wrong := [name for name in names if not re.fullmatch("0|-?[1-9][0-9]*", name)]:
-            raise UsageError("origins of buffers are whole numbers", code="progress-source", found=wrong)

@@ -28,7 +28,8 @@ from tidestate.operators.progress.advance_time import (
     lifetimes,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
-from tidestate.operators.progress.sources import Counters, Parts
+from tidestate.operators.progress.sources import Parts
+from tidestate.operators.progress.watermarks import Counters
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

@@ -24,7 +24,8 @@ from tidestate.operators.progress.instants import (
     is_watermark,
     moved_one,
 )
-from tidestate.operators.progress.sources import Counters, Parts, Reading, Report, column_of, parts_of, same_claim
+from tidestate.operators.progress.sources import Parts, column_of, parts_of, same_claim
+from tidestate.operators.progress.watermarks import Counters, Reading, Report
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffered import BufferState, begin_buffers, buffers_after, sort_rows
-from tidestate.operators.progress.buffers import BufferProgress
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -23,19 +22,17 @@ from tidestate.operators.progress.maxima import Maxima
 from tidestate.operators.progress.metrics import metrics, prometheus_text
 from tidestate.operators.progress.origins import Gap, declared
 from tidestate.operators.progress.peaks import Peak, highest
-from tidestate.operators.progress.sources import (
+from tidestate.operators.progress.sources import Parts, merged, parts_of, present
+from tidestate.operators.progress.tracker import Tracker, begin, observe, reset
+from tidestate.operators.progress.watermarks import (
     INPUT,
+    BufferProgress,
     Counters,
     Generator,
-    Parts,
     Report,
     Reports,
-    merged,
-    parts_of,
-    present,
+    Watermarks,
 )
-from tidestate.operators.progress.tracker import Tracker, begin, observe, reset
-from tidestate.operators.progress.watermarks import Watermarks
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import msgspec
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, usable
 from tidestate.operators.progress.peaks import Peak
-from tidestate.operators.progress.sources import Report, Sources
+from tidestate.operators.progress.watermarks import Report, Sources
 
 Standing = Literal["counted", "idle", "catching_up"]
 

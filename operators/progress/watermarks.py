@@ -2,15 +2,162 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
 
-from tidestate.operators.progress.buffers import BufferProgress
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.maxima import Placed
-from tidestate.operators.progress.sources import INPUT, Generator, Sources
+from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
+INPUT = "input"
+"""The one source of a stream that is not told apart."""
+Counters = dict[str, int]
+Reports = dict[str, "Report"]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The sources of a job by name, and after how long without data one is idle (None: never)."""
+
+    names: tuple[str, ...]
+    idle_timeout_us: int | None = None
+    own_timeouts_us: dict[str, int] = field(default_factory=dict)
+
+    def timeout_us(self, name: str) -> int | None:
+        """The timeout of one source; of a source ``orders/3`` without its own that of ``orders``."""
+        whole = name.rpartition("/")[0]
+        return self.own_timeouts_us.get(name, self.own_timeouts_us.get(whole, self.idle_timeout_us))
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "names": list(self.names),
+            "idle_timeout": None if self.idle_timeout_us is None else text_of(self.idle_timeout_us),
+            "own_timeouts": {name: text_of(span) for name, span in sorted(self.own_timeouts_us.items())},
+        }
+
+
+def sources(*names: str, idle_timeout: Span | None = None, own_timeouts: Mapping[str, Span] | None = None) -> Sources:
+    """Declare the sources. A declared source holds W back from the start; another joins at W when it first reports.
+
+    ``own_timeouts`` has timeouts that differ from ``idle_timeout``. Raises `UsageError` for a name that is empty or
+    stands twice, and for a timeout that is not above 0.
+    """
+    if len(set(names)) != len(names) or not all(names):
+        raise UsageError("each source has a name of its own", code="progress-source", found=list(names))
+    own = {name: _timeout(span) for name, span in (own_timeouts or {}).items()}
+    return Sources(names, None if idle_timeout is None else _timeout(idle_timeout), own)
+
+
+def _timeout(span: Span) -> int:
+    found = span_us(span)
+    if found <= 0:
+        raise UsageError("an idle timeout is longer than nothing", code="progress-source", found=text_of(found))
+    return found
+
+
 ONE = Sources((INPUT,))
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What one source said in one round.
+
+    ``watermark_us`` is exclusive; `BEGINNING_US` says nothing. ``generated``: it follows from this round's rows
+    alone, so one below the last is no step back. ``asked``: the source was asked for data. ``status``: the source
+    itself says that it is idle, or active again. ``ended``: it will never report again.
+    """
+
+    watermark_us: int = BEGINNING_US
+    rows: int = 0
+    asked: bool = True
+    generated: bool = False
+    status: Literal["idle", "active"] | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a generator made of a piece of input: rows to go on with, a report per source, what it left out."""
+
+    events: pa.Table
+    reports: dict[str, Report]
+    counters: Counters = field(default_factory=dict)
+
+
+class Generator(Protocol):
+    """Reads a piece of input. ``by`` is a column that tells apart the parts of a source, such as Kafka partitions:
+    each part is then a source of its own, called ``source/value``.
+    """
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+        """At processing time ``now_us``, which must not go back from one piece to the next."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        ...
+
+
+@dataclass(frozen=True)
+class BufferProgress:
+    """Rows carry the buffer they came in, in these columns; without ``chunk`` a buffer is whole by itself, without
+    ``last`` each chunk is the last. All rows of a buffer come in one batch: one that comes again is refused. ``end``
+    is true on rows of an origin's last buffer: when everything up to there has come, it holds nothing back any more.
+
+    Each origin is a source. A gap holds its watermark for as long as ``patience``, by default for ever; what comes
+    for it later is refused. Raises `UsageError` for a patience that is no span above 0.
+    """
+
+    origin: str
+    sequence: str
+    watermark: str
+    chunk: str | None = None
+    last: str | None = None
+    patience: Span | None = None
+    end: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and span_us(self.patience) <= 0:
+            raise UsageError("a gap is waited for longer than nothing", code="watermark", patience=self.patience)
+
+    acts_first: ClassVar[bool] = True
+    """Whether it says which rows are events, before these are judged."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether time alone may move what it claims."""
+        return self.patience is not None
+
+    @property
+    def columns(self) -> list[str]:
+        """The input columns that are read."""
+        return [
+            name for name in (self.origin, self.sequence, self.watermark, self.chunk, self.last, self.end) if name
+        ]
+
+    @property
+    def patience_us(self) -> int | None:
+        """In microseconds."""
+        return None if self.patience is None else span_us(self.patience)
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest."""
+        names = ("origin", "sequence", "watermark", "chunk", "last", "end")
+        said = {name: getattr(self, name) for name in names}
+        return {"kind": "buffers", **said, "patience": None if self.patience is None else str(self.patience)}
+
+    def check(self, by: str | None, names: Iterable[str]) -> None:
+        """Raises `UsageError` where sources are told apart by something else, or are no whole numbers."""
+        if by not in (None, self.origin):
+            raise UsageError("with buffers each origin is a source", code="watermark", by=by, origin=self.origin)
+        if wrong := [name for name in names if not re.fullmatch("0|-?[1-9][0-9]*", name)]:
+            raise UsageError("origins of buffers are whole numbers", code="progress-source", found=wrong)
 
 
 class Claimant(Protocol):

@@ -18,7 +18,7 @@ from tidestate.operators.engine.bootstrap import FILES_READ, Offset, check_new, 
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.sources import INPUT
+from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.engine import OnSpark
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, Source, dropping, sources_of

@@ -23,8 +23,9 @@ from tidestate.operators.progress import buffers, observe, origins, restore, sav
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.origins import OriginsState
-from tidestate.operators.progress.sources import Report, merged
+from tidestate.operators.progress.sources import merged
 from tidestate.operators.progress.tracker import Tracker, begin, reset
+from tidestate.operators.progress.watermarks import Report
 
 STATED = {"from_step", "after_step", "unasserted", "current", "watermark_out", "status_out", "bookkeeping"}
 SEQUENCES = ("sequence_progress", "min_of_sequence_progress")
