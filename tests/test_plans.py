@@ -22,13 +22,13 @@ from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves import repair as repairs
 from tidestate.recovery.moves import reset as resets
 from tidestate.recovery.moves.fork import execute_fork, plan_fork
-from tidestate.recovery.moves.repair import execute_repair, plan_repair
+from tidestate.recovery.moves.repair import execute_repair, plan_repair, repair
 from tidestate.recovery.moves.rescale import execute_rescale, plan_rescale
 from tidestate.recovery.moves.reset import execute_reset, plan_reset
 from tidestate.recovery.moves.rewind import plan_rewind
 from tidestate.recovery.retention.collection import collect, execute_collection, plan_collection
 from tidestate.recovery.retention.rules import Retention
-from tidestate.statestore.errors import ConflictError, NotFoundError, TidestateError, UsageError
+from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
 NEWEST = Retention(keep=1, grace_us=0)
@@ -197,3 +197,13 @@ def test_what_has_come_to_be_needed_stays(root: Path) -> None:
     found = CliRunner().invoke(app, ["verify", str(root), "--read-data"])
     assert found.exit_code == 0, found.output
     assert asdict(done)["boundary"] == planned.shown.boundary
+
+
+def test_a_pin_of_what_is_damaged_stops_a_collection_before_it_begins(root: Path) -> None:
+    """Also where a reset has abandoned it: a collection that has to know its files cannot."""
+    pin(Checkpoint.open(root), 5, "kept")
+    (root / manifest_path(5)).write_bytes(b"rubbish")
+    repair(Checkpoint.open(root))
+    run(root, 6)
+    refused(root, lambda: collect(Checkpoint.open(root), NEWEST), CorruptionError, "manifest-damaged")
+    assert collect(Checkpoint.open(root), Retention(keep=99, grace_us=0)).checkpoints == ()

@@ -21,7 +21,8 @@ from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, ses
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.pins import pin
+from tidestate.recovery.log.pins import pin, unpin
+from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import repair
 from tidestate.recovery.moves.rescale import rescale
@@ -106,6 +107,9 @@ class Root:
             if len(self.checkpoint.ids()) > 1:
                 path.write_bytes(path.read_bytes()[:-30] + b"x" * 30)
                 repair(self.checkpoint)
+                for one in read_pins(self.checkpoint.objects):
+                    if one.checkpoint == newest:
+                        unpin(self.checkpoint, one.name)  # nobody knows any more what it keeps
 
     def shown(self, kind: str) -> Shown:
         """Rows of each checkpoint that has put something out."""

@@ -355,7 +355,7 @@ class Checkpoint:
         """Raise `ConflictError` (``plan-moved``) unless ``newest`` is still the newest manifest here, 0 for none: for
         who carries out what was planned on it. Nothing has happened then.
         """
-        found = max(self.stored_ids(), default=0)
+        found = max(self.present(), default=0)
         if found != newest:
             raise ConflictError(
                 "another checkpoint was published since this was planned: nothing was changed; look again",

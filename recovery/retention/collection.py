@@ -88,6 +88,9 @@ def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | N
     known = survey(checkpoint)
     boundary, parts = next_boundary(known, limit(known, retention, at_us), retention, at_us, checkpoint.writer)
     boundary, parts, index = _with_index(known, boundary, parts)
+    # One that is pinned and cannot be read stops a collection before it has begun, not when its boundary counts.
+    pinned = _pinned(checkpoint, list(known.pins), boundary.id, known.manifests)
+    known = replace(known, manifests={**known.manifests, **pinned})
     needed = reachable(known, boundary, parts)
     doomed = deletable(known, boundary, needed, at_us - retention.grace_us)
     entries = written(checkpoint.objects, (INDEX,))
