@@ -19,6 +19,9 @@ from tidestate.statestore.spec.tables import Column, Group
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 
+KIND, RETRACT = "kind", "retract"
+"""The column of rows of which some take others back, and what it says of those."""
+
 
 @dataclass(frozen=True)
 class Aggregate(ABC):

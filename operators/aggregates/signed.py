@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import BoundAggregate, Values, ones
+from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, Values, ones
 from tidestate.operators.aggregates.custom import Accumulation, Rows
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.combiners import Starts, register_combiner
@@ -24,7 +24,6 @@ from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.group_ids import alike
 from tidestate.statestore.table.sorting import sorting
 
-KIND, RETRACT = "kind", "retract"
 COMBINER = "tidestate-cancel"
 ROW = "_row"
 Flags = npt.NDArray[np.bool_]

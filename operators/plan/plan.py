@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.aggregates import BoundAggregate
-from tidestate.operators.aggregates.signed import KIND
+from tidestate.operators.aggregates.aggregate import KIND, BoundAggregate
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.triggers import Triggers
 from tidestate.operators.describe.windows import Sliding, Times, Windows, by_offset

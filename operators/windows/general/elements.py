@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import Moments
+from tidestate.operators.windows.general.columns import chosen, equal, with_columns
 from tidestate.operators.windows.general.groups import NEVER, Gathered, Phases, numbers
 from tidestate.operators.windows.general.names import PANES, PENDING, SHOWN, SINCE
-from tidestate.operators.windows.general.panes import chosen, equal, pane_rows, values_of, with_columns
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
@@ -63,7 +64,7 @@ def one_by_one(plan: GeneralTables, gathered: Gathered, phase: Phases, at: Momen
     held = begun if plan.mode == "discarding" else _running(plan, begun, owner)
     of = owner[shows]
     panes = _with_state(plan, groups.take(pa.array(of)), held.filter(pa.array(shows)))
-    values = values_of(plan, panes)
+    values = results(plan.aggregates, panes)
     first = _firsts(of)
     before, shown = _before(plan, groups, values, of, first)
     fired = np.ones(len(of), bool)
@@ -83,7 +84,7 @@ def one_by_one(plan: GeneralTables, gathered: Gathered, phase: Phases, at: Momen
             flags = last[where] if kind == "emit" else np.zeros(int(where.sum()), bool)
             rows = panes.filter(chosen_rows)
             indices = pa.chunked_array([pa.array(numbered[where])])
-            tables.append(pane_rows(plan, rows, content.filter(chosen_rows), indices, name, kind, flags))
+            tables.append(plan.panes(rows, content.filter(chosen_rows), indices, name, kind, flags))
             ranks.append(2 * np.flatnonzero(where) + (kind == "emit"))
             owners.append(of[where])
     order = np.argsort(np.concatenate(ranks), kind="stable")

@@ -52,9 +52,17 @@ def gather(plan: GeneralTables, view: StateView, arriving: pa.Table, at: Moments
     if plan.sessions:
         return _sessions(plan, view, arriving, timed, at)
     stored = _fixed(plan, view, arriving, timed, at)
-    arriving, refused = without_closed(plan, stored, arriving)
+    arriving, refused = _without_closed(plan, stored, arriving)
     groups, owner = _same_windows(plan, stored, arriving, at)
     return Gathered(groups, owner, stored, arriving, _nothing(plan), NONE, NONE, refused)
+
+
+def _without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """What arrives, and what windows refuse that have closed for good."""
+    if not plan.triggers.finishes:
+        return arriving, arriving.slice(0, 0)
+    names = plan.group_keys if plan.sessions else plan.identity
+    return without_closed(stored, arriving, names, sessions=plan.sessions)
 
 
 def _timed(plan: GeneralTables, view: StateView, at: Moments) -> pa.Table:
@@ -102,7 +110,7 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
     stored = plan.whole.conform(view.ranges(GROUPS, asked).rows)
     if at.before != BEGINNING_US and not at.feeding:
         stored = open_to(plan, stored, at.before)
-    arriving, refused = without_closed(plan, stored, arriving)
+    arriving, refused = _without_closed(plan, stored, arriving)
     if plan.triggers.finishes:
         stored = stored.filter(pa.array(~closed(stored)))
     identity = [*names, START, END]
@@ -145,7 +153,7 @@ def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa
         looked = view.lookup(GROUPS, asked)
         found = looked.rows.filter(looked.found)
     stored = plan.whole.conform(found)
-    new, refused = without_closed(plan, stored, new)
+    new, refused = _without_closed(plan, stored, new)
     groups, owner = _same_windows(plan, stored, new, at)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
     messages = pc.fill_null(reached, 0).to_numpy()

@@ -12,21 +12,25 @@ import pyarrow as pa
 
 from tidestate.operators.windows.general.groups import closed, numbers
 from tidestate.operators.windows.general.names import END, START
-from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.table.sorting import lasts, shared_ranks
 
 Numbers = npt.NDArray[np.int64]
 
 
-def without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """``arriving`` without what closed windows of ``stored`` refuse; and that, with the bounds of these windows."""
+def without_closed(
+    stored: pa.Table, arriving: pa.Table, names: list[str], *, sessions: bool
+) -> tuple[pa.Table, pa.Table]:
+    """``arriving`` without what closed windows of ``stored`` refuse; and that, with the bounds of these windows.
+
+    ``names``: of ``sessions`` the columns of their key, of other windows those by which they are known.
+    """
     nothing = arriving.slice(0, 0)
-    if not (plan.triggers.finishes and stored.num_rows and arriving.num_rows):
+    if not (stored.num_rows and arriving.num_rows):
         return arriving, nothing
     shut = stored.filter(pa.array(closed(stored)))
     if not shut.num_rows:
         return arriving, nothing
-    place = _overlapped(plan, shut, arriving) if plan.sessions else _same(plan, shut, arriving)
+    place = _overlapped(shut, arriving, names) if sessions else _same(shut, arriving, names)
     refused = arriving.filter(pa.array(place >= 0))
     windows = shut.select([START, END]).take(pa.array(place[place >= 0]))
     for name in (START, END):
@@ -34,18 +38,18 @@ def without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) ->
     return arriving.filter(pa.array(place < 0)), refused
 
 
-def _same(plan: GeneralTables, shut: pa.Table, arriving: pa.Table) -> Numbers:
+def _same(shut: pa.Table, arriving: pa.Table, names: list[str]) -> Numbers:
     """For each of ``arriving`` the row of ``shut`` that is its window; -1 for none."""
-    (of_shut, of_new), count = shared_ranks([rows.select(plan.identity) for rows in (shut, arriving)])
+    (of_shut, of_new), count = shared_ranks([rows.select(names) for rows in (shut, arriving)])
     return lasts(of_shut, count)[of_new]
 
 
-def _overlapped(plan: GeneralTables, shut: pa.Table, arriving: pa.Table) -> Numbers:
+def _overlapped(shut: pa.Table, arriving: pa.Table, names: list[str]) -> Numbers:
     """For each of ``arriving`` the row of ``shut`` that its interval overlaps; -1 for none.
 
     Sessions of a key do not overlap each other, so only the last that begins before an interval ends may overlap it.
     """
-    (of_shut, of_new), _ = shared_ranks([rows.select(plan.group_keys) for rows in (shut, arriving)])
+    (of_shut, of_new), _ = shared_ranks([rows.select(names) for rows in (shut, arriving)])
     key = np.concatenate([of_shut, of_new])
     begins = np.concatenate([numbers(shut, START), numbers(arriving, END)])
     is_session = np.arange(len(key)) < shut.num_rows

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.classify import WINDOW_CLOSED, ledger
 from tidestate.operators.plan.transition import Moments, Transition, total
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.general.columns import chosen, equal, with_columns
 from tidestate.operators.windows.general.composite import Tree
 from tidestate.operators.windows.general.elements import OneByOne, one_by_one
 from tidestate.operators.windows.general.firing import closes, due_next, fire, phases
@@ -38,7 +39,7 @@ from tidestate.operators.windows.general.names import (
     SINCE,
     START,
 )
-from tidestate.operators.windows.general.panes import chosen, equal, pane_rows, taken_back, values_where, with_columns
+from tidestate.operators.windows.general.panes import taken_back, values_where
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -170,7 +171,7 @@ def _panes(
         where = pa.array(mask)
         rows = groups.filter(where)
         last = phase.over[mask]
-        shown.append(pane_rows(plan, rows, values.filter(where), rows[PANES], timing, "emit", last))
+        shown.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last))
     return gone, shown
 
 

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windows import Counted, Sessions
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import Flags, Plan
+from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
 from tidestate.operators.windows.general.names import (
     ALONE,
     CLOCK,
@@ -234,6 +235,29 @@ class GeneralTables(Plan):
     def held_by(self) -> tuple[str, ...]:
         """See `Plan`."""
         return (TIME_OF, *self.order_names)
+
+    def panes(
+        self,
+        groups: pa.Table,
+        values: pa.Table,
+        number: pa.ChunkedArray,
+        timing: str,
+        kind: str,
+        last: Flags,
+    ) -> pa.Table:
+        """Rows of `pane_schema` about ``groups``, with these values and numbers."""
+        count = groups.num_rows
+        columns = [
+            groups[START],
+            groups[END],
+            *(groups[name] for name in self.key_names),
+            *values.columns,
+            number,
+            constant(count, timing, TIMINGS),
+            constant(count, kind, KINDS),
+            pa.array(last),
+        ]
+        return pa.table(columns, schema=self.pane_schema)
 
     @property
     def _bounds(self) -> tuple[Column, Column]:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.results import results as finished
 from tidestate.operators.plan.transition import BUDGET_BYTES, KINDS, TIMINGS, Moments, Transition, constant
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined, spread
-from tidestate.operators.windows.general.panes import values_of
 from tidestate.operators.windows.slices.requests import Asked
 from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.spec.changes import Lookup, TableChanges
@@ -200,7 +200,7 @@ def _fold_up(plan: SliceTables, partials: pa.Table) -> pa.Table:
 
 def _finished(plan: SliceTables, values: pa.Table) -> pa.Table:
     """The results of windows with these partials, beside window end and key."""
-    results = values_of(plan, values)
+    results = finished(plan.aggregates, values)
     return pa.table(
         [*values.select(plan.fired.key_names).columns, *results.columns],
         names=[*plan.fired.key_names, *results.column_names],
