@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.plan.classify import Intake, ledger, prepare, with_types
+from tidestate.operators.plan.classify import Intake, prepare, with_types
+from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.rounds import Claims
 from tidestate.statestore.errors import UsageError

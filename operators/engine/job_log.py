@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.classify import PURGED, VERY_LATE
+from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.generators import MaxEventTime

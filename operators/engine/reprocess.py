@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
-from tidestate.operators.plan.classify import PURGED, VERY_LATE
+from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.assignment import last_ends
 from tidestate.recovery.log.manifest import Manifest

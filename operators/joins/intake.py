@@ -12,10 +12,10 @@ from tidestate.operators.joins.batch import DUPLICATES, Taken, bad_offsets
 from tidestate.operators.joins.names import SENT
 from tidestate.operators.joins.rule import after, before
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.classify import BAD_OFFSET, ledger
 from tidestate.operators.plan.held_rows import NUMBERED
-from tidestate.operators.plan.plan import Flags
+from tidestate.operators.plan.ledger import BAD_OFFSET, ledger
 from tidestate.operators.plan.transition import Moments
+from tidestate.operators.progress.instants import Flags
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges

@@ -13,9 +13,8 @@ import numpy as np
 
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.plan.plan import Flags
 from tidestate.operators.plan.transition import Moments
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags
 from tidestate.operators.progress.maxima import Maxima
 
 Bound = Times | None

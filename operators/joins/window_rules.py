@@ -12,8 +12,7 @@ from tidestate.operators.describe.windows import Sliding, Times
 from tidestate.operators.joins.distance_rule import Bounds, distances
 from tidestate.operators.joins.names import OTHER
 from tidestate.operators.joins.rule import Bound, Mark, Rule, closed_at
-from tidestate.operators.plan.plan import Flags
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags
 
 
 def first_start_after(windows: Sliding, places: Times) -> Times:

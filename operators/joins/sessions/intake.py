@@ -12,7 +12,7 @@ from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE
 from tidestate.operators.joins.batch import DUPLICATES, bad_offsets
 from tidestate.operators.joins.sessions.names import NUMBERED, PLACE, UNTIL
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
-from tidestate.operators.plan.classify import BAD_OFFSET, ledger
+from tidestate.operators.plan.ledger import BAD_OFFSET, ledger
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.classify import WINDOW_CLOSED, ledger
+from tidestate.operators.plan.ledger import WINDOW_CLOSED, ledger
 from tidestate.operators.plan.transition import Moments, Transition, total
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.columns import chosen, equal, with_columns

@@ -1,0 +1,49 @@
+"""The late ledger: why rows are rejected, and what is recorded of them. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.plan import ONLY, Plan
+
+VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
+BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
+REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
+
+
+def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us: int | None) -> pa.Table:
+    """Rows of the late ledger: no window is named where all of them refused."""
+    count = rejected.num_rows
+    nowhere = np.zeros(count, np.int64)
+    why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
+    mark = pa.array([watermark_us], pa.int64()).cast(plan.mark_type) if _real(watermark_us) else None
+    marks = pc.take(mark, pa.array(nowhere)) if mark is not None else pa.nulls(count, plan.mark_type)
+    given = {"reason": why, "watermark": marks, **_named(plan, rejected)}
+    columns = [
+        given[field.name]
+        if field.name in given
+        else rejected[field.name]
+        if field.name in rejected.column_names
+        else pa.nulls(count, field.type)
+        for field in plan.late_schema
+    ]
+    return pa.table(columns, names=plan.late_schema.names).cast(plan.late_schema)
+
+
+def _named(plan: Plan, rejected: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The window that a row came back for, and is refused by."""
+    if ONLY not in rejected.column_names or not isinstance(plan.kind, Sliding):
+        return {}
+    starts = rejected[ONLY]
+    bounds = {"window_start": starts, "window_end": pc.add(starts, plan.kind.size)}
+    return {
+        name: values.cast(plan.bound_type) for name, values in bounds.items() if name not in rejected.column_names
+    }
+
+
+def _real(watermark_us: int | None) -> bool:
+    """Whether a watermark can be shown as a timestamp."""
+    return watermark_us is not None and abs(watermark_us) < 2**62
