@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from tidestate.operators.bind.evolve_columns import aggregates, plain, tables, types
 from tidestate.operators.bind.evolve_settings import AGGREGATES, Change, settings
 from tidestate.operators.describe.renames import in_force, told_anew
-from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.windows.general.names import GROUPS
-from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.slices.plan import SlicePlan
-from tidestate.operators.windows.slices.succession import SucceedingPlan
-from tidestate.operators.windows.slices.tables import SLICES
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import IncompatibleError
@@ -67,8 +60,12 @@ def begun(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:
     )
 
 
-def take_over(graph: Graph, head: Manifest, *, evolves: bool = True) -> TakenOver:
-    """What a job makes of the checkpoint ``head``. Without ``evolves`` operators must be what they were.
+Choose = Callable[[Plan, OperatorState], Plan]
+"""Gives the plan of the kind whose tables are in the state."""
+
+
+def take_over(graph: Graph, head: Manifest, choose: Choose | None) -> TakenOver:
+    """What a job makes of the checkpoint ``head``; without ``choose`` operators must be what they were.
 
     Raises `IncompatibleError` where that is another job's, or a change that the state cannot follow.
     """
@@ -87,25 +84,25 @@ def take_over(graph: Graph, head: Manifest, *, evolves: bool = True) -> TakenOve
             nodes.append(node)
             operators[name] = begun(node, partitions, head.id + 1)
             continue
-        plan, operators[name], changes[name] = evolve(stored, node.plan, head.id + 1, evolves=evolves)
+        plan, operators[name], changes[name] = evolve(stored, node.plan, head.id + 1, choose)
         operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
         nodes.append(replace(node, plan=plan))
     return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes)
 
 
-def check_followed(graph: Graph, head: Manifest, *, evolves: bool = True) -> None:
+def check_followed(graph: Graph, choose: Choose | None, head: Manifest) -> None:
     """Raises what `take_over` raises."""
-    take_over(graph, head, evolves=evolves)
+    take_over(graph, head, choose)
 
 
 def evolve(
-    stored: OperatorState, plan: Plan, checkpoint_id: int, *, evolves: bool = True
+    stored: OperatorState, plan: Plan, checkpoint_id: int, choose: Choose | None
 ) -> tuple[Plan, OperatorState, list[Change]]:
     """One operator: the plan as it fits the state, the operator as it goes on from ``checkpoint_id``, what changed.
 
     Raises `IncompatibleError`.
     """
-    fitting = fitted(plan, stored) if evolves else plan
+    fitting = choose(plan, stored) if choose else plan
     columns = in_force(plan.renames.columns, stored.types, plan.input_schema.names)
     was, now = told_anew(plain(stored.configuration), columns), plain(plan.configuration)
     names = in_force(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
@@ -114,7 +111,7 @@ def evolve(
         changes += settings(was, now, fitting)
         changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, fitting)
         changes += types(stored, plan, columns)
-    if not evolves:
+    if choose is None:
         changes = [replace(one, refused="what is fed by hand keeps its settings") for one in changes]
     made, wrong = tables(stored, fitting, names, columns, str(checkpoint_id))
     _refuse(plan.name, [one for one in (*changes, *wrong) if one.refused])
@@ -130,21 +127,6 @@ def evolve(
         **bounds,
     )
     return settled(fitting, operator), operator, changes
-
-
-def fitted(plan: Plan, stored: OperatorState) -> Plan:
-    """The plan of the kind whose tables are there: the general one serves all settings, but its tables are others."""
-    names = {spec.name for spec in stored.tables}
-    if isinstance(plan, SlicePlan) and GROUPS in names:
-        plan = GeneralPlan(**vars_of(plan))
-    if isinstance(plan, GeneralPlan) and SLICES in names and isinstance(plan.kind, Sliding):
-        plan = SucceedingPlan(**vars_of(plan), first=GROUPS not in names)
-    return plan
-
-
-def vars_of(plan: Plan) -> dict[str, Any]:
-    """The fields that all plans have."""
-    return {field.name: getattr(plan, field.name) for field in fields(Plan)}
 
 
 def settled(plan: Plan, operator: OperatorState) -> Plan:

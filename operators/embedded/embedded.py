@@ -106,7 +106,6 @@ class ByHand(ABC, Generic[P]):
             check=_check_whole,
             hook=hook,
             policy=policy or Policy(),
-            evolves=False,
         )
         self._job = job
         self._driver = Driver(job, InProcess())

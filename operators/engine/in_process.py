@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidestate.operators.engine.delivery import read_panes
-from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.job_view import JobView
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.engine.pieces import Piece
 from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, known_after, run_level
@@ -52,7 +52,7 @@ class InProcess:
             _sort(waiting, going)
         return results
 
-    def panes(self, job: Job, output: Output) -> pa.Table:
+    def panes(self, job: JobView, output: Output) -> pa.Table:
         """See `Engine`."""
         return read_panes(job.checkpoint, output, job.plan)
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from tidestate.operators.bind.evolve import begun, check_followed, stepped, take_over
+from tidestate.operators.bind.evolve import Choose, begun, check_followed, stepped, take_over
 from tidestate.operators.engine.job_log import Logged, Strides
 from tidestate.operators.engine.partition import PartitionResult, Round
 from tidestate.operators.engine.results import by_operator, operator_after
@@ -90,22 +90,22 @@ class Job:
         check: Callable[[Manifest | None], None] = lambda _head: None,
         hook: Hook = no_hook,
         policy: Policy = Policy(),  # noqa: B008  immutable
-        evolves: bool = True,
+        choose: Choose | None = None,
     ) -> Job:
         """Check that the job may continue here, then fence: publish the next manifest under a new writer epoch.
-        ``evolves``: with a configuration that has changed, where the state can follow.
+        With ``choose`` its configuration may have changed, where the state can follow; see `evolve`.
 
         Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) where the
         ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
         ``partitions`` are those of a new checkpoint, ``otherwise`` where none are asked for.
         """
         checkpoint = checkpoint.as_new_run()
-        newest = opened(checkpoint, policy, partial(check_followed, graph, evolves=evolves))
+        newest = opened(checkpoint, policy, partial(check_followed, graph, choose))
         head = newest.manifest if newest else None
         if head is not None:
             for operator in head.operators.values():
                 progress_of(operator)  # what cannot be read is found before anything is published
-        taken = take_over(graph, head, evolves=evolves) if head is not None else None
+        taken = take_over(graph, head, choose) if head is not None else None
         check(head)
         if newest is not None and newest.manifest.drained:
             return cls(graph, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.engine.delivery import as_written, read_rows
-from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.job_view import JobView
 from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.assignment import last_ends
@@ -21,7 +21,7 @@ from tidestate.statestore.errors import UsageError
 log = logging.getLogger("tidestate")
 
 
-def to_feed(job: Job, rows: pa.Table | None, operator: str | None = None) -> dict[str, pa.Table]:
+def to_feed(job: JobView, rows: pa.Table | None, operator: str | None = None) -> dict[str, pa.Table]:
     """Events to feed back, by operator: ``rows``, or all of the ledgers that came too late and was not fed before.
 
     Raises `UsageError` where no operator keeps windows, or it is not said which one ``rows`` are for.
@@ -65,7 +65,7 @@ def _as_now(plan: Plan, rows: pa.Table, renamed: Sequence[Sequence[str]]) -> pa.
     return pa.table(columns, schema=plan.late_schema)
 
 
-def warn_of_purged(job: Job, fed: Manifest) -> str | None:
+def warn_of_purged(job: JobView, fed: Manifest) -> str | None:
     """Say how to take in what came back for windows that are gone: the newest checkpoint that had them all, forked.
 
     The command is logged and returned; None where nothing was purged, or no checkpoint that is left had the windows.
@@ -79,7 +79,7 @@ def warn_of_purged(job: Job, fed: Manifest) -> str | None:
     return command
 
 
-def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
+def _warn(job: JobView, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
     last = last_ends(plan.kind, rows[plan.event_time].cast(pa.int64()).to_numpy(), rows)
     if "window_end" in rows.column_names:
         named = pc.fill_null(rows["window_end"].cast(pa.int64()), np.iinfo(np.int64).max).to_numpy()

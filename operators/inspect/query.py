@@ -13,7 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.bind.evolve import fitted, settled
+from tidestate.operators.bind.choose_engine import choose_engine
+from tidestate.operators.bind.evolve import settled
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
@@ -229,7 +230,7 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: S
     elif said is None:
         plans = bind_graph(description, schema).plans
     found = plans.get(name)
-    found = fitted(found, state) if found is not None and said is None else found
+    found = choose_engine(found, state) if found is not None and said is None else found
     if found is None or _told(found.configuration) != _told(state.configuration):
         raise UsageError(
             "the description and schema are not those of this operator", code="query-description", operator=name

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine.delivery import ArrowSink, read_rows
@@ -165,7 +166,13 @@ class Harness:
 
     def _begin(self) -> Job:
         graph = bind_graph(self._description, self._schema)
-        job = Job.begin(graph, Checkpoint.open_or_create(self._folder), self._store, partitions=self._partitions)
+        job = Job.begin(
+            graph,
+            Checkpoint.open_or_create(self._folder),
+            self._store,
+            partitions=self._partitions,
+            choose=choose_engine,
+        )
         self._now = max(self._now, job.head.processing_us or 0)
         return job
 

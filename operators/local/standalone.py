@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.engine.bootstrap import begun, check_new
@@ -172,6 +173,7 @@ class Standalone:
                 partitions=self._partitions,
                 check=check,
                 hook=self._hook,
+                choose=choose_engine,
                 policy=self._policy,
             )
             self._driver = Driver(job, InProcess(), self._sink)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
-from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.job_view import JobView
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.graph import Graph
@@ -55,7 +55,7 @@ class OnSpark:
         numbers = self._session.range(0, round_.partitions, 1, round_.partitions)
         return _levels(numbers.mapInArrow(partial(tick_side, round_, dict(after)), EXCHANGE), round_, 2)
 
-    def panes(self, job: Job, output: Output) -> DataFrame:
+    def panes(self, job: JobView, output: Output) -> DataFrame:
         """See `Engine`."""
         objects = job.checkpoint.objects
         for ref in output.panes:

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.engine.bootstrap import begun
@@ -111,6 +112,7 @@ class SparkJob:
             otherwise=max(1, self.stream.sparkSession.sparkContext.defaultParallelism),
             check=check,
             hook=self.hook,
+            choose=choose_engine,
             policy=self.policy,
         )
 
