@@ -20,7 +20,7 @@ from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.prefetch import Seen, told_nobody
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.log.successor import successor
-from tidestate.recovery.spark.position import Files, load_files, put_all, with_lists
+from tidestate.recovery.spark.position import load_files, with_lists
 from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, forge
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import NotFoundError, UsageError, invariant
@@ -50,7 +50,7 @@ class Fork:
     shown: Forked
     pins: tuple[tuple[Checkpoint, int], ...]
     into: Objects
-    files: Files
+    files: dict[str, bytes]
     manifest: Manifest
     marker: Marker
 
@@ -87,7 +87,7 @@ def plan_fork(
     _check_empty(into)
     check_stateless(source.objects)
     marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
-    spark, files = load_files(source.objects, was.spark), Files()
+    spark, files = load_files(source.objects, was.spark), dict[str, bytes]()
     if spark is not None:
         read = files_read(source, was)
         spark, files = with_lists(msgspec.structs.replace(spark, query_id=str(uuid.uuid4())), was.id, read)
@@ -120,7 +120,7 @@ def execute_fork(planned: Fork) -> Forked:
     _check_empty(into)
     for source, number in planned.pins:
         pin(source, number, shown.pin, fork=shown.root)
-    put_all(into, planned.files)
+    into.put_all(planned.files)
     forge(into, planned.manifest)
     Checkpoint(into, planned.marker).publish(planned.manifest)
     into.create(MARKER, msgspec.json.encode(planned.marker) + b"\n")

@@ -22,7 +22,7 @@ from tidestate.recovery.log.pins import pinned
 from tidestate.recovery.log.ranges import joined, outside
 from tidestate.recovery.log.successor import successor
 from tidestate.recovery.log.traces import STATE, traces, written
-from tidestate.recovery.spark.position import Files, put_all, with_lists
+from tidestate.recovery.spark.position import with_lists
 from tidestate.recovery.spark.spark_checkpoint import Hook, check_stateless, files_read, finish, no_hook
 from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
 
@@ -43,7 +43,7 @@ class Reset:
     again: tuple[tuple[int, int], ...]
     newest: int
     manifest: Manifest
-    files: Files
+    files: dict[str, bytes]
 
 
 def reset(checkpoint: Checkpoint, to: int, *, force: bool = True, hook: Hook = no_hook) -> Reset:
@@ -65,7 +65,7 @@ def execute_reset(checkpoint: Checkpoint, planned: Reset, *, force: bool = False
     check_idle(checkpoint, force)
     checkpoint.check_unmoved(planned.newest)
     with pinned(checkpoint, planned.to, "reset"):  # until a manifest that counts needs the same
-        put_all(checkpoint.objects, planned.files)
+        checkpoint.objects.put_all(planned.files)
         hook("reset-prepared", manifest.id)
         checkpoint.publish(manifest)
     hook("reset-published", manifest.id)
@@ -88,7 +88,7 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     readable = {to: without_state(was)} | dict(_readable(checkpoint, [one for one in ids if one > to]))
     top = max(readable)
     abandoned = joined((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
-    spark, files = was.spark, Files()
+    spark, files = was.spark, dict[str, bytes]()
     read = files_read(checkpoint, was)
     if spark is not None:
         spark, files = with_lists(msgspec.structs.replace(spark, query_id=str(uuid.uuid4())), newest + 1, read)

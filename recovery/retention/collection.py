@@ -35,7 +35,6 @@ from tidestate.recovery.retention.rules import (
     reachable,
     unacknowledged,
 )
-from tidestate.recovery.spark.position import Files, put_all
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, invariant
 from tidestate.statestore.files.refs import FileRef
@@ -74,7 +73,7 @@ class Collection:
     was: Boundary
     newest: int
     boundary: Boundary
-    index: Files
+    index: dict[str, bytes]
     sizes: Mapping[str, int]
 
 
@@ -224,9 +223,9 @@ def _pinned(
     return found
 
 
-def _with_index(known: Known, boundary: Boundary, parts: Parts) -> tuple[Boundary, Parts, Files]:
+def _with_index(known: Known, boundary: Boundary, parts: Parts) -> tuple[Boundary, Parts, dict[str, bytes]]:
     """The boundary with all files of its output index, and the new ones; the one that counts if it says the same."""
-    was, files = known.boundary, Files()
+    was, files = known.boundary, dict[str, bytes]()
     facts = ("id", "panes_gone", "late_gone")
     same = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
     if same and [ref for ref, _ in parts] == list(was.outputs):
@@ -249,7 +248,7 @@ def _publish(checkpoint: Checkpoint, planned: Collection) -> None:
     if checkpoint.boundary() != planned.was:
         raise _moved()
     if boundary != planned.was:
-        put_all(objects, planned.index)
+        objects.put_all(planned.index)
         try:
             objects.create(_path(planned), seal(boundary))
         except ConflictError:

@@ -18,17 +18,15 @@ from tidestate.statestore.storage.objects import Objects
 
 INLINE_FILES = 100
 """Longer lists of files go into a file of their own, so that a manifest stays small."""
-Files = dict[str, bytes]
-"""Paths and contents of files that are written before the manifest that names them."""
 
 
 def with_lists(
     position: SparkPosition, checkpoint_id: int, read: Mapping[int, Entries] | None = None
-) -> tuple[SparkPosition, Files]:
+) -> tuple[SparkPosition, dict[str, bytes]]:
     """``position`` as a manifest holds it, with references to a long list of its files and to ``read``, all files
     read up to it; and the files that these are in. Pure but for fresh names.
     """
-    files: Files = {}
+    files: dict[str, bytes] = {}
     if sum(map(len, position.files.values())) > INLINE_FILES:
         ref = _list(files, f"{checkpoint_id}-{uuid.uuid4().hex}.files.json", position.files, len(position.files))
         position = msgspec.structs.replace(position, files={}, files_ref=ref)
@@ -39,7 +37,7 @@ def with_lists(
     return position, files
 
 
-def _list(files: Files, name: str, values: Mapping[Any, Any], rows: int) -> FileRef:
+def _list(files: dict[str, bytes], name: str, values: Mapping[Any, Any], rows: int) -> FileRef:
     data, path = msgspec.json.encode(values), f"data/spark/{name}"
     files[path] = data
     return FileRef(path=path, bytes=len(data), checksum=checksum(data), rows=rows)
@@ -50,14 +48,8 @@ def store_lists(
 ) -> SparkPosition:
     """As `with_lists`, and the files are there."""
     position, files = with_lists(position, checkpoint_id, read)
-    put_all(objects, files)
+    objects.put_all(files)
     return position
-
-
-def put_all(objects: Objects, files: Files) -> None:
-    """Write files of fresh names."""
-    for path, data in files.items():
-        objects.put(path, data)
 
 
 def load_files(objects: Objects, position: SparkPosition | None) -> SparkPosition | None:

@@ -7,7 +7,7 @@ writing; see `tidestate.statestore.storage.local`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -84,6 +84,11 @@ class Objects:
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         """Write a new object under a name nobody else uses. Raises `UnavailableError`; a torn file may remain."""
         self._storage.put(_below(path), data)
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """As `put`, one after the other."""
+        for path, data in files.items():
+            self.put(path, data)
 
     def note(self, path: str, data: bytes) -> None:
         """As ``put``, whole or not at all, but without waiting for the disk: what a power cut may take."""
