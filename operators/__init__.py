@@ -70,9 +70,9 @@ if TYPE_CHECKING:
     from tidestate.operators.describe.windows import session as session
     from tidestate.operators.describe.windows import sliding as sliding
     from tidestate.operators.describe.windows import tumbling as tumbling
-    from tidestate.operators.embedded import JoinOperator as JoinOperator
-    from tidestate.operators.embedded import WindowOperator as WindowOperator
-    from tidestate.operators.embedded import run_operator as run_operator
+    from tidestate.operators.embedded.join_operator import JoinOperator as JoinOperator
+    from tidestate.operators.embedded.loop import run_operator as run_operator
+    from tidestate.operators.embedded.window_operator import WindowOperator as WindowOperator
     from tidestate.operators.engine.delivery import Refused as Refused
     from tidestate.operators.inspect.query import Query as Query
     from tidestate.operators.inspect.query import query as query
@@ -183,11 +183,9 @@ lazy_exports.export(
             "or_finally",
             "repeatedly",
         ),
-        "tidestate.operators.embedded": (
-            "JoinOperator",
-            "WindowOperator",
-            "run_operator",
-        ),
+        "tidestate.operators.embedded.join_operator": ("JoinOperator",),
+        "tidestate.operators.embedded.loop": ("run_operator",),
+        "tidestate.operators.embedded.window_operator": ("WindowOperator",),
         "tidestate.operators.describe.windows": (
             "count_window",
             "global_window",

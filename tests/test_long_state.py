@@ -21,7 +21,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.embedded import WindowOperator
+from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec import limits
 from tidestate.statestore.spec.changes import TableChanges

@@ -27,7 +27,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.embedded import WindowOperator
+from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.statestore.errors import UsageError
 
 WINDOWS = {"tumbling": tumbling("8 s"), "sliding": sliding("9 s", "3 s"), "sessions": session("2 s")}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests import evidence
 from tests.conftest import SCRATCH
 from tidestate.operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
-from tidestate.operators.embedded import WindowOperator
+from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress import advance_time, generation
 from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes

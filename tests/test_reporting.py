@@ -21,7 +21,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.embedded import WindowOperator
+from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.peaks import Peak, Steps, highest, leapt, peak_of, stepped

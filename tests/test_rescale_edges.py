@@ -18,7 +18,7 @@ from tests.s3_server import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.spark_inputs import job, rows, sample
 from tests.test_cli import tidestate
 from tidestate.operators import Memory, Parquet, RocksDB, WindowOperator, count, join, min_, tumbling, windowed
-from tidestate.operators.embedded import JoinOperator
+from tidestate.operators.embedded.join_operator import JoinOperator
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us

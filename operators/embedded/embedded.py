@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.embedded.step import Stepped
+from tidestate.operators.embedded.stepped import Stepped
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess

@@ -17,7 +17,7 @@ from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.embedded.embedded import ByHand, as_table
 from tidestate.operators.embedded.queries import At, around, messages_in, sessions_over, windows_over
-from tidestate.operators.embedded.step import Stepped
+from tidestate.operators.embedded.stepped import Stepped
 from tidestate.operators.engine.job import Hook, no_hook
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.sessions.names import SESSIONS, START

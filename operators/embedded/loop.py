@@ -8,14 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators.embedded.join_operator import JoinOperator
-from tidestate.operators.embedded.window_operator import WindowOperator
+from tidestate.operators.embedded.embedded import ByHand
 from tidestate.operators.engine.delivery import ArrowSink
 from tidestate.recovery.log.checkpoint import now_us
 
 
 def run_operator(
-    operator: WindowOperator | JoinOperator,
+    operator: ByHand[Any],
     batches: Iterable[pa.Table | pa.RecordBatch] | Iterable[Mapping[str, pa.Table | pa.RecordBatch]],
     sink: ArrowSink,
     *,
@@ -43,14 +42,14 @@ def run_operator(
     operator.flush()
 
 
-def _take(operator: WindowOperator | JoinOperator, batch: Any) -> None:
-    if isinstance(operator, JoinOperator):
+def _take(operator: Any, batch: Any) -> None:
+    if isinstance(batch, Mapping):
         operator.add_messages(**batch)
     else:
         operator.add_messages(batch)
 
 
-def _deliver(operator: WindowOperator | JoinOperator, sink: ArrowSink, wait: Callable[[float], None]) -> None:
+def _deliver(operator: ByHand[Any], sink: ArrowSink, wait: Callable[[float], None]) -> None:
     for delivery_id in operator.ready:
         operator.offers.make(sink, operator.deliver(delivery_id).panes, delivery_id, wait)
         operator.acknowledge(delivery_id)

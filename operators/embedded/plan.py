@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.aggregates import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
-from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Counted, Given, Global, Sessions, Sliding, Windows, by_offset
+from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
 from tidestate.operators.embedded.window_metadata import WindowTables
-from tidestate.operators.progress.ctis import Ctis
-from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
 from tidestate.operators.windows.general.names import ALONE
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.messages.keys import Layout, Use, choose_layout, parse_layout
+from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
-from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.spec.lists import nested
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
@@ -120,123 +114,16 @@ class OperatorPlan(GeneralPlan):
         return rows
 
 
-def bind_operator(
-    description: Windowed,
-    schema: pa.Schema,
-    *,
-    origin: str,
-    offset: str,
-    retention: Retention | None,
-    layout: str | None,
-    equal: tuple[str, ...] = (),
-) -> OperatorPlan:
-    """Check everything against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
-    kept = tuple(dict.fromkeys((*description.lateness.keep, origin, offset, *equal)))
-    told = replace(description, lateness=replace(description.lateness, keep=kept))
-    if description.windows is not None and by_offset(description.windows):
-        told = replace(told, offset=offset, origin=origin)
-    plan = bind_plan(told, schema)
-    if isinstance(plan.kind, Given) or plan.added or (plan.by_offset and isinstance(plan.kind, Sessions)):
-        raise UsageError(
-            "the operator fed by hand has windows of event time, of offsets, or of counted messages, and sessions of "
-            "event time",
-            code="operator-window",
-        )
-    if plan.in_order and isinstance(plan.kind, Counted):
-        raise UsageError(
-            "the operator fed by hand numbers messages as they come: give them in their order", code="in-order"
-        )
-    if isinstance(plan.watermarks.generator, Ctis | BufferProgress):
-        raise UsageError("the operator fed by hand knows no CTIs and no buffers", code="operator-window")
-    values = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    over_messages = any(isinstance(a, BoundRows) for a in plan.aggregates)
-    if plan.triggers.per_element and over_messages:
-        raise UsageError("functions over messages see them as they are after a batch", code="trigger-element")
-    by_store = told.mode != "discarding" and over_messages
-    if plan.in_order and by_store and (plan.triggers.early or plan.triggers.when):
-        raise UsageError("functions over messages see those that are held: leave early panes out", code="in-order")
-    wanted = by_store or retention is not None or layout is not None or bool(equal)
-    chosen = _layout(plan.kind, layout, equal=bool(equal)) if wanted else None
-    if chosen and equal and plan.key_names and not chosen.by_session:
-        raise UsageError(
-            "the equal field of these windows is their key: leave equal= out, or take a layout with a session key",
-            code="message-layout",
-            layout=chosen.name,
-        )
-    origin_type = type_text(plan.input_schema.field(origin).type)
-    position = ("offset",) if _of_tuples(plan.kind) else ("ts", "offset")
-    bare = OperatorPlan(
-        **values,
-        origin=origin,
-        offset=offset,
-        identities=MessageTables(Layout(position), (), origin=origin_type),
-        messages=None,
-        metadata=metadata_tables(plan.kind, _window_keys(GeneralPlan(**values)), origin_type),
-        retention=retention,
-    )
-    said: dict[str, Any] = {"origin": origin, "offset": offset, "layout": str(chosen), "retention": repr(retention)}
-    said |= {"equal": list(equal)} if equal else {}
-    full = replace(bare, configuration=description.describe() | {"operator": said})
-    return replace(full, messages=_messages(full, chosen, equal), aggregates=_aggregates(full)) if chosen else full
-
-
-def _of_tuples(kind: Windows) -> bool:
+def of_tuples(kind: Windows) -> bool:
     """Whether windows are of messages, by number or by offset."""
     return isinstance(kind, Counted) or by_offset(kind)
-
-
-def _layout(kind: Windows, asked: str | None, *, equal: bool) -> Layout:
-    of_tuples, sessions = _of_tuples(kind), isinstance(kind, Sessions)
-    if asked is None:
-        use: Use = "join" if equal else "aggregate"
-        return choose_layout("tuple" if of_tuples else "time", use, equal=equal, large=equal, session=sessions)
-    found = parse_layout(asked)
-    if found.by_time == of_tuples:
-        raise UsageError(
-            "messages of count windows are ordered by offset, those of other windows by time",
-            code="message-layout",
-            layout=asked,
-        )
-    return found
-
-
-def _messages(plan: OperatorPlan, layout: Layout, equal: tuple[str, ...]) -> MessageTables:
-    fields = tuple(Column(name, type_text(plan.input_schema.field(name).type)) for name in equal)
-    equals = fields or (() if layout.by_session else plan.key_specs)
-    keys = () if not layout.by_session else plan.key_columns
-    own = {plan.event_time, plan.origin, plan.offset, *(column.name for column in (*keys, *equals))}
-    payload = [Column(field.name, type_text(field.type)) for field in plan.input_schema if field.name not in own]
-    number = [Column(NUMBER, "int64")] if plan.by_number else []
-    return MessageTables(
-        layout,
-        tuple(payload + number),
-        equal=equals,
-        session=keys,
-        retention=plan.retention or Retention(),
-        origin=plan.identities.origin,
-    )
-
-
-def _aggregates(plan: OperatorPlan) -> tuple[BoundAggregate, ...]:
-    if plan.mode == "discarding":
-        return plan.aggregates  # a pane holds what is new: the rows since the last one are state of the window
-    return tuple(_from_messages(plan, a) if isinstance(a, BoundRows) else a for a in plan.aggregates)
-
-
-def _from_messages(plan: OperatorPlan, rows: BoundRows) -> FromMessages:
-    columns = tuple(plan.message_column(name) for name in rows.own.reads)
-    return FromMessages(rows.name, rows.aggregate, rows.input_type, rows, columns)
-
-
-def _window_keys(plan: GeneralPlan) -> tuple[Column, ...]:
-    return plan.key_columns if plan.sessions else plan.key_specs
 
 
 def metadata_tables(kind: Windows, keys: tuple[Column, ...], origin: str) -> WindowTables:
     """Of windows of this kind, by these key columns, in the order of the windows' table."""
     if isinstance(kind, Sessions):
         return WindowTables("time", None, keys, origin=origin, name=METADATA)
-    if _of_tuples(kind):
+    if of_tuples(kind):
         assert isinstance(kind, Counted | Sliding)
         return WindowTables("tuple", _length(kind), keys, origin=origin, name=METADATA)
     assert isinstance(kind, Global | Sliding)

@@ -6,14 +6,13 @@ a message and the last offset of its windows before anything that follows from t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Global, Sessions, Sliding
 from tidestate.operators.embedded.intake import accept
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
+from tidestate.operators.embedded.stepped import Stepped
 from tidestate.operators.embedded.window_metadata import ending
 from tidestate.operators.embedded.window_metadata import expire as expire_windows
 from tidestate.operators.embedded.windows import record
@@ -30,25 +29,6 @@ from tidestate.statestore.messages.tables import MessageTables
 from tidestate.statestore.spec.changes import Ranges, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import Overlay
-
-
-@dataclass(frozen=True)
-class Stepped:
-    """What a step showed and rejected, and why it should be made durable (`purged`, a new window, panes).
-
-    ``progress``: how far the sources are after it, where it moved them. ``newest`` grows when a later window is
-    opened. ``due_us``: the processing time at which something is due next.
-    """
-
-    progress: Progress | None
-    panes: pa.Table
-    rejected: list[pa.Table] = field(default_factory=list)
-    counters: dict[str, int] = field(default_factory=dict)
-    max_event_us: int | None = None
-    newest: int | None = None
-    purged: bool = False
-    origins: tuple[str, ...] = ()
-    due_us: int | None = None
 
 
 def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, progress: Progress, intake: Intake) -> Stepped:

@@ -14,11 +14,13 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.embedded.bind import bind_operator
 from tidestate.operators.embedded.embedded import ByHand, as_table
-from tidestate.operators.embedded.plan import OperatorPlan, bind_operator
+from tidestate.operators.embedded.plan import OperatorPlan
 from tidestate.operators.embedded.queries import At, messages_in, windows_in
 from tidestate.operators.embedded.rebuild import put_back, rebuildable
-from tidestate.operators.embedded.step import Stepped, move, read_windows, take_back, take_messages
+from tidestate.operators.embedded.step import move, read_windows, take_back, take_messages
+from tidestate.operators.embedded.stepped import Stepped
 from tidestate.operators.embedded.window_metadata import replay_from
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.job import Hook, no_hook

@@ -18,7 +18,8 @@ from tidestate.operators.bind.evolve import settled
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.embedded.plan import OperatorPlan, bind_operator
+from tidestate.operators.embedded.bind import bind_operator
+from tidestate.operators.embedded.plan import OperatorPlan
 from tidestate.operators.embedded.queries import At, around, messages_in, sessions_over, windows_in, windows_over
 from tidestate.operators.embedded.step import read_windows
 from tidestate.operators.embedded.window_metadata import END, START
