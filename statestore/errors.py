@@ -6,7 +6,9 @@ Every error carries a stable ``code``, a message in lower case and the facts as 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class TidestateError(Exception):
@@ -78,3 +80,9 @@ def invariant(condition: bool, message: str, **context: Any) -> None:
     """Raise `InvariantError` unless ``condition`` holds. It cannot be compiled out, unlike ``assert``."""
     if not condition:
         raise InvariantError(message, code="invariant", **context)
+
+
+def expect(value: T | None, message: str, **context: Any) -> T:
+    """``value``, of which `invariant` holds that there is one."""
+    invariant(value is not None, message, **context)
+    return value  # type: ignore[return-value]

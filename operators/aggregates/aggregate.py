@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.spec.arrowtypes import is_comparable, parse_type, type_text
 from tidestate.statestore.spec.lists import flat, nested
 from tidestate.statestore.spec.tables import Column, Group
@@ -35,6 +35,11 @@ class Aggregate(ABC):
         """The input columns it reads, besides the event time."""
         by = getattr(self, "by", None)
         return tuple(name for name in (self.column, by) if name is not None)
+
+    @property
+    def input_column(self) -> str:
+        """The column, of an aggregate that is bound to one."""
+        return expect(self.column, "this aggregate reads a column", function=self.function)
 
     def describe(self) -> dict[str, Any]:
         """For the manifest: what it computes."""

@@ -104,10 +104,9 @@ class BoundPlain(BoundAggregate):
     def lift(self, events: pa.Table) -> list[Values]:
         """Each event as a partial of its own, one array per state column."""
         function, column = self.aggregate.function, self.aggregate.column
-        values = None if column is None else events[column]
         if function == "count":
-            return [ones(values, events.num_rows)]
-        assert values is not None
+            return [ones(None if column is None else events[column], events.num_rows)]
+        values = events[self.aggregate.input_column]
         if function in ("min", "max"):
             return [values]
         total = values if values.type == self._sum_type else values.cast(self._sum_type)
@@ -125,7 +124,7 @@ class BoundPlain(BoundAggregate):
         """Sums less sums. A sum of which all is taken back is 0, not null."""
         if not self.invertible:
             return super().subtract(wholes, parts)
-        found = []
+        found: list[Values] = []
         for column in self.state:
             kind = column.arrow
             # Arrow gives a difference of decimals one digit more, for which 128 bits may have no room.
@@ -152,7 +151,7 @@ class Moments(Aggregate):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Check that the column holds numbers."""
-        kind = schema.field(self.column).type
+        kind = schema.field(self.input_column).type
         if not is_number(kind):
             raise refused(name, self, self.column, kind, "cast it to a number first")
         return BoundMoments(name, self, kind, self.population)
@@ -191,7 +190,7 @@ class BoundMoments(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         """One value is its own mean."""
-        values = events[self.aggregate.column]
+        values = events[self.aggregate.input_column]
         known = pc.fill_null(doubles(values), 0.0)
         # An infinite value has no distance from itself.
         return [ones(values, events.num_rows), known, pc.multiply(pc.subtract(known, known), 0.0)]

@@ -70,8 +70,9 @@ class Kept(Aggregate):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Check that what they are sorted by has an order."""
-        assert self.column is not None
-        kind = kept_type(name, self, self.column, schema, sorts=self.function == "sorted_list" and self.by is None)
+        kind = kept_type(
+            name, self, self.input_column, schema, sorts=self.function == "sorted_list" and self.by is None
+        )
         by_type = kind if self.by is None else kept_type(name, self, self.by, schema, sorts=True)
         return BoundKept(name, self, kind, self.by, by_type, self.descending)
 
@@ -99,7 +100,7 @@ class BoundKept(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         """A list of one value."""
-        values = events[self.aggregate.column]
+        values = events[self.aggregate.input_column]
         if self.by is None:
             return [singles(values, values.is_valid())]
         known = pc.and_(values.is_valid(), events[self.by].is_valid())
@@ -129,8 +130,7 @@ class Quantile(Aggregate):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Between two values there must be a number, or one of the two is taken."""
-        assert self.column is not None
-        kind = kept_type(name, self, self.column, schema, sorts=True)
+        kind = kept_type(name, self, self.input_column, schema, sorts=True)
         if self.interpolation == "linear" and not is_number(kind):
             raise refused(
                 name, self, self.column, kind, "it is no number; interpolation='lower' takes one of its values"
@@ -157,7 +157,7 @@ class BoundQuantile(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         """A list of one value."""
-        values = events[self.aggregate.column]
+        values = events[self.aggregate.input_column]
         return [singles(values, values.is_valid())]
 
     def finish(self, partials: pa.Table) -> Values:

@@ -55,8 +55,7 @@ class Distinct(Aggregate):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Check that values can be told apart by sorting."""
-        assert self.column is not None
-        return BoundDistinct(name, self, kept_type(name, self, self.column, schema, sorts=True))
+        return BoundDistinct(name, self, kept_type(name, self, self.input_column, schema, sorts=True))
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class BoundDistinct(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         """A list of one value, counted once."""
-        values = plain(events[self.aggregate.column])
+        values = plain(events[self.aggregate.input_column])
         lists: list[Values] = [singles(values, values.is_valid())]
         if self.aggregate.function == "count_by_value":
             lists.append(singles(pa.array(np.ones(len(values), np.int64)), values.is_valid()))
@@ -120,8 +119,7 @@ class Top(Aggregate):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Check that what they are chosen by has an order."""
-        assert self.column is not None
-        kind = kept_type(name, self, self.column, schema, sorts=self.by is None)
+        kind = kept_type(name, self, self.input_column, schema, sorts=self.by is None)
         by_type = kind if self.by is None else kept_type(name, self, self.by, schema, sorts=True)
         return BoundTop(name, self, kind, self.n, self.by, by_type, self.largest)
 
@@ -156,7 +154,7 @@ class BoundTop(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         """Lists of one value."""
-        values = events[self.aggregate.column]
+        values = events[self.aggregate.input_column]
         if self.by is None:
             return [singles(values, values.is_valid())]
         known = pc.and_(values.is_valid(), events[self.by].is_valid())

@@ -63,8 +63,7 @@ class Choice(Aggregate):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Check that what it goes by has an order."""
-        assert self.column is not None
-        kind = kept_type(name, self, self.column, schema)
+        kind = kept_type(name, self, self.input_column, schema)
         by = self.by or event_time
         return BoundChoice(name, self, kind, by, kept_type(name, self, by, schema, sorts=True))
 
@@ -97,7 +96,7 @@ class BoundChoice(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         """Both columns, null where one is."""
-        by, values = events[self.by], events[self.aggregate.column]
+        by, values = events[self.by], events[self.aggregate.input_column]
         if not by.null_count and not values.null_count:
             return [by, values]
         known = pc.and_(by.is_valid(), values.is_valid())

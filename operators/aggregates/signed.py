@@ -18,7 +18,7 @@ from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggrega
 from tidestate.operators.aggregates.custom import Accumulation, Rows
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.combiners import Starts, register_combiner
-from tidestate.statestore.spec.lists import Numbers, flat, nested, whole
+from tidestate.statestore.spec.lists import Numbers, flat, nested, struct_fields, whole
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.group_ids import alike
@@ -72,7 +72,7 @@ class BoundDifference(BoundAggregate):
         sign = pa.array(signs(events))
         columns = [self._times(column, sign) for column in self.inner.lift(events)]
         if self._counts:
-            columns.append(self._times(ones(events[self.aggregate.column], events.num_rows), sign))
+            columns.append(self._times(ones(events[self.aggregate.input_column], events.num_rows), sign))
         return columns
 
     def finish(self, partials: pa.Table) -> Values:
@@ -141,12 +141,12 @@ class BoundNet(BoundAggregate):
             return whole(self.inner.finish(folded)).take(spread)
         return self.inner.finish(folded.take(spread))
 
-    def _folded(self, rows: pa.StructArray, owners: Numbers, count: int) -> pa.Table:
+    def _folded(self, rows: pa.Array, owners: Numbers, count: int) -> pa.Table:
         spec = TableSpec("net", (Column(ROW, "int64"),), self.inner.state, None, self.inner.groups)
         values = pa.schema([pa.field(column.name, column.arrow) for column in self.inner.state])
         if not count:
             return values.empty_table()
-        return combine_values(spec, pa.table(rows.flatten()[1:], schema=values), owners, count).cast(values)
+        return combine_values(spec, pa.table(struct_fields(rows)[1:], schema=values), owners, count).cast(values)
 
     @property
     def _entry(self) -> pa.StructType:
@@ -171,7 +171,7 @@ def cancel(rows: pa.Table, starts: Starts) -> pa.Table:
     return pa.table([nested(values, lengths, rows.schema.types[0])], schema=rows.schema)
 
 
-def _left(column: Values) -> tuple[pa.StructArray, Numbers]:
+def _left(column: Values) -> tuple[pa.Array, Numbers]:
     """The rows that count, and whose they are: what was taken back before it came does not."""
     values, owners = flat(column)
     keep = _unmatched(values, owners)
@@ -186,7 +186,7 @@ def _left(column: Values) -> tuple[pa.StructArray, Numbers]:
     return values.filter(pa.array(stays)), owners[stays]
 
 
-def _unmatched(values: pa.StructArray, owners: Numbers) -> Flags:
+def _unmatched(values: pa.Array, owners: Numbers) -> Flags:
     """Which rows neither take back one before them nor are taken back by one behind them."""
     found = _Runs.of(values, owners)
     keep = np.ones(len(values), bool)
@@ -205,10 +205,10 @@ class _Runs:
     sign: Numbers
 
     @classmethod
-    def of(cls, values: pa.StructArray, owners: Numbers) -> _Runs | None:
+    def of(cls, values: pa.Array, owners: Numbers) -> _Runs | None:
         """The rows of owners that have a −1; None where none has."""
-        sign, *columns = values.flatten()
-        sign = sign.to_numpy().astype(np.int64)
+        first_field, *columns = struct_fields(values)
+        sign: Numbers = first_field.to_numpy().astype(np.int64)
         if not (sign < 0).any():
             return None
         concerned = np.zeros(int(owners.max()) + 1, bool)

@@ -42,9 +42,8 @@ class Sketch(Aggregate):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Check the type, and that the library is here."""
-        assert self.column is not None
         _library()
-        return BoundSketch(name, self, kept_type(name, self, self.column, schema, sorts=True), self.precision)
+        return BoundSketch(name, self, kept_type(name, self, self.input_column, schema, sorts=True), self.precision)
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class BoundSketch(BoundAggregate):
     def lift(self, events: pa.Table) -> list[Values]:
         """A sketch of each value, made once for all events that have it."""
         library = _library()
-        known = whole(events[self.aggregate.column]).dictionary_encode()
+        known = whole(events[self.aggregate.input_column]).dictionary_encode()
 
         def sketch(value: int | float | str) -> bytes:
             made = library.hll_sketch(self.precision, library.HLL_8)

@@ -27,7 +27,7 @@ from tidestate.operators.plan.transition import Moments, total
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.recovery.start.policy import Policy
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.changes import TableChanges
@@ -206,7 +206,8 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
     known = np.zeros(batch.num_rows, bool)
     for side in SIDES:
         store, own = plan.stores[side], np.flatnonzero(np.asarray(pc.equal(batch[SIDE], side)))
-        offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
+        offset = expect(plan.given(side, OFFSET), "a join fed by hand has offsets", side=side)
+        origin = plan.given(side, ORIGIN)
         rows = batch.take(pa.array(own))
         origins = rows[origin] if origin else pa.array(np.zeros(len(own), np.int8))
         offsets = rows[offset]

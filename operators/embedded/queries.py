@@ -130,8 +130,8 @@ def windows_over(
     )
     whole = found.group_by([START], use_threads=False).aggregate([("offset_count", "sum")])
     place = pc.index_in(found[START], whole[START])
-    counts = whole["offset_count_sum"].take(place)
-    columns = [found[START], found[END], counts, found[ORIGIN], found["offset_min"], found["offset_max"]]
+    messages_each = whole["offset_count_sum"].take(place)
+    columns = [found[START], found[END], messages_each, found[ORIGIN], found["offset_min"], found["offset_max"]]
     made = pa.table(columns, names=[START, END, "count", "origin", "start_offset", "last_offset"])
     return made.sort_by([(START, "ascending"), ("origin", "ascending")])
 
@@ -167,12 +167,8 @@ def sessions_over(
     counts = np.bincount(held.asker.to_numpy(), minlength=found.num_rows)
     shown = {name: found[name].take(window) for name in _public(names)}
     offsets = {"start_offset": each["offset_min"], "last_offset": each["offset_max"]}
-    made = pa.table(
-        {START: starts.take(window), END: ends.take(window)}
-        | shown
-        | {"count": pa.array(counts[window.to_numpy()]), "origin": each[ORIGIN]}
-        | offsets
-    )
+    columns = {START: starts.take(window), END: ends.take(window), **shown}
+    made = pa.table({**columns, "count": pa.array(counts[window.to_numpy()]), "origin": each[ORIGIN], **offsets})
     return made.sort_by([(name, "ascending") for name in (START, *shown, "origin")])
 
 
@@ -208,7 +204,7 @@ def _all_sessions(tables: WindowTables, view: StateView, low: int | None, high: 
 
 def _number(at: At | None) -> int | None:
     if isinstance(at, datetime):
-        return int(pa.scalar(at, TIME).value)
+        return int(pa.scalar(at, TIME).cast(pa.int64()).as_py())
     return at
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Global, Sessions, Sliding
 from tidestate.operators.embedded.intake import accept
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
@@ -82,7 +83,7 @@ def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ran
     tables = plan.messages
     assert tables is not None
     keys = tables.session_names or tables.equal_names
-    asked = {name: windows[name] for name in keys if name in plan.group_keys}
+    asked: dict[str, Values] = {name: windows[name] for name in keys if name in plan.group_keys}
     if not plan.by_number:
         whole, of = isinstance(plan.kind, Global), "offset" if plan.by_offset else "time"
         start, end = windows[START].cast(pa.int64()), pc.subtract(windows[END].cast(pa.int64()), 1)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Counted, Sliding
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
 from tidestate.operators.embedded.window_metadata import extend, take
@@ -50,7 +51,7 @@ def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, intake: Inta
 
 
 def _batch(plan: OperatorPlan, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
-    columns = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
+    columns: list[Values] = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
     names = [*(plan.key_names or [ALONE]), START, END, "origin", "offset"]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     return pa.table([*columns, *bounds, rows[plan.origin], rows[plan.offset]], names=names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 
@@ -118,8 +118,9 @@ class Standalone:
         Without ``deliver`` the panes are recorded like any, and no sink gets them. Raises `UsageError`
         (``bootstrap-used``) where something was taken in already; a call that died is made again.
         """
-        single = isinstance(history, (pa.Table, pa.RecordBatch, Mapping))
-        batches = (_rows(one) for one in ([history] if single else history))
+        single = isinstance(history, pa.Table | pa.RecordBatch | Mapping)
+        given = cast(Iterable[Batch], [history] if single else history)
+        batches = (_rows(one) for one in given)
         first = next(batches, None)
         if first is None:
             raise UsageError("there is no history: give a table, or tables", code="no-input")

@@ -120,8 +120,8 @@ def _value(value: pa.Scalar) -> str:
     if not value.is_valid:
         return "null"
     if pa.types.is_timestamp(value.type):
-        unit = value.type.unit
-        return str(np.datetime64(value.cast(pa.int64()).as_py(), unit)).replace("T", " ").removesuffix(".000000")
+        moment = np.array(value.cast(pa.int64()).as_py()).astype(f"M8[{value.type.unit}]")
+        return str(moment).replace("T", " ").removesuffix(".000000")
     try:
         text = repr(value.as_py())
     except (ArithmeticError, ValueError, pa.ArrowException):

@@ -202,7 +202,7 @@ def _pack(rows: pa.Table) -> bytes:
 
 
 def _unpack(blob: pa.BinaryScalar) -> pa.Table | None:
-    return pa.ipc.open_stream(blob.as_buffer()).read_all() if blob.is_valid else None
+    return pa.ipc.open_stream(stored).read_all() if (stored := blob.as_buffer()) is not None else None
 
 
 def _answer_row(partition: int, answer: Answer) -> pa.RecordBatch:

@@ -184,11 +184,12 @@ def _write(parts: Iterable[pa.Table], form: Format, sink: Any, schema: pa.Schema
         if form is Format.csv:
             rows = _plain(rows)
         if writer is None:
-            writer = {
+            writers: dict[Format, Callable[[Any, pa.Schema], Any]] = {
                 Format.csv: pc_csv.CSVWriter,
                 Format.parquet: pq.ParquetWriter,
                 Format.arrow: pa.ipc.new_stream,
-            }[form](sink, rows.schema)
+            }
+            writer = writers[form](sink, rows.schema)
         writer.write_table(rows)
     if writer is not None:
         writer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tidestate.statestore.errors import UsageError
 
@@ -36,14 +36,14 @@ def _value(scalar: pa.Scalar) -> Any:
     except (OverflowError, ValueError):
         pass
     kind = scalar.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return scalar.as_buffer().to_pybytes().decode(errors="replace")
-    if pa.types.is_dictionary(kind):
+    if isinstance(scalar, pa.BinaryScalar):
+        return memoryview(scalar.as_buffer() or b"").tobytes().decode(errors="replace")
+    if isinstance(scalar, pa.DictionaryScalar):
         return _value(scalar.value)
-    if pa.types.is_map(kind):
-        return [(_value(pair["key"]), _value(pair["value"])) for pair in scalar.values]
-    if pa.types.is_struct(kind):
+    if isinstance(scalar, pa.StructScalar):
         return {name: _value(part) for name, part in scalar.items()}
-    if pa.types.is_nested(kind):
-        return [_value(part) for part in scalar.values]
-    return f"{scalar.value} {'days' if pa.types.is_date32(kind) else getattr(kind, 'unit', 'ms')}"
+    if isinstance(scalar, pa.ListScalar):
+        parts = [_value(part) for part in scalar.values or ()]
+        return [tuple(pair.values()) for pair in parts] if pa.types.is_map(kind) else parts
+    number = cast("pa.TimestampScalar", scalar).value
+    return f"{number} {'days' if pa.types.is_date32(kind) else getattr(kind, 'unit', 'ms')}"

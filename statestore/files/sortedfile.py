@@ -251,9 +251,10 @@ class SortedFile:
     def _read_footer(self) -> Footer:
         with opened(self._objects, self._ref) as source:
             metadata = pq.read_metadata(pa.BufferReader(read_tail(source, self._ref)))
-            written = check_described(self._spec, self._ref, metadata.metadata or {})
+            described = metadata.metadata or {}
+            written = check_described(self._spec, self._ref, described)
             check_metadata(self._ref, metadata, metadata.schema.to_arrow_schema())
-            index = _unpack(metadata.metadata[INDEX.encode()])
+            index = _unpack(described[INDEX.encode()])
             if index.schema.types != written.key_schema.types or any(column.null_count for column in index.columns):
                 raise damaged(self._ref, "its index has no keys of the table")
             index = checked_rows(self._ref, index, max(1, metadata.num_row_groups))

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.spec.lists import list_values, struct_fields
+
 Sizes = npt.NDArray[np.int64]
 
 
@@ -29,13 +31,13 @@ def _sizes(values: pa.Array) -> Sizes:
     kind = values.type
     if pa.types.is_null(kind):
         return np.zeros(len(values), np.int64)
-    if pa.types.is_map(kind):
+    if isinstance(values, pa.MapArray):
         return _within(values.offsets.to_numpy(), _sizes(values.keys) + _sizes(values.items), values)
     if pa.types.is_struct(kind):
-        return sum((_sizes(part) for part in values.flatten()), np.zeros(len(values), np.int64))
+        return sum((_sizes(part) for part in struct_fields(values)), np.zeros(len(values), np.int64))
     if pa.types.is_nested(kind):
         lengths = _numbers(pc.list_value_length(values))
-        return _within(np.concatenate([[0], np.cumsum(lengths)]), _sizes(values.flatten()), values)
+        return _within(np.concatenate([[0], np.cumsum(lengths)]), _sizes(list_values(values)), values)
     if _has_length(kind):
         return _numbers(pc.binary_length(values))
     fixed: Sizes = values.is_valid().to_numpy(zero_copy_only=False) * np.int64((kind.bit_width + 7) // 8)

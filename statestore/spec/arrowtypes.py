@@ -19,7 +19,7 @@ _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
 _FIXED = re.compile(r"fixed_size_binary\[(\d+)\]")
 _FIXED_LIST = re.compile(r"fixed_size_list<(.*)>\[(\d+)\]", re.DOTALL)
 _NESTED = re.compile(r"(list|large_list|struct|map)<(.*)>", re.DOTALL)
-_PLAIN = {
+_PLAIN: dict[pa.DataType, str] = {
     pa.null(): "null",
     pa.bool_(): "bool",
     pa.float16(): "halffloat",
@@ -173,7 +173,7 @@ def _nested(kind: str, inner: str) -> pa.DataType:
         key, value = _split(inner)
         nullable = not value.endswith(_NOT_NULL)
         return pa.map_(_parse(key), pa.field("value", _parse(value.removesuffix(_NOT_NULL)), nullable))
-    return {"list": pa.list_, "large_list": pa.large_list}[kind](_field(inner))
+    return pa.large_list(_field(inner)) if kind == "large_list" else pa.list_(_field(inner))
 
 
 def _field(text: str) -> pa.Field:

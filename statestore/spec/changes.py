@@ -59,7 +59,7 @@ class Applied:
 class Lookup:
     """Rows aligned with the keys asked for: ``rows[i]`` is null in all values where ``found[i]`` is false."""
 
-    found: pa.BooleanArray = field(repr=False)
+    found: pa.Array = field(repr=False)  # bool
     rows: pa.Table = field(repr=False)
 
 
@@ -67,5 +67,5 @@ class Lookup:
 class Ranges:
     """Rows found for many askers at once, by asker and in key order. ``asker[i]`` is the asking row's number."""
 
-    asker: pa.Int64Array = field(repr=False)
+    asker: pa.Array = field(repr=False)  # int64
     rows: pa.Table = field(repr=False)

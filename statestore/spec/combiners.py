@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidestate.statestore.errors import IncompatibleError, UsageError, invariant
 from tidestate.statestore.plugins import loaded
-from tidestate.statestore.spec.lists import ordered, union
+from tidestate.statestore.spec.lists import list_values, ordered, union
 from tidestate.statestore.spec.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, TableSpec
 
 Starts = npt.NDArray[np.int64]
@@ -111,7 +111,7 @@ def append(lists: pa.Array, starts: Starts) -> pa.Array:
     present = np.concatenate([[0], np.cumsum(lists.is_valid().to_numpy(zero_copy_only=False))])
     missing = pa.array(present[stops] == present[starts])
     make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return make.from_arrays(pa.array(offsets.astype(width)), lists.flatten(), type=kind, mask=missing)
+    return make.from_arrays(pa.array(offsets.astype(width)), list_values(lists), type=kind, mask=missing)
 
 
 def arg_extreme(rows: pa.Table, starts: Starts, by: str, *, largest: bool, newest: bool = False) -> pa.Table:

@@ -63,10 +63,10 @@ def _prefix_states(lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
     return np.array(states, np.uint32)[lengths]
 
 
-def _text(column: pa.ChunkedArray) -> pa.Array:
+def _text(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = values.type
-    if pa.types.is_dictionary(kind):
+    if isinstance(values, pa.DictionaryArray):
         return _text(values.dictionary_decode())
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
         return values.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64()).cast(pa.string())
@@ -80,17 +80,17 @@ def _text(column: pa.ChunkedArray) -> pa.Array:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.cast(pa.string())
     if pa.types.is_decimal128(kind):
-        return _decimal_text(values)
+        return _decimal_text(values, kind)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.string())
     raise UsageError("a key column cannot have this type", code="key-type", type=str(kind))
 
 
-def _decimal_text(values: pa.Array) -> pa.Array:
+def _decimal_text(values: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
     """Plain digits with the point, as Spark writes them; Arrow alone would write 1E-8."""
-    scale = values.type.scale
+    scale = kind.scale
     whole = pa.Array.from_buffers(
-        pa.decimal128(values.type.precision, 0), len(values), values.buffers(), offset=values.offset
+        pa.decimal128(kind.precision, 0), len(values), values.buffers(), offset=values.offset
     )
     text = whole.cast(pa.string())
     if scale <= 0:
@@ -105,8 +105,9 @@ def _extend(hashes: npt.NDArray[np.uint32], text: pa.Array) -> npt.NDArray[np.ui
     """Feed each row's bytes to its hash: a loop over byte positions, not over rows."""
     if not len(text):
         return hashes
-    offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
-    data = np.frombuffer(text.buffers()[2], np.uint8)
+    _, ends, letters = text.buffers()
+    offsets = np.frombuffer(memoryview(ends or b""), np.int32)[text.offset : text.offset + len(text) + 1]
+    data = np.frombuffer(memoryview(letters or b""), np.uint8)
     starts, lengths = offsets[:-1], np.diff(offsets)
     shortest = int(lengths.min())
     for position in range(int(lengths.max())):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -78,18 +78,18 @@ def bisect(rows: pa.Table, cut: Cut, width: int) -> int:
 
 def before(rows: pa.Table, cut: Cut) -> pa.ChunkedArray | pa.Array:
     """Which rows lie before ``cut``, whatever their order."""
-    result: Any = pa.scalar(cut.after)
+    result: pa.ChunkedArray | pa.Scalar = pa.scalar(cut.after)
     for place in reversed(range(len(cut.values))):
         column = rows.column(place)
         value = as_scalar(cut.values[place], column.type)
         less = pc.less(column, value)
         result = pc.or_(less, pc.and_(pc.equal(column, value), result))
-    return result
+    return cast(pa.ChunkedArray, result)  # a cut has a value
 
 
 def plain(value: pa.Scalar) -> Any:
     """A key value as a Python one that orders as the column does: times and dates as whole numbers."""
-    return value.value if _is_time(value.type) else value.as_py()
+    return cast(pa.TimestampScalar, value).value if _is_time(value.type) else value.as_py()
 
 
 @lru_cache(maxsize=1024)

@@ -5,6 +5,8 @@ The lists of all keys are worked on as one flat array of values, each with the n
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -15,8 +17,7 @@ Numbers = npt.NDArray[np.int64]
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """A column in one piece."""
-    chunks = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def lengths_of(lists: pa.Array) -> Numbers:
@@ -28,15 +29,30 @@ def lengths_of(lists: pa.Array) -> Numbers:
 def flat(column: pa.ChunkedArray | pa.Array) -> tuple[pa.Array, Numbers]:
     """The values of all lists one after the other, and the row of each."""
     lists = whole(column)
-    return lists.flatten(), np.repeat(np.arange(len(lists)), lengths_of(lists))
+    return list_values(lists), np.repeat(np.arange(len(lists)), lengths_of(lists))
 
 
-def nested(values: pa.Array, lengths: Numbers, kind: pa.DataType) -> pa.Array:
+def item_type(kind: pa.DataType) -> pa.DataType:
+    """What a list of this type holds."""
+    return cast(pa.ListType, kind).value_type  # of any kind of list
+
+
+def list_values(lists: pa.Array) -> pa.Array:
+    """The values of all lists one after the other; of a null none."""
+    return cast(pa.ListArray, lists).flatten()  # of any kind of list
+
+
+def struct_fields(structs: pa.Array) -> list[pa.Array]:
+    """The fields of an array of structs; those of a null are null."""
+    return cast(pa.StructArray, structs).flatten()
+
+
+def nested(values: pa.ChunkedArray | pa.Array, lengths: Numbers, kind: pa.DataType) -> pa.Array:
     """``values`` cut into lists of these ``lengths``."""
     large = pa.types.is_large_list(kind)
     offsets = np.append(0, np.cumsum(lengths)).astype(np.int64 if large else np.int32)
-    make = pa.LargeListArray if large else pa.ListArray
-    return make.from_arrays(pa.array(offsets), whole(values), type=kind)
+    made = pa.LargeListArray if large else pa.ListArray
+    return made.from_arrays(pa.array(offsets), whole(values), type=kind)
 
 
 def distinct(values: pa.Array, owners: Numbers) -> tuple[Numbers, Numbers]:

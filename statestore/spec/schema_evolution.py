@@ -22,7 +22,7 @@ def through(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:
         return rows
     was = {column.lasting: column.name for column in (*written.key, *written.values)}
     beside = [name for name in rows.column_names if name not in written.schema.names]
-    found = [rows[name] for name in beside]
+    found: list[pa.Array | pa.ChunkedArray] = [rows[name] for name in beside]
     for column in (*spec.key, *spec.values):
         name = was.get(column.lasting)
         found.append(pa.nulls(rows.num_rows, column.arrow) if name is None else rows[name].cast(column.arrow))

@@ -20,6 +20,7 @@ from tidestate.statestore.spec.arrowtypes import (
     parse_type,
     type_text,
 )
+from tidestate.statestore.spec.lists import item_type
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -260,9 +261,9 @@ def _check_lists(spec: TableSpec, group: Group, facts: dict[str, Any]) -> None:
     width = {"union": 1, "tally": 2}.get(group.combiner, len(group.columns))
     if not lists or len(kinds) != width or group.limit < 0:
         raise UsageError("this combiner takes lists: see Group", code="table-groups", **facts)
-    if not is_comparable(kinds[group.by or group.columns[0]].value_type):
+    if not is_comparable(item_type(kinds[group.by or group.columns[0]])):
         raise UsageError("values of this type have no order to sort by", code="table-groups", **facts)
-    if group.combiner == "tally" and kinds[group.columns[1]].value_type != pa.int64():
+    if group.combiner == "tally" and item_type(kinds[group.columns[1]]) != pa.int64():
         raise UsageError("a tally counts in int64", code="table-groups", **facts)
 
 

@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 import xxhash
 
+from tidestate.statestore.spec.lists import item_type, list_values, struct_fields
+
 Stream = tuple[str, Any]
 """The path of a stream within its column, and the next bytes of it."""
 
@@ -66,7 +68,7 @@ def logical(kind: pa.DataType) -> str:
     if pt.is_struct(kind):
         return f"struct({','.join(f'{len(one.name)}:{one.name}:{logical(one.type)}' for one in kind)})"
     if _is_list(kind):
-        return f"list({logical(kind.value_type)})"
+        return f"list({logical(item_type(kind))})"
     if pt.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pt.is_timestamp(kind):
@@ -87,7 +89,7 @@ def _streams(path: str, values: pa.Array) -> Iterator[Stream]:
     yield f"{path}known", np.asarray(values.is_valid()).view(np.uint8)
     if pt.is_struct(values.type):
         # Flattened, a row that is null has no values either.
-        for number, part in enumerate(values.flatten()):
+        for number, part in enumerate(struct_fields(values)):
             yield from _streams(f"{path}{number}.", part)
     elif not pt.is_null(values.type):
         yield from _known(path, values.drop_null() if values.null_count else values)
@@ -96,9 +98,9 @@ def _streams(path: str, values: pa.Array) -> Iterator[Stream]:
 def _plain(values: pa.Array) -> pa.Array:
     """The same values in a layout without detours."""
     kind = values.type
-    if isinstance(kind, pa.BaseExtensionType):
+    if isinstance(values, pa.ExtensionArray):
         return _plain(values.storage)
-    if pt.is_dictionary(kind):
+    if isinstance(values, pa.DictionaryArray):
         return _plain(values.dictionary_decode())
     if pt.is_run_end_encoded(kind):
         return _plain(pc.run_end_decode(values))
@@ -117,7 +119,7 @@ def _known(path: str, values: pa.Array) -> Iterator[Stream]:
     kind = values.type
     if _is_list(kind):
         yield f"{path}length", pc.list_value_length(values).to_numpy(zero_copy_only=False).astype("<i8")
-        yield from _streams(f"{path}item.", values.flatten())
+        yield from _streams(f"{path}item.", list_values(values))
     elif any(is_one(kind) for name in ("string", "binary") for is_one in _ALIKE[name]):
         yield from _bytes(path, values)
     elif pt.is_decimal(kind):
@@ -160,9 +162,11 @@ def _bytes(path: str, values: pa.Array) -> Iterator[Stream]:
         yield f"{path}value", _buffer(values, kind.byte_width)
         return
     wide = pt.is_large_string(kind) or pt.is_large_binary(kind)
-    if len(values):
-        _, ends, data = values.buffers()
-        offsets = np.frombuffer(ends, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]
+    _, ends, data = values.buffers()
+    if len(values) and ends is not None:
+        offsets = np.frombuffer(memoryview(ends), np.int64 if wide else np.int32)[
+            values.offset : values.offset + len(values) + 1
+        ]
         yield f"{path}length", np.diff(offsets).astype("<i8")
         if data is not None:
             yield f"{path}value", memoryview(data)[int(offsets[0]) : int(offsets[-1])]

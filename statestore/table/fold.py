@@ -98,7 +98,7 @@ def _widened(column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
         raise LimitError(
             "a sum might leave the widest type there is: round its values", code="sum-overflow", column=column.name
         )
-    return values.cast(pa.decimal128(38, 0) if pa.types.is_integer(kind) else pa.decimal256(76, kind.scale))
+    return values.cast(pa.decimal256(76, kind.scale) if pa.types.is_decimal(kind) else pa.decimal128(38, 0))
 
 
 def _magnitude(value: int | Decimal | None) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast, overload
 
 import numpy as np
 import pyarrow as pa
 
-from tidestate.statestore.spec.lists import Numbers, flat, lengths_of
+from tidestate.statestore.spec.lists import Numbers, flat, lengths_of, struct_fields
 from tidestate.statestore.table.sorting import ranks
 
 
@@ -16,9 +17,14 @@ def alike(columns: Sequence[pa.Array], beside: Numbers) -> Numbers:
     return _together([beside, *(_of(column) for column in columns)])
 
 
+@overload
+def entries(maps: pa.Array) -> pa.Array: ...
+@overload
+def entries(maps: pa.ChunkedArray) -> pa.ChunkedArray: ...
 def entries(maps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Maps as lists of what they hold."""
-    pair = pa.struct([("key", maps.type.key_type), ("value", maps.type.item_type)])
+    kind = cast(pa.MapType, maps.type)
+    pair = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
     return maps.cast(pa.list_(pair))
 
 
@@ -28,7 +34,7 @@ def _of(values: pa.Array) -> Numbers:
     if pa.types.is_map(kind):
         return _of(entries(values))
     if pa.types.is_struct(kind):
-        return _together([_known(values), *(_of(part) for part in values.flatten())])
+        return _together([_known(values), *(_of(part) for part in struct_fields(values))])
     if kind.num_fields:
         return _together([_known(values), _lists(values)])
     if pa.types.is_floating(kind):

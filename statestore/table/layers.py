@@ -294,8 +294,8 @@ def _ranks(
     bounds = [pa.nulls(askers, values.type) if bound is None else bound for bound in (lower, upper)]
     chunks = [*values.chunks, *(c for b in bounds for c in (b.chunks if isinstance(b, pa.ChunkedArray) else [b]))]
     everything = pa.chunked_array(chunks, values.type)
-    ranks = pc.rank(everything, sort_keys="ascending", tiebreaker="dense")
-    ranks = ranks.to_numpy().astype(np.int64)
+    dense = pc.rank(everything, sort_keys="ascending", tiebreaker="dense")
+    ranks: npt.NDArray[np.int64] = dense.to_numpy().astype(np.int64)
     end = int(ranks.max(initial=0)) + 1
     count = len(values)
     low = np.where(np.asarray(bounds[0].is_valid()), ranks[count : count + askers], 0)

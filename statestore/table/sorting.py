@@ -8,7 +8,7 @@ grouped and matched by looking them up in an array, several times as fast as has
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -145,7 +145,7 @@ def _repeats(values: Numbers) -> bool:
 
 def _encoded(column: pa.ChunkedArray) -> tuple[Numbers, int]:
     """By Arrow's dictionary, sorted where its values are numbers."""
-    encoded = column.dictionary_encode("encode").combine_chunks()
+    encoded = cast(pa.DictionaryArray, column.dictionary_encode("encode").combine_chunks())
     numbers, distinct = encoded.indices.to_numpy(), encoded.dictionary
     if not distinct.null_count and is_position(distinct.type):
         by_value = np.empty(len(distinct), np.int64)
@@ -212,14 +212,14 @@ def _digits(column: pa.ChunkedArray, room: int) -> tuple[Codes, int, bool]:
     return np.zeros(len(column), np.uint64), 0, False
 
 
-def _letters(strings: pa.LargeBinaryArray, width: int) -> tuple[Codes, int, bool]:
+def _letters(strings: pa.Array, width: int) -> tuple[Codes, int, bool]:
     """The first ``width`` bytes after what all strings begin with."""
     least, most = (end.as_py() for end in pc.min_max(strings).values())
     differ = (place for place, (low, high) in enumerate(zip(least, most, strict=False)) if low != high)
     shared = next(differ, min(len(least), len(most)))
     _, offsets, data = strings.buffers()
-    ends = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
-    letters = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    ends = np.frombuffer(memoryview(offsets or b""), np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    letters = np.frombuffer(memoryview(data), np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     codes = np.zeros(len(strings), np.uint64)
     for place in range(shared, shared + width):
         at = ends[:-1] + place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from tidestate.statestore.errors import LimitError, NotFoundError, UsageError
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Applied, ChangeSet, Layer, TableChanges
 from tidestate.statestore.spec.limits import CHANGE_BYTES, COLUMNS, KEY_BYTES, ROW_BYTES, TABLES
+from tidestate.statestore.spec.lists import list_values
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.layers import clustered
 
@@ -80,7 +82,7 @@ def growing(keys: pa.Table) -> pa.ChunkedArray | pa.Array:
         column = keys[name]
         before, here = column.slice(0, len(column) - 1), column.slice(1)
         larger = pc.or_(pc.greater(here, before), pc.and_(pc.equal(here, before), larger))
-    return larger
+    return cast(pa.ChunkedArray, larger)  # a key has columns
 
 
 def spec_of(specs: Mapping[str, TableSpec], table: str) -> TableSpec:
@@ -139,7 +141,7 @@ def _check_values(spec: TableSpec, rows: pa.Table) -> None:
     _limit("bytes in the values of a row", _widest(rows.select(fixed)), ROW_BYTES, table=spec.name)
     for name in spec.lengthening:
         if rows[name].nbytes > ROW_BYTES:
-            values = [chunk.flatten() for chunk in rows[name].chunks]
+            values = [list_values(chunk) for chunk in rows[name].chunks]
             longest = max(_widest(pa.table({name: one})) for one in values)
             _limit("bytes in one value of a list", longest, ROW_BYTES, table=spec.name, column=name)
 

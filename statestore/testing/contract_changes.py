@@ -165,8 +165,8 @@ class Applying(Opening):
         history, rows = History([spec]), [(1, "a", 1, "x"), (1, "b", 2, "y"), (2, "a", 3, "z")]
         with self.opened([spec], tmp_path / "store") as store:
             history.apply(store, {"one": TableChanges(merge=table(spec, rows))}, applied(1))
-            part = {"put": table(spec, rows[1:2]), "delete": table(spec, rows[2:], keys_only=True)}
-            history.apply(store, {"one": TableChanges(**part)}, applied(2))
+            part = TableChanges(put=table(spec, rows[1:2]), delete=table(spec, rows[2:], keys_only=True))
+            history.apply(store, {"one": part}, applied(2))
             history.apply(store, {"one": TableChanges(merge=table(spec, rows))}, applied(3))
             check_lookup(store, history.now.tables["one"], [row[:2] for row in rows])
             check_ranges(store, history.now.tables["one"], Askers([(1, ""), (2, "")], 1, None, None))

@@ -215,7 +215,7 @@ class _CountedInput(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         count = None if size is None or size < 0 else size
-        return self._objects._call(f"input {self._path}", lambda: cast(bytes, self._file.read(count)))
+        return self._objects._call(f"input {self._path}", lambda: self._file.read(count))
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return int(self._file.seek(offset, whence))

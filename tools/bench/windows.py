@@ -160,6 +160,6 @@ def _with_windows(plan: GeneralPlan, events: pa.Table) -> pa.Table:
         nothing = pa.table({"key": pa.array([], pa.int64()), "count": pa.array([], pa.int64())})
         index, windows = count_windows(number(["key"], events, nothing), plan.kind.count, plan.kind.step)
     elif plan.sessions:
-        bounds = {"key": events["key"], "window_start": windows, "window_end": ends}
+        bounds: dict[str, Any] = {"key": events["key"], "window_start": windows, "window_end": ends}
         windows = merge_sessions(["key"], pa.table(bounds)).owner
     return events.take(pa.array(index)).append_column("window", pa.array(windows))

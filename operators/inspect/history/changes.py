@@ -63,7 +63,7 @@ class Form:
     def may_touch(self, ref: FileRef, around: Bounds) -> bool:
         """Whether a file can hold rows of windows around there, by the expiry in its manifest entry."""
         low, high, column = ref.expiry_min, ref.expiry_max, self.spec.expiry
-        if low is None or high is None or column not in (self.start, self.end):
+        if low is None or high is None or column is None or column not in (self.start, self.end):
             return True
         if str(self.spec.schema.field(column).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
             return True  # in another unit

@@ -90,9 +90,10 @@ def _statistic(metadata: pq.FileMetaData, name: str, which: str) -> int | None:
     if place < 0 or str(schema.field(place).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
         return None
     groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
-    if any(one is None or not one.has_min_max for one in groups):
+    known = [one for one in groups if one is not None and one.has_min_max]
+    if len(known) < len(groups):
         return None
-    found = [one.min_raw if which == "min" else one.max_raw for one in groups]
+    found = [one.min_raw if which == "min" else one.max_raw for one in known]
     return (min if which == "min" else max)(found, default=None)
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.inspect.history.changes import names_places
 from tidestate.operators.inspect.report.points import counts_offsets
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
+from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, expect
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.files.tails import read_rows
 from tidestate.statestore.spec.store import Parquet
@@ -140,10 +141,13 @@ def _panes(
 
 def _shown(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
     """Pane rows of a checkpoint in the columns that all sources share."""
-    retracts = _same(False, rows, pa.bool_())
+    retracts: Values = _same(False, rows, pa.bool_())
     if "kind" in rows.column_names:
         retracts = pc.equal(rows["kind"].cast(pa.string()), "retract")
-    counted = {"emitted": pc.invert(retracts).cast(pa.int64()), "retracted": retracts.cast(pa.int64())}
+    counted: dict[str, Values] = {
+        "emitted": pc.invert(retracts).cast(pa.int64()),
+        "retracted": retracts.cast(pa.int64()),
+    }
     at = _same(number, rows, pa.int64())
     return _common(rows, rows[START], rows[END], keys, {**counted, "first": at, "last": at}, fired=True, kept=False)
 
@@ -169,26 +173,27 @@ def _partition(
     with open_store(Parquet(), checkpoint.objects, "", operator.tables, base) as store:
         for spec in specs:
             start, end = _column(spec, "window_start"), _column(spec, "window_end")
+            last = expect(end or _column(spec, "slice_end"), "a table of windows or slices", table=spec.name)
             fired = _column(spec, "pane_index") is not None
             for rows in store.scan(spec.name):
                 starts = rows[start] if start else pa.nulls(rows.num_rows, pa.int64())
-                ends = rows[end or _column(spec, "slice_end")]
+                ends = rows[last]
                 yield _common(rows, starts, ends, keys, {}, fired=fired, kept=True, whole=end is not None)
 
 
 def _common(
     rows: pa.Table,
-    starts: pa.ChunkedArray,
-    ends: pa.ChunkedArray,
+    starts: Values,
+    ends: Values,
     keys: list[str],
-    counted: dict[str, pa.ChunkedArray],
+    counted: dict[str, Values],
     *,
     fired: bool,
     kept: bool,
     whole: bool = True,
 ) -> pa.Table:
     none = pa.nulls(rows.num_rows, pa.int64())
-    columns = {name: counted.get(name, none) for name in ("emitted", "retracted", "first", "last")}
+    columns: dict[str, Values] = {name: counted.get(name, none) for name in ("emitted", "retracted", "first", "last")}
     flags = {"fired": fired, "kept": kept, "whole": whole}
     marks = {name: _same(value, rows, pa.bool_()) for name, value in flags.items()}
     table = {START: starts.cast(pa.int64()), END: ends.cast(pa.int64()), "key": _key(rows, keys), **columns, **marks}

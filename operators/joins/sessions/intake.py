@@ -15,6 +15,7 @@ from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.ledger import BAD_OFFSET, ledger
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -71,8 +72,7 @@ def _number(plan: SessionJoinTables, view: StateView, taken: Taken) -> None:
 
 def _sound(plan: SessionJoinTables, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
     """Rows whose offsets are some; the others are rejected."""
-    offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
-    assert offset is not None
+    offset, origin = expect(plan.given(side, OFFSET), "this side has offsets", side=side), plan.given(side, ORIGIN)
     bad = bad_offsets(rows, offset, origin)
     if bad is None:
         return rows
@@ -84,7 +84,7 @@ def _sound(plan: SessionJoinTables, side: str, rows: pa.Table, taken: Taken, at:
 
 def _placed(plan: SessionJoinTables, side: str, rows: pa.Table) -> pa.Table:
     """With offset and origin under the names that they are kept by."""
-    offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
+    offset, origin = expect(plan.given(side, OFFSET), "this side has offsets", side=side), plan.given(side, ORIGIN)
     rows = rows.append_column(OFFSET, rows[offset].cast(pa.int64()))
     return rows.append_column(ORIGIN, rows[origin] if origin else pa.array(np.zeros(rows.num_rows, np.int8)))
 

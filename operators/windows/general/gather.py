@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -215,7 +216,7 @@ def _as_groups(plan: GeneralTables, new: pa.Table, at: Moments) -> pa.Table:
     """Arrivals as groups of which nothing has been shown."""
     count = new.num_rows
     since = pa.array(np.full(count, at.now))
-    given = {PENDING: new[ELEMENTS], SINCE: since}
+    given: dict[str, Values] = {PENDING: new[ELEMENTS], SINCE: since}
     for node, _ in enumerate(plan.nodes):
         given |= {f"_count_{node}": new[ELEMENTS], f"_since_{node}": since}
     for column in plan.progress:

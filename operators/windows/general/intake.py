@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Arrival
@@ -29,14 +30,14 @@ def arrivals(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arriv
         open_ = ~refusing(plan, ends, arrival.watermark_us, feeding=arrival.feeding)
         index, starts, ends = index[open_], starts[open_], ends[open_]
     places = pa.array(index)
-    keys = [events[name].take(places) for name in plan.key_names] or [_alone(len(index))]
+    keys: list[Values] = [events[name].take(places) for name in plan.key_names] or [_alone(len(index))]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     columns = [column.take(places) for column in plan.lifted(events)]
     sizes = [pa.array(np.ones(len(index), np.int64))]
     if plan.signed:
         sizes.append(pa.array(signs(events)[index]))
     if plan.per_event:
-        beside = [events[name].take(places) for name in plan.order]
+        beside: list[Values] = [events[name].take(places) for name in plan.order]
         if plan.in_order:
             beside.append(pa.array(times[index]))
         if plan.triggers.finishes:
@@ -51,7 +52,7 @@ def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: A
     kind, spec = plan.kind, plan.slices_of_events
     assert isinstance(kind, Sliding)
     ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
-    keys = [events[name] for name in plan.key_names] or [_alone(len(times))]
+    keys: list[Values] = [events[name] for name in plan.key_names] or [_alone(len(times))]
     sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.signed else [])]
     rows = pa.table([*keys, ends, *sizes, *plan.lifted(events)], schema=spec.schema)
     only = own_windows(events)

@@ -42,6 +42,7 @@ from tidestate.operators.windows.general.names import (
 from tidestate.operators.windows.general.panes import taken_back, values_where
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.lists import struct_fields
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 
@@ -108,7 +109,7 @@ def _rejected(plan: GeneralTables, gathered: Gathered, at: Moments) -> pa.Table 
     if not gathered.refused.num_rows:
         return None
     events, bounds = gathered.refused[EVENT].combine_chunks(), gathered.refused
-    named = dict(zip(plan.input_schema.names, events.flatten(), strict=True)) | {
+    named = dict(zip(plan.input_schema.names, struct_fields(events), strict=True)) | {
         name: bounds[name] for name in (START, END)
     }
     watermark = None if at.before == BEGINNING_US else at.before

@@ -249,7 +249,7 @@ def _still_open(plan: SliceTables, remembered: list[pa.Table], fired_bound: int 
 
 def _after(column: str | None, rows: pa.Table, bound: int | None) -> pa.Table | None:
     """Rows whose time in ``column`` is after ``bound``."""
-    if not rows.num_rows or bound is None:
+    if not rows.num_rows or bound is None or column is None:
         return rows if rows.num_rows else None
     keep = _times(rows[column]) > bound
     if keep.all():

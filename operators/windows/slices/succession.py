@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Moments, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -151,7 +152,7 @@ class Succession:
         plan, count = self._plan, windows.num_rows
         shown = self._view.lookup(FIRED, windows.select(self._slices.fired.key_names))
         was = np.asarray(shown.found)
-        columns = {column.name: windows[column.name] for column in plan.state}
+        columns: dict[str, Values] = {column.name: windows[column.name] for column in plan.state}
         if plan.mode == "discarding" and was.any():
             unseen = pa.array(np.arange(count), mask=was)
             columns = {name: values.take(unseen) for name, values in columns.items()}

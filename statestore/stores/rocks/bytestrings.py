@@ -45,8 +45,8 @@ class Strings:
         """Where the strings begin and end in ``data``."""
         return self.offsets if self.width is None else np.arange(self.count + 1) * self.width
 
-    def arrow(self) -> pa.LargeBinaryArray:
-        """The strings as an Arrow array."""
+    def arrow(self) -> pa.Array:
+        """The strings as an Arrow array of large binary."""
         buffers = [None, pa.py_buffer(np.ascontiguousarray(self.ends())), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.large_binary(), self.count, buffers)
 
@@ -89,8 +89,8 @@ class Strings:
             whole = self.data.view(f"S{self.width}")
             first[1:] = whole[1:] != whole[:-1]
         elif self.count:
-            whole = self.arrow()
-            first[1:] = pc.not_equal(whole[1:], whole[:-1]).to_numpy(zero_copy_only=False)
+            texts = self.arrow()
+            first[1:] = pc.not_equal(texts[1:], texts[:-1]).to_numpy(zero_copy_only=False)
         return first
 
     def widest(self) -> int:
@@ -124,11 +124,13 @@ def from_arrow(column: pa.Array) -> Strings:
     _, offsets, data = column.buffers()
     if not len(column) or offsets is None:
         return between(np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64))
-    ends = np.frombuffer(offsets, np.int64 if large else np.int32)[column.offset : column.offset + len(column) + 1]
+    ends = np.frombuffer(memoryview(offsets), np.int64 if large else np.int32)[
+        column.offset : column.offset + len(column) + 1
+    ]
     return between(as_bytes(data), ends.astype(np.int64))
 
 
-def flags(column: pa.BooleanArray) -> Bytes:
+def flags(column: pa.Array) -> Bytes:
     """A byte for each flag of an Arrow array, 0 or 1. A null is either."""
     bits = np.unpackbits(as_bytes(column.buffers()[1]), bitorder="little")
     return bits[column.offset : column.offset + len(column)]
@@ -142,7 +144,7 @@ def fixed(column: pa.Array, width: int) -> Bytes:
 
 def as_bytes(buffer: pa.Buffer | None) -> Bytes:
     """An Arrow buffer as numpy sees it."""
-    return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
+    return np.empty(0, np.uint8) if buffer is None else np.frombuffer(memoryview(buffer), np.uint8)
 
 
 def joined(parts: Sequence[Strings], count: int) -> Strings:

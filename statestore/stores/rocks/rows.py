@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
+from tidestate.statestore.spec.lists import item_type
 from tidestate.statestore.stores.rocks.bytestrings import (
     Bytes,
     Numbers,
@@ -77,20 +79,21 @@ def _streams(column: pa.Array) -> list[Strings]:
         return []
     valid = [_flags(column.is_valid()) if column.null_count else matrix(np.ones((count, 1), np.uint8), fixed=True)]
     if pa.types.is_struct(kind):
-        return valid + [stream for place in range(kind.num_fields) for stream in _streams(column.field(place))]
+        structs = cast(pa.StructArray, column)
+        return valid + [stream for place in range(kind.num_fields) for stream in _streams(structs.field(place))]
     if pa.types.is_fixed_size_list(kind):
         size = int(kind.list_size)
-        values = column.values.slice(column.offset * size, count * size)
+        values = cast(pa.FixedSizeListArray, column).values.slice(column.offset * size, count * size)
         return valid + [stream.every(size, count) for stream in _streams(values)]
     if _is_list(kind):
-        return valid + _list_streams(column)
+        return valid + _list_streams(cast(pa.ListArray, column))  # or another kind of list, or a map
     if _is_text(kind) or _is_view(kind):
         text = from_arrow(column.cast(pa.large_binary()) if _is_view(kind) else column)
         return [*valid, _lengths(text.ends()), text]
     return [*valid, _flags(column) if pa.types.is_boolean(kind) else matrix(fixed(column, _width(kind)), fixed=True)]
 
 
-def _list_streams(column: pa.Array) -> list[Strings]:
+def _list_streams(column: pa.ListArray) -> list[Strings]:
     offsets = column.offsets.to_numpy().astype(np.int64) if len(column) else np.zeros(1, np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     children = _streams(column.values.slice(first, last - first))
@@ -208,7 +211,7 @@ def _read_variable(cells: _Cells, kind: pa.DataType, validity: pa.Buffer | None)
 
 
 def _entry(kind: pa.DataType) -> pa.DataType:
-    return pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type
+    return pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else item_type(kind)
 
 
 def _packed(flags: Bytes) -> pa.Buffer:

@@ -1,0 +1,23 @@
+from collections.abc import Sequence
+from typing import Any
+
+from ._files import NativeFile
+from ._tables import RecordBatch, Table
+from ._types import Schema
+
+class ConvertOptions:
+    def __init__(
+        self,
+        *,
+        null_values: Sequence[str] | None = None,
+        strings_can_be_null: bool | None = None,
+        quoted_strings_can_be_null: bool | None = None,
+    ) -> None: ...
+
+class CSVWriter:
+    def __init__(self, sink: str | NativeFile | Any, schema: Schema) -> None: ...
+    def write(self, table_or_batch: Table | RecordBatch) -> None: ...
+    def write_table(self, table: Table, max_chunksize: int | None = None) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> CSVWriter: ...
+    def __exit__(self, *exc: object) -> None: ...
