@@ -31,8 +31,8 @@ check: $(VENV)/installed-dev
 	@echo "==> ruff: lint and format"
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@echo "==> mypy: types"
-	@$(VENV)/bin/mypy
+	@echo "==> mypy: types, and how many are Any"
+	@$(PY) -m tools.typecheck
 	@echo "==> import-linter: layers"
 	@$(VENV)/bin/lint-imports
 	@echo "==> docs"
