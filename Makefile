@@ -36,7 +36,7 @@ check: $(VENV)/installed-dev
 	@echo "==> import-linter: layers"
 	@$(VENV)/bin/lint-imports
 	@echo "==> docs"
-	@$(PY) -m pytest -q tests/test_docs.py
+	@$(PY) -m pytest -q tests/docs/test_docs.py
 
 bench: $(VENV)/installed-dev
 	@$(PY) -m tools.bench tumbling --keys 100 --keys 100000 --keys 5000000

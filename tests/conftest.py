@@ -67,40 +67,41 @@ def forget() -> None:
 
 
 FIRST = (
-    "test_spark_kill",
-    "test_spark_jobs_killed",
-    "test_spark_s3",
-    "test_spark_kafka",
-    "test_conformance",
-    "test_contract",
-    "test_general_twin",
-    "test_collection",
-    "test_spark_bootstrap",
-    "test_spark_progress",
-    "test_fork",
-    "test_spark_chains",
-    "test_spark_general",
-    "test_spark_job",
-    "test_join_operator_killed",
-    "test_operator_api_killed",
-    "test_standalone_killed",
-    "test_weather",
-    "test_conformance_runner",
-    "test_hostile",
-    "test_parquet",
-    "test_recovery_mixed",
-    "test_merging_sessions",
-    "test_spark_keeping",
-    "test_stores",
-    "test_windows_twin",
-    "test_visibility",
+    "spark/test_kill",
+    "spark/test_jobs_killed",
+    "spark/test_s3",
+    "spark/test_kafka",
+    "conformance/test_cases",
+    "statestore/stores/test_contract",
+    "operators/windows/test_general",
+    "recovery/retention/test_collection",
+    "spark/test_bootstrap",
+    "spark/test_progress",
+    "recovery/moves/test_fork",
+    "spark/test_chains",
+    "spark/test_general",
+    "spark/test_job",
+    "operators/embedded/test_join_operator_killed",
+    "operators/embedded/test_window_operator_killed",
+    "operators/local/test_standalone_killed",
+    "tools/test_weather",
+    "conformance/test_runner",
+    "recovery/damage/test_hostile",
+    "statestore/stores/test_parquet",
+    "recovery/moves/test_mixed",
+    "operators/joins/test_sessions",
+    "spark/test_keeping",
+    "statestore/stores/test_stores",
+    "operators/windows/test_windows",
+    "recovery/start/test_visibility",
 )
 """The longest files: begun last, one of them would run alone while the other processes have nothing to do."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first."""
-    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition(".py::")[0].removeprefix("tests/"), len(FIRST)))
 
 
 @pytest.fixture(autouse=True)

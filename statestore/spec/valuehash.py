@@ -3,7 +3,8 @@
 It names a batch for as long as a checkpoint lives, so nothing that a version of Arrow may choose counts: neither
 chunks, offsets and what lies under nulls, nor dictionaries, large or view layouts, names of list items, units and
 zones of times, widths of decimals. What counts are names and logical types of columns, which values are null, and the
-values; NaN is one value and so is zero. The golden hashes in ``tests/test_valuehash.py`` must never change.
+values; NaN is one value and so is zero. The golden hashes in
+``tests/statestore/spec/test_valuehash.py`` must never change.
 
 Of each column several streams are hashed one by one, so that chunks need not be joined: which rows are known, how
 long they are, their bytes; and of what is nested the same again.

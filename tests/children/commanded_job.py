@@ -1,0 +1,98 @@
+"""A job on Spark in a process of its own, told by lines of JSON what to do; it answers with events.
+
+``["start", ROOT]``, with ``"MOMENT:CHECKPOINT"`` to pause there; ``["settle"]``, ``["stop"]``, ``["drain"]``, and
+what the kind of its input adds. Options come last, as an object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.helpers.spark_inputs import job
+from tidestate.operators.spark.job import SparkJob
+from tidestate.operators.spark.query import DurableQuery
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.errors import TidestateError
+from tools.java import local_session
+
+TRUSTED = Path("/etc/ssl/certs/java/cacerts")
+"""Whom this machine trusts, as Debian gives it to its own Java; the one from PyPI may not know a mirror's name."""
+
+
+def trusting() -> dict[str, str]:
+    """What a Java needs in its environment to fetch from Maven Central."""
+    return {"JAVA_TOOL_OPTIONS": f"-Djavax.net.ssl.trustStore={TRUSTED}"} if TRUSTED.exists() else {}
+
+
+def say(event: str, **facts: Any) -> None:
+    print(json.dumps({"event": event, **facts}), flush=True)
+
+
+def deliver(panes: DataFrame, one: DeliveryId) -> None:
+    """Read by Spark, as a sink of a user would."""
+    say("delivered", checkpoint=one.checkpoint, rows=panes.count())
+
+
+class Told:
+    """What can be told."""
+
+    def __init__(self, spark: SparkSession, source: str) -> None:
+        self.spark = spark
+        self.source = source
+        self._query: DurableQuery | None = None
+
+    def stream(self, **options: Any) -> DataFrame:
+        raise NotImplementedError
+
+    def job(self, root: str, **options: Any) -> SparkJob:
+        return job().on_spark(self.stream(**options), checkpoint=root, partitions=2, sink=deliver)
+
+    def start(self, root: str, pause: str = "", **options: Any) -> None:
+        def hook(moment: str, checkpoint_id: int) -> None:
+            if pause == f"{moment}:{checkpoint_id}":
+                say("paused")
+                time.sleep(3600)
+
+        self._query = self.job(root, **options).with_hook(hook).start()
+        say("started", checkpoint=self._query.checkpoint_id)
+
+    def settle(self) -> None:
+        assert self._query is not None
+        self._query.process_all_available()
+        say("settled", checkpoint=self._query.checkpoint_id)
+
+    def stop(self, *, drain: bool = False) -> None:
+        assert self._query is not None
+        self._query.stop(drain=drain)
+        say("stopped", checkpoint=self._query.checkpoint_id)
+
+    def drain(self) -> None:
+        self.stop(drain=True)
+
+
+def obey(kind: Callable[[SparkSession, str], Told], source: str, **settings: str) -> None:
+    """Do what is told on standard input until that ends."""
+    os.environ |= trusting()
+    spark = local_session(
+        "told",
+        **settings,
+        **{"spark.sql.streaming.pollingDelay": "200ms"},  # it would ask a hundred times a second for new input
+    )
+    say("ready", jars=spark.sparkContext.getConf().get("spark.jars"))
+    told = kind(spark, source)
+    for line in sys.stdin:
+        what, *arguments = json.loads(line)
+        options = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
+        try:
+            getattr(told, what)(*arguments, **options)
+        except TidestateError as error:
+            say("refused", code=error.code, text=str(error))
+    spark.stop()

@@ -1,0 +1,51 @@
+"""The process in which Spark runs a job (`tests.children.commanded_job`), from outside: told, killed, begun anew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.recovery.cli.test_cli import ROOT
+from tools.demo.child import Child
+
+
+class Driver:
+    """One process of ``module``; after it was killed, the next one."""
+
+    def __init__(self, folder: Path, module: str, source: str, jars: str = "") -> None:
+        self.log = folder / "driver.log"
+        self._command = [sys.executable, "-m", module, source]
+        self._jars = jars
+        self._begin()
+
+    def _begin(self) -> None:
+        self._child = Child([*self._command, self._jars], self.log, cwd=ROOT)
+        self._jars = self._child.wait_for(lambda event: event["event"] == "ready")["jars"]
+
+    def told(self, *words: object, until: str) -> dict[str, Any]:
+        """What it says when it has done it, with the checkpoints that a sink got meanwhile."""
+        delivered: dict[int, int] = {}
+
+        def see(event: dict[str, Any]) -> None:
+            if event["event"] == "delivered":
+                delivered[event["checkpoint"]] = event["rows"]
+
+        self._child.tell(*words)
+        return self._child.wait_for(lambda event: event["event"] in (until, "refused"), see) | {"sink": delivered}
+
+    def start(self, root: str, *pause: str, **options: Any) -> dict[str, Any]:
+        return self.told("start", root, *pause, options, until="started")
+
+    def goes_on(self, root: str, **options: Any) -> dict[str, Any]:
+        """To the end of the input and of time."""
+        assert self.start(root, **options)["event"] == "started"
+        self.told("settle", until="settled")
+        return self.told("drain", until="stopped")
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._begin()
+
+    def finish(self) -> None:
+        self._child.finish()

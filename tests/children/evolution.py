@@ -1,0 +1,44 @@
+"""A changed job that is killed as it publishes the fence with its new configuration: root, store, cache, moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from tests.children.standalone import store_config
+from tests.operators.bind.test_evolution import events, first, tables, without
+from tidestate.operators import every_element, max_, sum_
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Head, Manifest
+from tidestate.statestore.spec.store import StoreName
+
+ROWS = tables(events(5))
+
+
+def changed() -> Windowed:
+    """An aggregate more, one by another name, early panes, more patience."""
+    described = without(first("sliding", "retracting"), "total").aggregate(amount=sum_("v"), high=max_("v"))
+    described = described.trigger(early=every_element()).late("110 seconds")
+    return described.renamed(aggregates={"total": "amount"})
+
+
+def main(root: str, name: StoreName, cache: str, moment: str) -> None:
+    """Start it, and die before or after the manifest of the fence."""
+    publish = Checkpoint.publish
+
+    def dies(checkpoint: Checkpoint, manifest: Manifest) -> Head:
+        assert manifest.kind == "fence"
+        if moment == "after":
+            publish(checkpoint, manifest)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    Checkpoint.publish = dies  # type: ignore[method-assign]
+    changed().standalone(checkpoint=root, store=store_config(name, Path(cache))).run(ROWS, drain=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]

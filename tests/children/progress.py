@@ -1,0 +1,44 @@
+"""A Spark job with two sources in a process of its own, to be killed.
+
+``python -m tests.children.progress INPUT ROOT``. With a further argument N it stops dead before manifest N,
+its files written, and waits there for the SIGKILL.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from tests.helpers.spark_inputs import SCHEMA
+from tidestate.operators import Windowed, count, list_, max_event_time, tumbling, windowed
+from tools.demo.job import say
+from tools.java import local_session
+
+
+def job() -> Windowed:
+    """Sources are told apart by the column ``k``."""
+    described = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds"))
+    described = described.aggregate(n=count(), all=list_("id")).late("3 seconds", keep=["id"])
+    return described.watermark(max_event_time("t", "5 seconds"), by="k", sources=["a", "b"], idle_timeout="1 hour")
+
+
+def main(folder: str, root: str, death: str = "0") -> None:
+    """Run to the end of the input, or to the death."""
+
+    def hook(moment: str, checkpoint_id: int) -> None:
+        if moment == "before-manifest" and checkpoint_id == int(death):
+            say("paused", checkpoint=checkpoint_id)
+            time.sleep(3600)
+
+    session = local_session("progress")
+    stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(Path(folder)))
+    query = job().on_spark(stream, checkpoint=root, partitions=2).with_hook(hook).start()
+    query.process_all_available()
+    query.stop(drain=True)
+    session.stop()
+    say("done", checkpoint=query.checkpoint_id)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

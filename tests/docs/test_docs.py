@@ -1,0 +1,69 @@
+"""The documents say what the code does: blocks run, links lead somewhere, every code, verb and test is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.reference import page
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PACKAGES = ("statestore", "recovery", "operators", "tools")
+
+
+def sources() -> str:
+    return "\n".join(path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def test_readme_blocks_run(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+    assert len(blocks) >= 2
+    program = "\n".join(blocks).replace("/tmp/readme-flights", str(tmp_path / "flights"))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "'mean_delay': 3.0" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["STORES.md", "MESSAGES.md", "AGGREGATES.md", "SINKS.md"])
+def test_blocks_of_other_documents_run(name: str) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.S | re.M)
+    assert blocks
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", document.read_text())
+    missing = [t for t in targets if "://" not in t and not (document.parent / t).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_files_and_tests_exist(document: Path) -> None:
+    text = document.read_text()
+    files = re.findall(r"`((?:tests|tools|docs)/[\w/.]+\.\w+)`", text)
+    assert not [name for name in files if not (ROOT / name).exists()]
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", text)
+    assert not [name for name in named if f"def {name}(" not in tests]
+
+
+def test_every_error_code_is_documented_and_no_other() -> None:
+    raised = set(re.findall(r'code="([a-z-]+)"', sources())) | set(
+        re.findall(r'"(spark-[a-z]+(?:-[a-z]+)*)",\n', (ROOT / "recovery" / "spark" / "spark_log.py").read_text())
+    )
+    documented = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (ROOT / "docs" / "ERRORS.md").read_text()))
+    assert raised - documented == set()
+    assert {code for code in documented if "-" in code} - raised == set()
+
+
+def test_the_reference_of_the_command_is_what_the_code_says() -> None:
+    assert (ROOT / "docs" / "CLI.md").read_text() == page(), "python -m tools.reference"

@@ -1,0 +1,227 @@
+"""The words of the project: plain English in every document, less and less of the old dialect in the code, and one
+meaning for each public name.
+
+``python -m tests.docs.test_words`` prints the ratchets as they are now. They only go down: lower them, never raise them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("statestore", "recovery", "operators")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")])
+GENERATED = "do not edit"
+"""A page that is written from the code has the words of the code, which are counted there."""
+
+WORDS = frozenset({"alike", "anew", "beside", "besides", "near", "said", "shown", "told", "whoever"})
+PHRASES = re.compile(r"\b(at work|(?:come|comes|coming|came) to)\b")
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_CODE = re.compile(r"^```.*?^```|(?<=\n\n)(?: {4}[^\n]*\n)+|`[^`]*`", re.S | re.M)
+
+DIALECT = {"statestore": 117, "recovery": 104, "operators": 541, "tools": 36}
+"""How often these words may occur in the source of each folder: names, comments, docstrings and messages."""
+
+HOMONYMS = frozenset(
+    {
+        "ALONE",
+        "Accumulation",
+        "At",
+        "BOUNDS",
+        "Bound",
+        "Bounds",
+        "COMBINER",
+        "COMBINERS",
+        "Change",
+        "Codes",
+        "Configuration",
+        "Counters",
+        "FACTS",
+        "FEW",
+        "FOLDER",
+        "FORGOTTEN",
+        "FORMAT",
+        "Flags",
+        "Form",
+        "Given",
+        "Group",
+        "HELD",
+        "History",
+        "Hook",
+        "How",
+        "KEYS",
+        "Kept",
+        "Keys",
+        "Kind",
+        "MAX_LAYERS",
+        "MOMENTS",
+        "MOST",
+        "Measure",
+        "Merged",
+        "Moments",
+        "NEVER",
+        "NONE",
+        "Numbers",
+        "OPERATORS",
+        "OTHER",
+        "Output",
+        "P",
+        "PATIENCE_S",
+        "Pairs",
+        "Parts",
+        "Policy",
+        "REASONS",
+        "Ranges",
+        "Reading",
+        "Report",
+        "Result",
+        "Retention",
+        "Row",
+        "Rows",
+        "Rule",
+        "SAMPLE_ROWS",
+        "Schemas",
+        "Seen",
+        "Shown",
+        "Since",
+        "Sink",
+        "Source",
+        "Span",
+        "Standing",
+        "Step",
+        "Steps",
+        "T",
+        "TABLE_ROWS",
+        "TIMES",
+        "Taken",
+        "Times",
+        "Values",
+        "Window",
+        "Windows",
+        "Written",
+        "alike",
+        "alone",
+        "arrivals",
+        "assign",
+        "before",
+        "begun",
+        "between",
+        "bootstrap",
+        "clear",
+        "column_of",
+        "combined",
+        "counted",
+        "declared",
+        "described",
+        "expire",
+        "finish",
+        "fixed",
+        "gaps",
+        "gather",
+        "history",
+        "in_force",
+        "joined",
+        "keep",
+        "late",
+        "leases",
+        "log",
+        "moments",
+        "no_hook",
+        "number_of",
+        "numbered",
+        "numbers",
+        "opened",
+        "ordered",
+        "pairs",
+        "plain",
+        "present",
+        "read_panes",
+        "read_rows",
+        "refused",
+        "remove",
+        "replay_from",
+        "reset",
+        "rows",
+        "settled",
+        "spread",
+        "stepped",
+        "successor",
+        "take",
+        "take_in",
+        "told_nobody",
+        "union",
+        "values_of",
+        "version",
+        "with_files",
+        "written",
+    }
+)
+"""Public names that two modules define. Rename one of them, and remove the name here."""
+
+
+def dialect(text: str) -> Counter[str]:
+    """The words that a native reader stumbles on, with their number; names are split into their parts."""
+    words = Counter(part.lower() for part in _PART.findall(text))
+    return Counter({word: words[word] for word in WORDS & words.keys()}) + Counter(
+        PHRASES.findall(text.lower().replace("_", " "))
+    )
+
+
+def source(folder: str) -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / folder).rglob("*.py")))
+
+
+def defined(path: Path) -> Iterator[str]:
+    """The public names that a module defines itself: classes, functions and constants."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def homonyms() -> dict[str, list[str]]:
+    """Each public name with more than one definition, and the modules that define it."""
+    modules: defaultdict[str, list[str]] = defaultdict(list)
+    for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
+        for name in sorted({name for name in defined(path) if not name.startswith("_")}):
+            modules[name].append(str(path.relative_to(ROOT)))
+    return {name: where for name, where in sorted(modules.items()) if len(where) > 1}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_are_plain_english(page: Path) -> None:
+    text = page.read_text()
+    prose = _CODE.sub(lambda code: "\n" * code.group().count("\n"), text)
+    if GENERATED not in text:
+        assert not [(n, found) for n, line in enumerate(prose.split("\n"), 1) if (found := dict(dialect(line)))]
+
+
+@pytest.mark.parametrize("folder", DIALECT)
+def test_the_code_has_no_more_dialect_than_before(folder: str) -> None:
+    found = dialect(source(folder))
+    assert found.total() <= DIALECT[folder], found.most_common()
+
+
+def test_a_public_name_is_defined_once() -> None:
+    found = homonyms()
+    assert not {name: where for name, where in found.items() if name not in HOMONYMS}, "two meanings for one name"
+    assert not HOMONYMS - found.keys(), "these names are defined once now: remove them from HOMONYMS"
+
+
+def test_the_glossary_has_each_term_once() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (ROOT / "docs" / "GLOSSARY.md").read_text(), re.M)
+    terms = Counter(term for row in rows for term in row.split(", ") if row != "term")
+    assert len(terms) > 80
+    assert not [term for term, count in terms.items() if count > 1]
+
+
+if __name__ == "__main__":
+    print({folder: dialect(source(folder)).total() for folder in (*PACKAGES, "tools")})
+    print("\n".join(f'        "{name}",' for name in homonyms()))

@@ -1,0 +1,370 @@
+"""Every aggregate against plain Python, however its events are cut up: alone, in jobs on each store, restarted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import forget
+from tests.twins import naive_aggregates as naive
+from tests.twins.naive_aggregates import Event, Naive
+from tidestate.operators import (
+    RETRACTING,
+    Memory,
+    Parquet,
+    RocksDB,
+    accumulate,
+    apply_rows,
+    arg_max,
+    arg_min,
+    count,
+    count_by_value,
+    count_distinct,
+    count_distinct_approx,
+    earliest,
+    first,
+    last,
+    latest,
+    list_,
+    mean,
+    median,
+    quantile,
+    set_,
+    sliding,
+    sorted_list,
+    stddev,
+    sum_,
+    top_n,
+    tumbling,
+    variance,
+    windowed,
+)
+from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.table.fold import combine
+
+TIME = pa.timestamp("us", tz="UTC")
+START = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)
+
+
+def _merge(older: pa.Table, newer: pa.Table) -> pa.Table:
+    """First, last and number: not commutative, so the order is tested too."""
+    number = pc.add(older["number"], newer["number"])
+    return pa.table({"first": older["first"], "last": newer["last"], "number": number})
+
+
+def _lift(events: pa.Table) -> pa.Table:
+    return pa.table({"first": events["o"], "last": events["o"], "number": np.ones(len(events), np.int64)})
+
+
+def _result(states: pa.Table) -> pa.Array:
+    whole = states.combine_chunks()
+    return pa.StructArray.from_arrays([whole[name].chunk(0) for name in whole.column_names], whole.column_names)
+
+
+ENDS = pa.struct([("first", pa.int64()), ("last", pa.int64()), ("number", pa.int64())])
+OWN = accumulate(
+    name="tests.operators.aggregates.test_naive:OWN",
+    columns=["o"],
+    state={"first": pa.int64(), "last": pa.int64(), "number": pa.int64()},
+    lift=_lift,
+    merge=_merge,
+    result=_result,
+    result_type=ENDS,
+)
+
+
+def _nulls(rows: pa.Table) -> pa.ChunkedArray:
+    """Per group how many values are null, and only then."""
+    flags = rows.append_column("null", rows["v"].is_null().cast(pa.int64()))
+    return flags.group_by("group", use_threads=False).aggregate([("null", "sum")])["null_sum"]
+
+
+ANY: dict[str, tuple[Aggregate, Naive]] = {
+    "count": (count("v"), lambda events: len(naive.values(events))),
+    "first": (first("v", by="o"), naive.chosen("o", largest=False)),
+    "last_": (last("v", by="o"), naive.chosen("o", largest=True, newest=True)),
+    "earliest": (earliest("v"), naive.chosen("t", largest=False)),
+    "latest": (latest("v"), naive.chosen("t", largest=True, newest=True)),
+    "arg_min": (arg_min("v", by="w"), naive.chosen("w", largest=False)),
+    "arg_max": (arg_max("v", by="w"), naive.chosen("w", largest=True)),
+    "top_by": (top_n("v", 3, by="w"), naive.top(3, "w")),
+    "listed": (list_("v"), naive.listed()),
+    "sorted_by": (sorted_list("v", by="w", descending=True), naive.listed("w", descending=True)),
+    "nulls": (
+        apply_rows(_nulls, columns=["v"], result_type=pa.int64()),
+        lambda events: sum(event["v"] is None for event in events),
+    ),
+    "rows": (
+        apply_rows(
+            lambda rows: rows["o"].to_pylist(), columns=["o"], result_type=pa.list_(pa.int64()), per_group=True
+        ),
+        lambda events: [event["o"] for event in events],
+    ),
+    "own": (
+        OWN,
+        lambda events: {"first": events[0]["o"], "last": events[-1]["o"], "number": len(events)},
+    ),
+}
+SORTABLE: dict[str, tuple[Aggregate, Naive]] = {
+    "first_own": (first("v", by="v"), naive.chosen("v", largest=False)),
+    "smallest": (top_n("v", 2, largest=False), naive.top(2, "v", largest=False)),
+    "largest": (top_n("v", 2), naive.top(2, "v")),
+    "different": (set_("v"), naive.different),
+    "number": (count_distinct("v"), lambda events: len(naive.different(events))),
+    "about": (count_distinct_approx("v"), lambda events: len(naive.different(events))),
+    "tally": (count_by_value("v"), naive.tallied),
+    "ordered": (sorted_list("v"), naive.listed("v")),
+    "lower": (quantile("v", 0.4, interpolation="lower"), naive.quantile(0.4, "lower")),
+    "higher": (quantile("v", 1 / 3, interpolation="higher"), naive.quantile(1 / 3, "higher")),
+    "nearest": (quantile("v", 0.5, interpolation="nearest"), naive.quantile(0.5, "nearest")),
+}
+NUMERIC: dict[str, tuple[Aggregate, Naive]] = {
+    "variance": (variance("v"), naive.spread(population=False)),
+    "whole": (variance("v", population=True), naive.spread(population=True)),
+    "stddev": (stddev("v"), naive.spread(population=False, root=True)),
+    "least": (quantile("v", 0), naive.quantile(0, "linear")),
+    "most": (quantile("v", 1.0), naive.quantile(1, "linear")),
+    "middle": (median("v"), naive.quantile(0.5, "linear")),
+    "quarter": (quantile("v", 0.25), naive.quantile(0.25, "linear")),
+}
+INTEGERS = st.one_of(st.integers(-4, 4), st.integers(-(2**62), 2**62))
+DOUBLES = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, -math.inf]), st.floats(-1e6, 1e6, allow_subnormal=False)
+)
+MOMENTS = st.datetimes(datetime(1960, 1, 1), datetime(2030, 1, 1)).map(lambda time: time.replace(tzinfo=UTC))
+KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], bool, bool]] = {
+    "int8": (pa.int8(), st.integers(-4, 4), True, True),
+    "int64": (pa.int64(), INTEGERS, True, True),
+    "uint64": (pa.uint64(), st.integers(2**64 - 3, 2**64 - 1), True, True),
+    "double": (pa.float64(), DOUBLES, True, True),
+    "float": (pa.float32(), st.floats(-100, 100, width=32).map(lambda x: x + 0.0), True, True),
+    "decimal": (pa.decimal128(10, 2), st.decimals(-99, 99, places=2), True, True),
+    "string": (pa.string(), st.sampled_from(["", "a", "ab", "b", "é", "z"]), True, False),
+    "binary": (pa.binary(), st.sampled_from([b"", b"\x00", b"\xff"]), True, False),
+    "bool": (pa.bool_(), st.booleans(), True, False),
+    "date": (pa.date32(), st.dates(date(1960, 1, 1), date(2030, 1, 1)), True, False),
+    "timestamp": (TIME, MOMENTS, True, False),
+    "list": (pa.list_(pa.int64()), st.lists(st.integers(0, 2), max_size=2), False, False),
+    "struct": (pa.struct([("x", pa.string())]), st.builds(lambda x: {"x": x}, st.sampled_from("ab")), False, False),
+}
+
+
+def wanted(kind: str) -> dict[str, tuple[Aggregate, Naive]]:
+    _, _, sortable, numeric = KINDS[kind]
+    return ANY | (SORTABLE if sortable else {}) | (NUMERIC if numeric else {})
+
+
+def events_of(kind: str, least: int = 0) -> st.SearchStrategy[list[Event]]:
+    event = st.fixed_dictionaries(
+        {
+            "k": st.sampled_from("ab"),
+            "t": st.integers(0, 50).map(lambda s: START + timedelta(seconds=s)),
+            "o": st.integers(0, 5),
+            "w": st.one_of(st.none(), st.integers(0, 3)),
+            "v": st.one_of(st.none(), KINDS[kind][1]),
+        }
+    )
+    return st.lists(event, min_size=least, max_size=20)
+
+
+def table(kind: str, events: list[Event]) -> pa.Table:
+    schema = pa.schema([("k", pa.string()), ("t", TIME), ("o", pa.int64()), ("w", pa.int64()), ("v", KINDS[kind][0])])
+    return pa.Table.from_pylist(events, schema)
+
+
+def lifted(plan: SlicePlan, events: pa.Table) -> pa.Table:
+    ends = pa.array(np.zeros(len(events), np.int64)).cast(TIME)
+    return pa.table([ends, events["k"], *plan.lifted(events)], schema=plan.slices.schema)
+
+
+def same(found: Any, expected: Any) -> bool:
+    if isinstance(expected, (list, tuple)):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    if isinstance(expected, float) and isinstance(found, float):
+        return (naive.nan(expected) and naive.nan(found)) or math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-6)
+    return bool(found == expected)
+
+
+def finished(plan: SlicePlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
+    results = {bound.name: bound.finish(folded) for bound in plan.aggregates}
+    assert {name: values.type for name, values in results.items()} == {
+        bound.name: bound.result_type for bound in plan.aggregates
+    }
+    keys = folded["k"].to_pylist()
+    lists = {name: values.to_pylist() for name, values in results.items()}
+    return {key: {name: lists[name][row] for name in lists} for row, key in enumerate(keys)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=max(8, settings.default.max_examples // 5))
+@given(data=st.data())
+def test_however_cut_up_it_is_what_plain_python_says(kind: str, data: st.DataObject) -> None:
+    events = data.draw(events_of(kind), label="events")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=4), label="cuts"))
+    nested = data.draw(st.integers(0, len(cuts)), label="nested")
+    aggregates = wanted(kind)
+    job = windowed(event_time="t", key="k").window(tumbling("1 hour"))
+    plan = bind_plan(job.aggregate(**{name: one for name, (one, _) in aggregates.items()}), table(kind, []).schema)
+    rows = lifted(plan, table(kind, events))
+    bounds = [0, *cuts, len(events)]
+    parts = [combine(plan.slices, rows.slice(a, b - a)) for a, b in pairwise(bounds)]
+    inner = combine(plan.slices, pa.concat_tables(parts[nested:]))
+    found = finished(plan, combine(plan.slices, pa.concat_tables([*parts[:nested], inner])))
+    assert set(found) == {event["k"] for event in events}
+    for key, results in found.items():
+        own = [event for event in events if event["k"] == key]
+        for name, (_, compute) in aggregates.items():
+            assert same(results[name], compute(own)), (name, results[name], compute(own))
+
+
+def stores(folder: Path) -> dict[str, StoreConfig]:
+    small = {"max_levels": 2, "snapshot_bytes": 50}
+    return {
+        "memory": Memory(**small),  # type: ignore[arg-type]
+        "parquet": Parquet(**small),  # type: ignore[arg-type]
+        "rocksdb": RocksDB(cache_dir=str(folder / "cache"), **small),  # type: ignore[arg-type]
+    }
+
+
+def stream(kind: str) -> tuple[list[Event], list[pa.Table]]:
+    """Batches that fire each window, then come back late to it; values of the kind, nulls among them."""
+    strategy = KINDS[kind]
+    pool: list[Any] = {
+        "int64": [3, -1, 3, None, 2**40],
+        "double": [0.5, math.nan, -0.0, None, 1e9],
+        "decimal": [Decimal("1.25"), None, Decimal("-3.50"), Decimal("1.25")],
+        "string": ["b", None, "a", "é", "b"],
+        "timestamp": [START, None, START + timedelta(days=1)],
+    }[kind]
+    assert strategy
+    batches: list[list[Event]] = []
+    number = 0
+    for seconds in ([1, 2, 8, 15], [16, 33, 31], [3, 4, 17, 5], [60, 2, 16]):
+        batch = []
+        for second in seconds:
+            number += 1
+            value, by = pool[number % len(pool)], [2, None, 1][number % 3]
+            time = START + timedelta(seconds=second)
+            batch.append({"k": "ab"[number % 2], "t": time, "o": number % 4, "w": by, "v": value})
+        batches.append(batch)
+    return [event for batch in batches for event in batch], [table(kind, batch) for batch in batches]
+
+
+WINDOWS = [tumbling("20 seconds"), sliding("20 seconds", "10 seconds")]
+JOBS = list(product(["int64", "double", "decimal", "string", "timestamp"], ["memory", "parquet", "rocksdb"]))
+
+
+@pytest.mark.parametrize(("kind", "store", "window"), [(*job, WINDOWS[i % 2]) for i, job in enumerate(JOBS)])
+def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, store: str, window: Any) -> None:
+    """Net of all panes, with late ones that take the earlier ones back, over two runs with a restart between them."""
+    aggregates = wanted(kind)
+    events, batches = stream(kind)
+    job = windowed(event_time="t", key="k").window(window).late("1 hour").accumulation(RETRACTING)
+    job = job.aggregate(**{name: one for name, (one, _) in aggregates.items()})
+    panes = []
+    for taken, drain in ((2, False), (4, True)):
+        runner = job.standalone(checkpoint=tmp_path / "root", store=stores(tmp_path)[store], partitions=2)
+        panes += runner.run(batches[:taken], drain=drain).to_pylist()
+        forget()
+    check_retractions(panes)
+    final = {(p["window_start"], p["k"]): p for p in panes if p["kind"] == "emit"}
+    expected = windows_of(events, window.size, window.slide)
+    assert set(final) == set(expected)
+    for where, own in expected.items():
+        for name, (_, compute) in aggregates.items():
+            assert same(final[where][name], compute(own)), (where, name, final[where][name], compute(own))
+
+
+def windows_of(events: list[Event], size_us: int, slide_us: int) -> dict[tuple[datetime, str], list[Event]]:
+    """Events per window and key: by slice, then in the order of arrival."""
+    found: dict[tuple[datetime, str], list[Event]] = {}
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    slice_of = {id(event): (event["t"] - epoch) // timedelta(microseconds=slide_us) for event in events}
+    for event in sorted(events, key=lambda event: slice_of[id(event)]):
+        for back in range(size_us // slide_us):
+            start = epoch + timedelta(microseconds=(slice_of[id(event)] - back) * slide_us)
+            found.setdefault((start, event["k"]), []).append(event)
+    return found
+
+
+def check_retractions(panes: list[dict[str, Any]]) -> None:
+    """A retraction shows what the pane before showed, to the bit."""
+    shown: dict[Any, dict[str, Any]] = {}
+    outside = ("timing", "kind", "last")
+    for pane in panes:
+        where = (pane["window_start"], pane["k"], pane["pane"])
+        plain = {name: repr(value) for name, value in pane.items() if name not in outside}
+        if pane["kind"] == "emit":
+            shown[where] = plain
+        else:
+            assert plain == shown.pop(where)
+    assert any(pane["kind"] == "retract" for pane in panes)
+
+
+INVERTIBLE: dict[str, Callable[[], Aggregate]] = {
+    "n": lambda: count("v"),
+    "total": lambda: sum_("v"),
+    "average": lambda: mean("v"),
+    "spread": lambda: variance("v"),
+    "deviation": lambda: stddev("v", population=True),
+}
+
+
+@pytest.mark.parametrize("kind", ["int8", "decimal", "float"])
+@settings(max_examples=max(8, settings.default.max_examples // 5))
+@given(data=st.data())
+def test_invertible_aggregates_take_events_back(kind: str, data: st.DataObject) -> None:
+    events = [{**event, "k": "a"} for event in data.draw(events_of(kind, least=2), label="events")]
+    gone = data.draw(st.integers(1, len(events) - 1), label="gone")
+    job = windowed(event_time="t", key="k").window(tumbling("1 hour"))
+    plan = bind_plan(job.aggregate(**{name: make() for name, make in INVERTIBLE.items()}), table(kind, []).schema)
+    assert all(bound.invertible for bound in plan.aggregates)
+    whole, part, rest = (
+        combine(plan.slices, lifted(plan, table(kind, rows))) for rows in (events, events[:gone], events[gone:])
+    )
+    columns = [column for bound in plan.aggregates for column in bound.subtract(whole, part)]
+    left = pa.table([*whole.select(plan.slices.key_names).columns, *columns], schema=plan.slices.schema)
+    found, expected = finished(plan, left)["a"], finished(plan, rest)["a"]
+    if not naive.values(events[gone:]):
+        expected["total"] = 0 if naive.values(events[:gone]) else expected["total"]
+    tolerance = 1e-4 if kind == "float" else 1e-6
+    for name, value in expected.items():
+        if isinstance(value, float):
+            assert math.isclose(
+                found[name], value, rel_tol=tolerance, abs_tol=0.02 if name == "deviation" else tolerance
+            )
+        else:
+            assert found[name] == value
+
+
+@settings(max_examples=max(5, settings.default.max_examples // 8))
+@given(st.lists(st.integers(0, 200_000), min_size=1, max_size=3000), st.data())
+@example(list(range(3000)), None)
+def test_a_sketch_depends_on_what_it_saw_only(seen: list[int], data: st.DataObject | None) -> None:
+    job = windowed(event_time="t", key="k").window(tumbling("1 hour")).aggregate(about=count_distinct_approx("v"))
+    events = [{"k": "a", "t": START, "o": 0, "w": 0, "v": value} for value in seen]
+    plan = bind_plan(job, table("int64", []).schema)
+    rows = lifted(plan, table("int64", events))
+    expected = finished(plan, combine(plan.slices, rows))["a"]["about"]
+    assert abs(expected - len(set(seen))) <= max(1, 0.06 * len(set(seen)))
+    cuts = [7, 1000] if data is None else sorted(data.draw(st.lists(st.integers(0, len(seen)), max_size=3)))
+    order = np.random.default_rng(len(seen)).permutation(len(seen))
+    shuffled = rows.take(pa.array(order))
+    bounds = [0, *cuts, len(seen)]
+    parts = [combine(plan.slices, shuffled.slice(a, b - a)) for a, b in pairwise(bounds)]
+    assert finished(plan, combine(plan.slices, pa.concat_tables(parts)))["a"]["about"] == expected

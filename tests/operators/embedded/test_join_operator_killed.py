@@ -1,0 +1,84 @@
+"""Real SIGKILL: a join operator dies in a flush or before it acknowledges, and the receiver has every pane once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.children.join_operator import BATCHES, JOBS
+from tests.helpers.join_operator_messages import expected
+from tests.helpers.operator_messages import STORES
+from tidestate.statestore.spec.store import StoreName
+
+ROOT = Path(__file__).parents[3]
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
+MOMENTS = ("before-manifest", "after-manifest", "received")
+CASES = [("join", name, moment) for name in STORES for moment in MOMENTS]
+CASES += [("held", name, moment) for name in STORES for moment in MOMENTS]
+CASES += [("sessions", name, moment) for name in ("parquet", "rocksdb") for moment in MOMENTS]
+BOUNDED = [
+    ("join", "rocksdb", "before-manifest"),
+    ("join", "parquet", "after-manifest"),
+    ("join", "memory", "received"),
+    ("sessions", "parquet", "before-manifest"),
+    ("sessions", "rocksdb", "after-manifest"),
+    ("sessions", "parquet", "received"),
+    ("held", "parquet", "after-manifest"),
+]
+"""In CI each kind is killed at each moment, and each store has its turn; a join on every store is killed anywhere
+below, and a job on every store around the manifest in `tests.operators.local.test_standalone_killed`.
+"""
+
+
+def child(folder: Path, name: StoreName, kind: str, *death: str) -> subprocess.Popen[str]:
+    places = [str(folder / "root"), name, str(folder / "cache"), str(folder / "out"), kind]
+    command = [sys.executable, "-m", "tests.children.join_operator", *places, *death]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def check_exact(folder: Path, kind: str) -> None:
+    """Every line under one id is the same; one line of each are the panes of an undisturbed run."""
+    taken: dict[int, list[list[object]]] = {}
+    for line in (folder / "out").read_text().splitlines():
+        checkpoint_id, rows = json.loads(line)
+        assert taken.setdefault(checkpoint_id, rows) == rows
+    wanted = json.loads(json.dumps(expected(JOBS[kind], BATCHES, folder / "harness"), default=str))
+    assert {row[-1] for row in wanted} == ({"emit"} if kind == "held" else {"emit", "retract"})
+    assert sorted(map(repr, (row for rows in taken.values() for row in rows))) == sorted(map(repr, wanted))
+
+
+@pytest.mark.parametrize(("kind", "name", "moment"), CASES if LONG else BOUNDED)
+def test_killed_at_a_moment(tmp_path: Path, kind: str, name: StoreName, moment: str) -> None:
+    for death in (f"{moment}:5", f"{moment}:12"):
+        process = child(tmp_path, name, kind, death)
+        output, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, output
+    output, _ = child(tmp_path, name, kind).communicate()
+    assert output.endswith("done\n")
+    check_exact(tmp_path, kind)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> None:
+    chance = random.Random(STORES.index(name))
+    for _ in range(3):
+        process = child(tmp_path, name, "join")
+        assert process.stdout is not None
+        for _ in range(chance.randint(1, 14)):
+            process.stdout.readline()
+        time.sleep(chance.uniform(0, 0.02))
+        process.kill()
+        process.stdout.read()
+        process.wait()
+        process.stdout.close()
+    output, _ = child(tmp_path, name, "join").communicate()
+    assert output.endswith("done\n")
+    check_exact(tmp_path, "join")

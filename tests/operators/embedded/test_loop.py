@@ -1,0 +1,96 @@
+"""The window operator in its loop: a sink that refuses stops the intake, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.operator_messages import (
+    STORES,
+    Message,
+    Receiver,
+    description,
+    expected,
+    operator,
+    store_config,
+    stream,
+    table,
+)
+from tidestate.operators import DeliveryId, Refused, run_operator, session, tumbling
+from tidestate.statestore.spec.store import StoreName
+
+
+class Slow(Receiver):
+    """Takes one of three offers; refuses by False and by the exception, in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offers = 0
+        self.refusing = False
+
+    def take(self, panes: pa.Table, delivery_id: DeliveryId) -> bool:
+        self.offers += 1
+        self.refusing = self.offers % 3 != 0
+        if self.offers % 3 == 1:
+            return False
+        if self.refusing:
+            raise Refused("not now")
+        self(panes, delivery_id)
+        return True
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_sink_that_refuses_stops_the_intake(tmp_path: Path, name: StoreName) -> None:
+    job, made, slow = description(session("3 seconds"), "retracting"), stream(4), Slow()
+    panes, _ = expected(job, made, tmp_path / "harness")
+    pauses: list[int] = []
+
+    with operator(job, tmp_path / "root", store_config(name, tmp_path / "cache")) as running:
+
+        def source() -> Iterator[pa.Table]:
+            for batch in made:
+                assert running.ready == [], "nothing is taken in while something is pending"
+                yield table(batch)
+
+        def wait(pause_s: float) -> None:
+            assert pause_s > 0
+            assert slow.refusing
+            assert len(running.ready) <= 2
+            pauses.append(slow.offers)
+
+        run_operator(running, source(), slow.take, clock=lambda: 0, wait=wait, drain=True)
+    assert sorted(slow.panes, key=repr) == sorted(panes, key=repr)
+    assert len(pauses) == 2 * len(slow.taken) > 10
+    with operator(job, tmp_path / "root", store_config(name, tmp_path / "cache")) as running:
+        assert running.ready == []
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_what_a_stopped_run_had_pending_comes_first_in_the_next(tmp_path: Path) -> None:
+    job, receiver = description(tumbling("10 seconds")), Receiver()
+    messages = [table([Message("x", at, at, "a", 1)]) for at in (3, 13, 23, 33)]
+    taken = iter(messages)
+
+    def give_up(_pause_s: float) -> None:
+        raise Stopped
+
+    with operator(job, tmp_path, store_config("parquet", tmp_path)) as running, pytest.raises(Stopped):
+        run_operator(running, taken, lambda _panes, _id: False, clock=lambda: 0, wait=give_up)
+    assert len(list(taken)) == 2, "the intake stopped with the first pane"
+
+    def breaks(panes: pa.Table, delivery_id: DeliveryId) -> None:
+        receiver(panes, delivery_id)
+        if len(receiver.taken) == 2:
+            raise OSError("after taking it in")
+
+    with operator(job, tmp_path, store_config("parquet", tmp_path)) as running, pytest.raises(OSError):
+        run_operator(running, messages, breaks, clock=lambda: 0)
+    with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
+        run_operator(running, messages, receiver, clock=lambda: 0, drain=True)
+    assert [row[3] for row in receiver.panes] == [1, 1, 1, 1]

@@ -1,0 +1,77 @@
+"""The late ledger fed back to an operator by hand: into windows, messages and functions over them, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.operator_messages import (
+    SCHEMA,
+    STORES,
+    Message,
+    Receiver,
+    description,
+    operator,
+    plain,
+    store_config,
+    stream,
+    table,
+    take,
+)
+from tidestate.operators import count, count_window, session, sliding, sum_, tumbling, windowed
+from tidestate.operators.describe.windows import Windows
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.spec.store import StoreName
+from tidestate.statestore.stores.opening import _memory
+
+WINDOWS: dict[str, Windows] = {
+    "tumbling": tumbling("6 seconds"),
+    "sliding": sliding("6 seconds", "2 seconds"),
+    "session": session("3 seconds"),
+}
+
+
+@pytest.mark.parametrize("rule", ["event", "window"])
+@pytest.mark.parametrize(("windows", "store"), list(zip(WINDOWS, STORES, strict=True)))
+def test_as_the_harness_with_a_crash_after_it(tmp_path: Path, windows: str, store: StoreName, rule: str) -> None:
+    job = description(WINDOWS[windows], "retracting", allowed=3).late("3 seconds", rule=rule, keep=("part", "at"))  # type: ignore[arg-type]
+    job = job.retain("20 seconds")
+    harness, wanted, batches = Harness(job, SCHEMA, folder=tmp_path / "harness"), [], stream(4)
+    receiver, config = Receiver(), store_config(store, tmp_path / "cache")
+    for number, batch in enumerate(batches):
+        wanted += plain(harness.feed(table(sorted(batch))))
+        with operator(job, tmp_path / "hand", config) as running:
+            running.add_messages(table(batch))
+            if number % 4 == 3:
+                wanted += plain(harness.feed_back())
+                counters = running.feed_back()
+                assert counters["fed"] == counters["fed_accepted"] + counters.get("purged", 0)
+                assert running.feed_back() == {}
+            else:
+                running.flush()
+            take(running, receiver)
+            running.flush()
+        _memory.clear()
+    wanted += plain(harness.finish())
+    with operator(job, tmp_path / "hand", config) as running:
+        running.drain()
+        take(running, receiver)
+        counters = running.counters
+    # The order among keys is each operator's own.
+    assert sorted(receiver.panes, key=repr) == sorted(wanted, key=repr)
+    same = ("accepted", "fed_accepted")
+    assert {name: counters[name] for name in same} == {name: harness.counters()[name] for name in same}
+    assert counters["fed_accepted"] > 3
+
+
+def test_a_message_without_a_watermark_of_its_own_is_counted_on(tmp_path: Path) -> None:
+    """Counted windows number what comes back like anything else."""
+    job = windowed(event_time="t", key="k").window(count_window(3)).aggregate(n=count(), s=sum_("v"))
+    job = job.late("0 seconds", keep=("part", "at"))
+    with operator(job, tmp_path, store_config("memory", tmp_path)) as running:
+        running.add_messages(table([Message("x", 1, 100, "a", 1), Message("x", 2, 101, "a", 2)]))
+        running.add_messages(table([Message("x", 3, 5, "a", 4)]))
+        assert not [r for r in running.get_result() if r.panes.num_rows]
+        running.feed_back()
+        assert [row[3:5] for r in running.get_result() for row in plain(r.panes)] == [(3, 7)]

@@ -1,0 +1,326 @@
+"""The window operator by hand: each message once, results until they are acknowledged, full-state functions."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.operator_messages import (
+    SECOND,
+    STORES,
+    Message,
+    Receiver,
+    description,
+    expected,
+    operator,
+    plain,
+    store_config,
+    stream,
+    table,
+    take,
+)
+from tidestate.operators import (
+    Parquet,
+    Retention,
+    after_processing_time,
+    count,
+    count_window,
+    global_window,
+    session,
+    sliding,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.describe.windows import Windows
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.spec.store import StoreName
+from tidestate.statestore.stores.opening import _memory
+
+ROOT = Path(__file__).parents[3]
+WINDOWS: dict[str, Windows] = {
+    "tumbling": tumbling("6 seconds"),
+    "sliding": sliding("6 seconds", "2 seconds"),
+    "gaps": sliding("3 seconds", "5 seconds", strict=False),
+    "session": session("3 seconds"),
+    "counted": count_window(4, 3),
+    "global": global_window(),
+}
+LAYOUTS = {
+    "tumbling": "<ts>_<offset>",
+    "sliding": "<ts>_<offset>",
+    "gaps": "<ts>_<offset>",
+    "session": "<session>_<ts>_<offset>",
+    "counted": "<offset>",
+    "global": "<ts>_<offset>",
+}
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[list[Message]]:
+    """Messages of two origins, the offsets of each in any order."""
+    offsets = {part: draw(st.permutations(range(40))) for part in "xy"}
+    base, made = 0, []
+    for size in draw(st.lists(st.integers(0, 6), min_size=1, max_size=5)):
+        base += draw(st.sampled_from([0, 2, 5, 12, 30]))
+        batch = []
+        for _ in range(size):
+            part = draw(st.sampled_from("xy"))
+            time = draw(st.one_of(st.none(), *[st.integers(base - 30, base)] * 8))
+            key = draw(st.sampled_from(["a", "a", "a", "b", None]))
+            batch.append(Message(part, offsets[part].pop(), time, key, draw(st.integers(-9, 9))))
+        made.append(batch)
+    return made
+
+
+def ledger(root: Path, schema: pa.Schema) -> set[tuple[str, int]]:
+    checkpoint = Checkpoint.open(root)
+    rows = [row for m in checkpoint.history() for row in read_rows(checkpoint, m.late, schema).to_pylist()]
+    # What has no time cannot be told from a new one when it is forgotten; a replay then comes in here again.
+    mine = [(row["part"], row["at"]) for row in rows if row["t"] and row["reason"] != "out_of_retention"]
+    assert len(mine) == len(set(mine)), "an event is rejected once"
+    return {(row["part"], row["at"]) for row in rows}
+
+
+@pytest.mark.parametrize("name", STORES)
+@settings(
+    max_examples=int(os.environ.get("OPERATOR_EXAMPLES", "20")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data(), made=batches(), kind=st.sampled_from(sorted(WINDOWS)))
+def test_each_message_once_under_replay_duplicates_and_crashes(
+    name: StoreName, data: st.DataObject, made: list[list[Message]], kind: str
+) -> None:
+    mode = data.draw(st.sampled_from(["accumulating", "retracting", "discarding"]))
+    key = data.draw(st.sampled_from(["k", None]))
+    job = description(WINDOWS[kind], mode, key, data.draw(st.sampled_from([0, 5, 20])))
+    with tempfile.TemporaryDirectory() as folder:
+        root, receiver = Path(folder) / "root", Receiver()
+        panes, rejected = expected(job, made, Path(folder) / "harness")
+        store = store_config(name, Path(folder) / "cache")
+        running = operator(job, root, store)
+        for number, batch in enumerate(made):
+            again = data.draw(st.lists(st.sampled_from([m for b in made[: number + 1] for m in b] or [None])))
+            shuffled = data.draw(st.permutations([*batch, *(m for m in again if m and m in batch)]))
+            if shuffled or not batch:
+                running.add_messages(table(shuffled))
+            running.add_messages(table([m for m in again if m and m not in batch]))
+            take(running, receiver)
+            after = data.draw(st.sampled_from(["", "flush", "crash"]))
+            if after == "flush":
+                running.flush()
+            if after == "crash":
+                running.close()
+                running = operator(job, root, store)
+                for earlier in made[: number + 1]:
+                    running.add_messages(table(earlier))
+        running.drain()
+        take(running, receiver)
+        running.flush()
+        found = ledger(root, running._plan.late_schema)
+        running.close()
+    assert sorted(receiver.panes, key=repr) == sorted(panes, key=repr)
+    accepted = {(m.part, m.at) for b in made for m in b} - rejected
+    assert found - accepted == rejected
+
+
+@pytest.mark.parametrize("kind", sorted(WINDOWS))
+@pytest.mark.parametrize("name", STORES)
+def test_a_function_over_the_messages_of_a_window_is_exact(tmp_path: Path, name: StoreName, kind: str) -> None:
+    job = description(WINDOWS[kind], "retracting", allowed=30)
+    made, receiver = stream(7), Receiver()
+    panes, _ = expected(job, made, tmp_path / "harness")
+    with operator(job, tmp_path / "root", store_config(name, tmp_path / "cache")) as running:
+        assert str(running.layout) == LAYOUTS[kind]
+        for batch in made:
+            running.add_messages(table(batch))
+        running.drain()
+        take(running, receiver)
+    assert sorted(receiver.panes, key=repr) == sorted(panes, key=repr)
+    assert kind in ("counted", "global") or any(row[-3] == "late" for row in panes)
+    values: dict[Any, list[int]] = defaultdict(list)
+    if kind == "tumbling":  # and once without any code of ours
+        for m in sorted(m for batch in made for m in batch):
+            assert m.t is not None
+            values[m.t // 6 * 6 * SECOND, m.k].append(m.v)
+        whole = {(int(row[0].timestamp()) * SECOND, row[2]): row for row in panes if row[-2] == "emit"}
+        checked = [row for at, row in whole.items() if row[3] == len(values[at])]
+        assert len(checked) > 15
+        assert all(row[5] == median(values[int(row[0].timestamp()) * SECOND, row[2]]) for row in checked)
+
+
+@pytest.mark.parametrize("layout", ["ts_offset", "eq_ts_offset", "ts_eq_offset", "session_ts_offset"])
+@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
+def test_any_layout_gives_the_same_panes(tmp_path: Path, kind: str, layout: str) -> None:
+    job, made, receiver = description(WINDOWS[kind]), stream(3), Receiver()
+    panes, _ = expected(job, made, tmp_path / "harness")
+    with operator(job, tmp_path / "root", Parquet(), layout=layout) as running:
+        assert running.layout is not None
+        assert running.layout.name == layout
+        for batch in made:
+            running.add_messages(table(batch))
+        running.drain()
+        take(running, receiver)
+    assert sorted(receiver.panes, key=repr) == sorted(panes, key=repr)
+
+
+def test_no_messages_are_kept_where_nothing_needs_them(tmp_path: Path) -> None:
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    with operator(job, tmp_path, Parquet()) as running:
+        assert running.layout is None
+        assert running.add_messages(table([Message("x", 1, 3, "a", 1)] * 3))["duplicates"] == 2
+        with pytest.raises(UsageError, match="no-messages"):
+            running.get_messages()
+    for layout in ("offset", "session_eq_ts_offset", "eq_offset"):
+        with pytest.raises(UsageError, match="message-layout"):
+            operator(job, tmp_path / layout, Parquet(), layout=layout)
+
+
+def test_results_come_again_until_they_are_acknowledged(tmp_path: Path) -> None:
+    job = description(tumbling("10 seconds"))
+    with operator(job, tmp_path, Parquet()) as running:
+        running.add_messages(table([Message("x", 1, 3, "a", 1)]))
+        running.add_messages(table([Message("x", 2, 13, "a", 1)]))
+        (first,) = running.get_result()
+        running.flush()
+        assert [one.id for one in running.get_result()] == [first.id], "a flush acknowledges nothing by itself"
+    with operator(job, tmp_path, Parquet()) as running:  # died before the acknowledgement
+        (again,) = running.get_result()
+        assert (again.id, plain(again.panes)) == (first.id, plain(first.panes))
+        running.acknowledge(again.id)
+        assert running.get_result() == []
+        running.acknowledge(again.id)
+        with pytest.raises(UsageError, match="acknowledge"):
+            running.acknowledge(DeliveryId(again.id.run, again.id.checkpoint + 9))
+        running.flush()
+    with operator(job, tmp_path, Parquet()) as running:
+        assert running.get_result() == []
+        running.drain()
+        (last,) = running.get_result()
+        running.acknowledge(last.id)
+        running.flush()
+    with operator(job, tmp_path, Parquet()) as running:
+        assert running.get_result() == []
+        with pytest.raises(UsageError, match="drained"):
+            running.add_messages(table([Message("x", 3, 13, "a", 1)]))
+
+
+def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> None:
+    with operator(description(tumbling("10 seconds"), allowed=0), tmp_path, Parquet()) as running:
+        head = lambda: running._job.head.id  # noqa: E731
+        running.add_messages(table([Message("x", 1, 3, "a", 1)]))
+        assert head() == 2, "a window was opened"
+        running.add_messages(table([Message("x", 2, 4, "a", 1)]))
+        assert head() == 2, "nothing happened that must not be lost"
+        running.add_messages(table([Message("x", 3, 13, "a", 1)]))
+        assert head() == 3, "it showed a pane, opened a window and forgot one"
+        assert running.flush() == 3
+        running.add_messages(table([Message("x", 4, 13, "a", 1)]))
+        assert running.flush() == 4
+
+
+def test_late_updates_are_batched_for_a_span_of_processing_time(tmp_path: Path) -> None:
+    job = description(tumbling("10 seconds")).trigger(late=after_processing_time("10 seconds"))
+    with operator(job, tmp_path, Parquet()) as running:
+        running.timeout(0)
+        running.add_messages(table([Message("x", 1, 3, "a", 1), Message("x", 2, 13, "a", 1)]))
+        running.add_messages(table([Message("x", 3, 4, "a", 5)]))
+        running.timeout(4 * SECOND)
+        running.add_messages(table([Message("x", 4, 5, "a", 7)]))
+        (on_time,) = running.get_result()
+        assert [row[-3] for row in plain(on_time.panes)] == ["on_time"]
+        running.acknowledge(on_time.id)
+        running.timeout(10 * SECOND)
+        (late,) = running.get_result()
+        assert [(row[3], row[5], row[-3]) for row in plain(late.panes)] == [(3, 5.0, "late")]
+        running.timeout(5 * SECOND, watermark_us=30 * SECOND)  # the clock does not go back; the watermark goes on
+        assert running.watermark_us == 30 * SECOND
+
+
+def test_a_call_that_fails_takes_nothing(tmp_path: Path) -> None:
+    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+        for bad in (table([Message("x", 1, 3, "a", 1)]).drop_columns(["v"]), table([Message(None, 1, 3, "a", 1)])):  # type: ignore[arg-type]
+            with pytest.raises(UsageError):
+                running.add_messages(bad)
+        assert running.add_messages(table([Message("x", 1, 3, "a", 1)]))["accepted"] == 1
+        assert running.counters["accepted"] == 1
+
+
+def test_what_is_kept_can_be_read(tmp_path: Path) -> None:
+    job = description(tumbling("10 seconds"), allowed=10)
+    with operator(job, tmp_path / "kept", Parquet(), retention=Retention(count=6)) as running:
+        for at in range(0, 100, 5):
+            running.add_messages(table([Message("x", at, at, "a", at)]))
+        kept = running.get_messages()["offset"].to_pylist()
+        assert kept == [70, 75, 80, 85, 90, 95], "the size says 6, and lateness needs no more"
+        assert running.get_messages(75 * SECOND, 75, 85 * SECOND, 85, equal="a").num_rows == 3
+        assert running.replay_from().to_pylist() == [{"origin": "x", "start_offset": 70, "last_offset": 95}]
+        assert running.get_windows()["count"].to_pylist() == [2, 2, 2]
+        assert running.windows()["n"].to_pylist() == [2, 2]
+    with operator(job, tmp_path / "lateness", Parquet(), retention=Retention(count=1)) as running:
+        for at in range(0, 100, 5):
+            running.add_messages(table([Message("x", at, at, "a", at)]))
+        assert running.get_messages()["offset"].to_pylist() == [80, 85, 90, 95], "never less than lateness needs"
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
+@pytest.mark.parametrize("name", STORES)
+def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: StoreName, kind: str) -> None:
+    job, made, receiver = description(WINDOWS[kind], allowed=15), stream(5), Receiver()
+    panes, _ = expected(job, made, tmp_path / "harness")
+    root, store = tmp_path / "root", store_config(name, tmp_path / "cache")
+    with operator(job, root, store) as running:
+        for batch in made[:9]:
+            running.add_messages(table(batch))
+        running.flush()
+        take(running, receiver)
+        origins = {row["origin"]: row["start_offset"] for row in running.replay_from().to_pylist()}
+        state = running._base
+    for ref in state.files:
+        if ref.table == "messages":
+            (root / ref.path).unlink()
+    store = store_config(name, tmp_path / "another-host")
+    _memory.clear()
+    with operator(job, root, store) as running, pytest.raises(TidestateError, match="file-missing"):
+        running.get_messages()
+    replay = [m for batch in made[:9] for m in batch if m.at >= origins.get(m.part, 0)]
+    with operator(job, root, store) as running:
+        running.rebuild([table(replay), table(replay[:5])])
+        for batch in made[9:]:
+            running.add_messages(table(batch))
+        running.drain()
+        take(running, receiver)
+    assert sorted(receiver.panes, key=repr) == sorted(panes, key=repr)
+
+
+def test_the_example_of_the_document_runs() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "OPERATOR_API.md").read_text(), re.S | re.M)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "<ts>_<offset>",
+        "1",
+        "3 [{'n': 3, 'middle': 2.0}]",
+        "1",
+        "[] True",
+        "[{'id': 1, 'left_value': 0, 'right_cost': 2}]",
+        "{'window_start': 1, 'window_end': 4, 'start_offset': 1}",
+        "[1001]",
+    ]

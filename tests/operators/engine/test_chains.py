@@ -1,0 +1,336 @@
+"""Chains: several operators in one job, each with its own watermark and state, one manifest for all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import evidence
+from tidestate.operators import (
+    DISCARDING,
+    RETRACTING,
+    chain,
+    count,
+    every_element,
+    join,
+    last,
+    max_,
+    min_,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
+from tidestate.statestore.spec.tables import TIME
+
+SECOND, MINUTE = 1_000_000, 60_000_000
+CLICKS = pa.schema([("at", TIME), ("user", pa.string()), ("country", pa.string()), ("amount", pa.int64())])
+STORES = [Memory(), Parquet(), RocksDB()]
+
+
+def clicks(*rows: tuple[int, str, str, int]) -> pa.Table:
+    """(second, user, country, amount)."""
+    columns = list(zip(*rows, strict=True)) or [[], [], [], []]
+    times = pa.array([t * SECOND for t in columns[0]], pa.int64()).cast(TIME)
+    return pa.table(
+        [times, *(pa.array(c, f.type) for c, f in zip(columns[1:], list(CLICKS)[1:], strict=True))], schema=CLICKS
+    )
+
+
+def per_user(**options: Any) -> Any:
+    """Clicks and amount per user, country and minute."""
+    name = options.pop("name", "per_user")
+    made = windowed(event_time="at", key=["user", "country"], name=name).window(tumbling("1 minute"))
+    return made.aggregate(n=count(), total=sum_("amount")).late(options.pop("late", "0 seconds"))
+
+
+def per_country(late: str = "0 seconds") -> Any:
+    """Users and amount per country and hour."""
+    made = windowed(key="country", name="per_country").window(tumbling("1 hour")).late(late)
+    return made.aggregate(users=count(), total=sum_("total"), most=max_("total"))
+
+
+def shown(panes: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    """Rows, times as minutes."""
+    found = []
+    for row in panes.to_pylist():
+        values = (int(v.timestamp() // 60) if hasattr(v, "timestamp") else v for v in (row[n] for n in names))
+        found.append(tuple(values))
+    return sorted(found)
+
+
+def net(panes: pa.Table, *names: str) -> Counter[tuple[Any, ...]]:
+    """What is left when retractions are taken off."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row, kind in zip(shown_in_order(panes, names), panes["kind"].to_pylist(), strict=True):
+        found[row] += 1 if kind == "emit" else -1
+    return +found if all(value >= 0 for value in found.values()) else found
+
+
+def shown_in_order(panes: pa.Table, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    return list(zip(*(panes[name].to_pylist() for name in names), strict=True))
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_aggregate_rekey_aggregate(store: Any, partitions: int, tmp_path: Path) -> None:
+    tested = Harness(chain(per_user(), per_country()), CLICKS, store=store, partitions=partitions, folder=tmp_path)
+    panes = [
+        tested.feed(clicks((1, "a", "nl", 5), (2, "a", "nl", 7), (3, "b", "nl", 1), (4, "c", "be", 2))),
+        tested.feed(clicks((61, "a", "nl", 10), (130, "b", "be", 3))),
+        tested.feed(clicks((3600, "a", "nl", 1))),
+        tested.feed(clicks((3700, "a", "nl", 1))),
+    ]
+    # An hour is over when the minutes before the watermark are all in: at 3700 s those of 3600 s are.
+    assert [one.num_rows for one in panes] == [0, 0, 2, 0]
+    names = ("window_start", "country", "users", "total", "most")
+    assert shown(panes[2], *names) == [(0, "be", 2, 5, 3), (0, "nl", 3, 23, 12)]
+    assert shown(tested.finish(), *names) == [(60, "nl", 2, 2, 1)]
+    head = evidence.manifests(tmp_path)[-1]
+    assert list(head["operators"]) == ["per_user", "per_country"]
+    assert head["operators"]["per_country"]["inputs"] == ["per_user"]
+    assert head["totals"]["per_user.events"] == 8
+    assert head["totals"]["per_country.events"] == 7
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda s: type(s).__name__)
+def test_late_events_are_taken_back_downstream(store: Any) -> None:
+    users = per_user(late="2 hours").accumulation(RETRACTING)
+    countries = per_country(late="2 hours").accumulation(RETRACTING)
+    tested = Harness(chain(users, countries), CLICKS, store=store, partitions=2)
+    names = ("window_start", "country", "users", "total", "most")
+    parts = [
+        tested.feed(clicks((1, "a", "nl", 5), (3, "b", "nl", 1), (70, "a", "nl", 2))),
+        tested.feed(clicks((3700, "a", "nl", 1))),
+        tested.feed(clicks((5, "a", "nl", 4), (3, "c", "be", 9))),
+        tested.feed(clicks((4, "b", "nl", 100))),
+    ]
+    whole = pa.concat_tables(parts)
+    assert parts[0].num_rows == 0
+    assert shown(parts[1], *names) == [(0, "nl", 3, 8, 5)]
+    assert shown(parts[2], "kind", *names) == [
+        ("emit", 0, "be", 1, 9, 9),
+        ("emit", 0, "nl", 3, 12, 9),
+        ("retract", 0, "nl", 3, 8, 5),
+    ]
+    assert net(whole, *names[1:]) == Counter({("be", 1, 9, 9): 1, ("nl", 3, 112, 101): 1})
+    tested.restart()
+    more = tested.feed(clicks((6, "b", "nl", 1)))
+    assert net(pa.concat_tables([whole, more]), *names[1:]) == Counter({("be", 1, 9, 9): 1, ("nl", 3, 113, 102): 1})
+
+
+def test_what_is_new_alone_adds_up_downstream() -> None:
+    users = per_user().trigger(early=every_element()).accumulation(DISCARDING)
+    tested = Harness(chain(users, per_country()), CLICKS)
+    tested.feed(clicks((1, "a", "nl", 5)))
+    tested.feed(clicks((2, "a", "nl", 7)))
+    assert shown(tested.finish(), "country", "total") == [("nl", 12)]
+
+
+def test_sessions_that_merge_are_taken_back_downstream() -> None:
+    visits = (
+        windowed(event_time="at", key="user", name="visits")
+        .window(session("10 seconds"))
+        .aggregate(n=count())
+        .late("2 hours")
+        .accumulation(RETRACTING)
+    )
+    longest = (
+        windowed(name="longest").window(tumbling("1 hour")).aggregate(visits=count(), most=max_("n")).late("2 hours")
+    ).accumulation(RETRACTING)
+    tested = Harness(chain(visits, longest), CLICKS)
+    parts = [
+        tested.feed(clicks((0, "a", "nl", 1), (5, "a", "nl", 1), (17, "a", "nl", 1), (4000, "b", "nl", 1))),
+        tested.feed(clicks((8, "a", "nl", 1))),
+        tested.finish(),
+    ]
+    first = pa.concat_tables(parts).filter(pa.compute.equal(pa.concat_tables(parts)["window_start"].cast("int64"), 0))
+    assert shown(parts[0], "visits", "most") == [(2, 2)]
+    assert net(first, "visits", "most") == Counter({(1, 4): 1})
+
+
+def test_windows_of_the_operator_before_are_kept() -> None:
+    again = windowed(key="country", name="again").aggregate(users=count(), smallest=min_("total"))
+    tested = Harness(chain(per_user(), again), CLICKS, partitions=2)
+    panes = tested.feed(clicks((1, "a", "nl", 5), (2, "b", "nl", 7), (61, "b", "nl", 9), (200, "x", "be", 1)))
+    assert shown(panes, "window_start", "window_end", "country", "users", "smallest") == [
+        (0, 1, "nl", 2, 5),
+        (1, 2, "nl", 1, 9),
+    ]
+
+
+def test_the_newest_pane_may_stand_for_those_before() -> None:
+    users = per_user(late="1 hour")
+    newest = windowed(key=["user", "country"], name="newest").aggregate(n=last("n", by="n"))
+    tested = Harness(chain(users, newest.late("1 hour")), CLICKS)
+    parts = [tested.feed(clicks((1, "a", "nl", 5), (100, "a", "nl", 5))), tested.feed(clicks((2, "a", "nl", 5)))]
+    assert [shown(part, "window_start", "n") for part in parts] == [[(0, 1)], [(0, 2)]]
+
+
+def test_two_streams_meet_behind_an_aggregate(tmp_path: Path) -> None:
+    weather = pa.schema([("hour", TIME), ("place", pa.string()), ("wind", pa.float64())])
+    hourly = windowed(event_time="at", key="country", name="hourly").window(tumbling("1 hour")).late("0 seconds")
+    met = join(
+        event_time=("window_start", "hour"), on="country", within=("0 seconds", "0 seconds"), how="left", name="met"
+    )
+    described = chain(hourly.aggregate(n=count()), met, inputs={"hourly": "clicks", "met": ("hourly", "weather")})
+    schemas = {"clicks": CLICKS, "weather": weather.set(1, pa.field("country", pa.string()))}
+    tested = Harness(described, schemas, folder=tmp_path, partitions=2)
+    hours = [{"hour": 0, "country": "nl", "wind": 3.5}, {"hour": 3600 * SECOND, "country": "nl", "wind": 4.5}]
+    observed = pa.Table.from_pylist(hours, schemas["weather"])
+    parts = [
+        tested.feed({"clicks": clicks((1, "a", "nl", 1), (2, "b", "be", 1)), "weather": observed}),
+        tested.feed({"clicks": clicks((3601, "a", "nl", 1))}),
+        tested.finish(),
+    ]
+    names = ("country", "left_n", "right_wind")
+    assert parts[0].num_rows == 0
+    assert shown(parts[1], *names) == [("be", 1, None), ("nl", 1, 3.5)]
+    assert shown(parts[2], *names) == [("nl", 1, 4.5)]
+
+
+def test_an_operator_that_is_added_begins_empty_and_the_others_keep_their_state(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = Harness(per_user(), CLICKS, folder=tmp_path)
+    alone.feed(clicks((1, "a", "nl", 5)))
+    tested = Harness(chain(per_user(), per_country()), CLICKS, folder=tmp_path)
+    assert "operator per_country is new" in caplog.text
+    tested.feed(clicks((2, "a", "nl", 7)))
+    assert shown(tested.feed(clicks((7200, "x", "be", 1))), "country", "total") == [("nl", 12)]
+    shorter = Harness(per_user(), CLICKS, folder=tmp_path)
+    assert "operator per_country is not in this job any more" in caplog.text
+    assert shown(shorter.finish(), "country", "total") == [("be", 1)]
+    with pytest.raises(IncompatibleError, match="other-job"):
+        Harness(per_user(late="1 second", name="other"), CLICKS, folder=tmp_path)
+
+
+def test_what_another_operator_showed_is_still_delivered(tmp_path: Path) -> None:
+    got: list[tuple[int, list[str]]] = []
+
+    def refuse(_panes: pa.Table, _id: DeliveryId) -> None:
+        raise OSError("no room")
+
+    def take(panes: pa.Table, one: DeliveryId) -> None:
+        got.append((one.checkpoint, [name for name in panes.column_names if name in ("n", "users")]))
+
+    batches = [clicks((1, "a", "nl", 5)), clicks((70, "a", "nl", 5)), clicks((7200, "b", "nl", 5))]
+    with pytest.raises(OSError, match="no room"):
+        per_user().standalone(checkpoint=tmp_path, sink=refuse).run(batches[:2])
+    described = chain(per_user(), per_country())
+    described.standalone(checkpoint=tmp_path, sink=take).run(batches, drain=True)
+    assert [names for _, names in got] == [["n"], ["users"], ["users"]]
+    assert [number for number, _ in got] == sorted({number for number, _ in got})
+
+
+def test_what_was_too_late_comes_back_through_all_operators() -> None:
+    users = per_user().retain("1 day").accumulation(RETRACTING)
+    countries = per_country().retain("1 day").accumulation(RETRACTING)
+    tested = Harness(chain(users, countries), CLICKS, partitions=2)
+    parts = [
+        tested.feed(clicks((1, "a", "nl", 5))),
+        tested.feed(clicks((3700, "a", "nl", 1))),
+        tested.feed(clicks((2, "a", "nl", 6), (9, "z", "be", 2))),
+    ]
+    assert tested.ledger("per_user").num_rows == 2
+    assert tested.ledger().num_rows == 0
+    parts.append(tested.feed_back())
+    assert net(pa.concat_tables(parts), "country", "users", "total") == Counter({("nl", 1, 11): 1, ("be", 1, 2): 1})
+    assert tested.feed_back().num_rows == 0
+
+
+def test_each_operator_has_its_own_ledger_and_windows() -> None:
+    users = per_user(late="2 hours").accumulation(RETRACTING)
+    tested = Harness(chain(users, per_country().late("0 seconds", keep="n")), CLICKS)
+    tested.feed(clicks((1, "a", "nl", 5)))
+    tested.feed(clicks((3700, "a", "nl", 1)))
+    tested.feed(clicks((2, "a", "nl", 6)))
+    # The hour is over for the second operator, which allows no lateness: both rows stand in its ledger.
+    assert shown(tested.ledger("per_country"), "kind", "n", "total") == [("emit", 2, 11), ("retract", 1, 5)]
+    assert tested.windows("per_user").num_rows == 2
+    assert tested.windows("per_country").num_rows == 0
+    with pytest.raises(UsageError, match="harness-operator"):
+        tested.windows("nobody")
+
+
+def test_a_wider_window_behind_a_sliding_one_waits_for_the_starts() -> None:
+    first = windowed(event_time="at", name="first").window(sliding("20 seconds", "10 seconds")).late("0 seconds")
+    second = windowed(event_time="window_start", name="second").window(tumbling("1 minute")).late("0 seconds")
+    described = chain(first.aggregate(n=count()), second.aggregate(n=sum_("n"), windows=count()))
+    tested = Harness(described, CLICKS)
+    names = ("window_end", "n", "windows")
+    # The window that starts at 50 s is not over at 69 s, so the minute that holds its start is not either.
+    assert shown(tested.feed(clicks((5, "a", "nl", 1), (55, "a", "nl", 1), (69, "a", "nl", 1))), *names) == [
+        (0, 1, 1)
+    ]
+    assert shown(tested.feed(clicks((70, "a", "nl", 1))), *names) == [(1, 4, 3)]
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 400), st.sampled_from("abc"), st.sampled_from(["nl", "be"]), st.integers(-9, 9)),
+    max_size=12,
+)
+
+
+def naive(events: list[tuple[int, str, str, int]]) -> Counter[tuple[Any, ...]]:
+    """Per country and two minutes of what there is per user and half minute: how many, their sum and largest."""
+    groups: dict[tuple[int, str, str], list[int]] = {}
+    for second, user, country, amount in events:
+        groups.setdefault((second // 30, user, country), []).append(amount)
+    above: dict[tuple[int, str], list[int]] = {}
+    for (half, _, country), amounts in groups.items():
+        above.setdefault((half // 4 * 2, country), []).append(sum(amounts))
+    return Counter({(start, country, len(sums), sum(sums), max(sums)): 1 for (start, country), sums in above.items()})
+
+
+@settings(max_examples=2000 if os.environ.get("TIDESTATE_LONG") else 25, deadline=None)
+@given(
+    batches=st.lists(EVENTS, max_size=6),
+    early=st.booleans(),
+    restarts=st.sets(st.integers(0, 5)),
+    store=st.sampled_from(STORES),
+    partitions=st.integers(1, 3),
+)
+def test_the_net_is_that_of_all_accepted_events(
+    batches: list[list[Any]], early: bool, restarts: set[int], store: Any, partitions: int
+) -> None:
+    users = windowed(event_time="at", key=["user", "country"], name="users").window(tumbling("30 seconds"))
+    users = users.aggregate(total=sum_("amount")).late("2 minutes", keep="amount").accumulation(RETRACTING)
+    above = windowed(key="country", name="above").window(tumbling("2 minutes"))
+    above = above.aggregate(users=count(), total=sum_("total"), most=max_("total")).late("1 hour")
+    if early:
+        users, above = users.trigger(early=every_element()), above.trigger(early=every_element())
+    with tempfile.TemporaryDirectory() as folder:
+        tested = Harness(
+            chain(users, above.accumulation(RETRACTING)), CLICKS, store=store, partitions=partitions, folder=folder
+        )
+        panes = []
+        for number, events in enumerate(batches):
+            panes.append(tested.feed(clicks(*events)))
+            if number in restarts:
+                tested.restart()
+        panes.append(tested.finish())
+        refused = tested.ledger("users").select(["at", "user", "country", "amount"]).to_pylist()
+        assert tested.ledger("above").num_rows == 0
+    left = Counter(event for events in batches for event in events)
+    left -= Counter((int(r["at"].timestamp()), r["user"], r["country"], r["amount"]) for r in refused)
+    whole = pa.concat_tables(panes)
+    starts = [int(time.timestamp() // 60) for time in whole["window_start"].to_pylist()]
+    found: Counter[tuple[Any, ...]] = Counter()
+    columns = [whole[name].to_pylist() for name in ("country", "users", "total", "most", "kind")]
+    for start, *values, kind in zip(starts, *columns, strict=True):
+        found[(start, *values)] += 1 if kind == "emit" else -1
+    assert {row: count for row, count in found.items() if count} == naive(list(left.elements()))

@@ -1,0 +1,339 @@
+"""Why a number is so: everything that happened to one window, on checkpoints of real jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.helpers import evidence
+from tests.helpers.spark_inputs import job, sample, write
+from tests.operators.joins.test_joins import ORDERS, SHIPMENTS, Row, tables
+from tests.operators.local.test_standalone import STREAM, batch, example
+from tests.recovery.cli.test_cli import tidestate
+from tests.servers.s3 import s3_endpoint, s3_root
+from tests.spark.test_job import finish
+from tidestate.operators import (
+    DISCARDING,
+    RETRACTING,
+    chain,
+    count,
+    count_window,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.inspect.history.events import Event
+from tidestate.operators.inspect.history.window_history import History, history
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.spec.store import Parquet
+
+__all__ = ["s3_endpoint", "s3_root"]
+SCHEMA = STREAM[0].schema
+
+
+def of(root: object, window: int, key: str | None = "a", operator: str | None = None) -> History:
+    """The history of the window at a second."""
+    text = f"1970-01-01T00:{window // 60:02}:{window % 60:02}"
+    return history(Checkpoint.open(str(root)), text, {} if key is None else {"k": key}, operator)
+
+
+def told(found: History) -> list[str]:
+    """Its events as text: checkpoint, kind, words, values, what had been taken in, the watermark's second."""
+    return [" | ".join(line) for line in map(_line, found.events)]
+
+
+def _line(one: Event) -> tuple[str, ...]:
+    values = " ".join(f"{name}={value}" for name, value in one.values.items())
+    mark = "-" if one.watermark is None else one.watermark[-2:]
+    words = one.what.replace("1970-01-01 00:00:", "")
+    return (str(one.checkpoint), one.kind, words, values, str(one.input_text), mark)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("history") / "root"
+    example("retracting").standalone(checkpoint=folder, store=Parquet(), partitions=2).run(STREAM)
+    return folder
+
+
+A_FIRST = [
+    "2 | added | added | n=2 total=4 | batch 1 | 07",
+    "3 | pane | pane 0 on time | n=2 total=4 | batch 2 | 11",
+    "4 | added | added | n=1 total=10 | batch 3 | 11",
+    "4 | pane | taken back: pane 0 late | n=2 total=4 | batch 3 | 11",
+    "4 | pane | pane 1 late | n=3 total=14 | batch 3 | 11",
+    "5 | added | added | n=1 total=1 | batch 4 | 11",
+    "5 | pane | taken back: pane 1 late | n=3 total=14 | batch 4 | 11",
+    "5 | pane | pane 2 late | n=4 total=15 | batch 4 | 11",
+    "6 | forgotten | forgotten |  | batch 5 | 43",
+    "7 | rejected | rejected: very late | t=1970-01-01 00:00:04 v=99 | batch 6 | 43",
+]
+
+
+def test_the_worked_example(root: Path) -> None:
+    found = of(root, 0)
+    assert told(found) == A_FIRST
+    assert (found.start, found.end, found.known_from) == ("1970-01-01 00:00:00", "1970-01-01 00:00:10", 1)
+    assert found.shown == [{"n": 4, "total": 15}]
+    assert told(of(root, 4)) == A_FIRST  # a time that it alone holds
+    assert [line.split(" | ")[1] for line in told(of(root, 0, "c"))] == ["added", "pane", "forgotten"]
+
+
+def test_what_came_as_a_window_was_forgotten_is_in_its_panes_only(root: Path) -> None:
+    assert told(of(root, 10)) == [
+        "3 | added | added | n=1 total=4 | batch 2 | 11",
+        "6 | pane | pane 0 on time | n=1 total=4 | batch 5 | 43",
+        "6 | forgotten | forgotten; what came last is in its panes only |  | batch 5 | 43",
+    ]
+
+
+def test_an_open_window_is_known_before_it_shows_anything(root: Path) -> None:
+    found = of(root, 50)  # its end: no window that begins there has been seen
+    assert told(found) == ["6 | added | added | n=1 total=5 | batch 5 | 43"]
+    assert found.shown == []
+
+
+def test_changes_that_were_folded_are_one_value(tmp_path: Path) -> None:
+    store = Parquet(max_levels=2, snapshot_bytes=1)
+    example().standalone(checkpoint=tmp_path, store=store).run(STREAM[:4])
+    assert told(of(tmp_path, 0))[0] == "2 | added | added | n=2 total=4 | batch 1 | 07"
+    collect(Checkpoint.open(tmp_path), Retention(keep=1, grace_us=0))
+    found = of(tmp_path, 0)
+    folded = next(one for one in found.events if one.kind == "folded")
+    assert found.known_from == folded.checkpoint + 1
+    came = [one for one in found.events if one.kind == "added"]
+    assert [one.checkpoint for one in came] == list(range(found.known_from, 6))
+    assert folded.values["total"] + sum(one.values["total"] for one in came) == 15
+    assert found.shown == [{"n": 4, "total": 15}]
+
+
+def sessions(root: Path, batches: Sequence[pa.Table]) -> None:
+    described = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count(), total=sum_("v"))
+    described = described.late("20 seconds").accumulation(RETRACTING)
+    described.standalone(checkpoint=root, store=Parquet(), partitions=2).run(batches)
+
+
+def test_sessions_are_followed_back_to_those_they_were_merged_from(tmp_path: Path) -> None:
+    sessions(tmp_path, [batch([(1, "a", 1), (9, "a", 2), (9, "b", 9)]), batch([(5, "a", 5)]), batch([(90, "a", 1)])])
+    found = of(tmp_path, 8)
+    assert told(found) == [
+        "2 | became | 01 to 06 is now | n=1 total=1 | batch 1 | 09",
+        "2 | became | 09 to 14 is now | n=1 total=2 | batch 1 | 09",
+        "2 | pane | pane 0 on time of 01 to 06 | n=1 total=1 | batch 1 | 09",
+        "3 | became | merged from 01 to 06, 09 to 14 | n=3 total=8 | batch 2 | 09",
+        "3 | pane | taken back: pane 0 early of 01 to 06 | n=1 total=1 | batch 2 | 09",
+        "4 | pane | pane 0 on time | n=3 total=8 | batch 3 | 30",
+        "4 | forgotten | forgotten; what came last is in its panes only |  | batch 3 | 30",
+    ]
+    assert [one.events for one in found.events if one.kind == "became"] == [1, 1, 3]
+    assert (found.start, found.end) == ("1970-01-01 00:00:01", "1970-01-01 00:00:14")
+    for inside in (1, 6, 9):
+        assert of(tmp_path, inside) == found
+    assert of(tmp_path, 95).start == "1970-01-01 00:01:30"  # by its end
+    assert {one.checkpoint for one in of(tmp_path, 9, "b").events} == {2, 4}
+
+
+def test_a_sliding_window_is_what_came_to_its_slices(tmp_path: Path) -> None:
+    described = windowed(event_time="t", key="k").window(sliding("10 seconds", "5 seconds"))
+    described = described.aggregate(n=count(), total=sum_("v")).late("60 seconds")
+    described.standalone(checkpoint=tmp_path, store=Parquet(), partitions=2).run(STREAM, drain=True)
+    assert told(of(tmp_path, 5, "c"))[:2] == [
+        "4 | added | added to the slice up to 10 | n=1 total=7 | batch 3 | 13",
+        "6 | pane | pane 0 on time | n=1 total=7 | batch 5 | 45",
+    ]
+    for key, start in (("a", -5), ("a", 0), ("a", 5), ("a", 10), ("b", 0), ("c", 0)):
+        found = of(tmp_path, start, key) if start >= 0 else of(tmp_path, 5, key)
+        total = sum(one.values["total"] for one in found.events if one.kind == "added")
+        assert [row["total"] for row in found.shown] == [total]
+    with pytest.raises(UsageError, match="several windows hold this time") as caught:
+        of(tmp_path, 3)
+    assert caught.value.code == "history-window"
+
+
+def test_an_operator_inside_of_a_chain(tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
+    second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
+    tested = Harness(chain(first.late("10 minutes").accumulation(DISCARDING), second), schema, folder=tmp_path)
+    tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
+    tested.feed([{"t": 1, "k": "a"}, {"t": 2, "k": "a"}])
+    assert told(of(tmp_path, 0, "a", "first")) == [
+        "2 | added | added | n=1 | None | 30",
+        "2 | pane | pane 0 to the operators behind | n=1 | None | 30",
+        "3 | added | added | n=2 | None | 30",
+        "3 | pane | pane 1 to the operators behind | n=2 | None | 30",
+    ]
+    assert [line.split(" | ")[:2] for line in told(of(tmp_path, 0, None))] == [["2", "added"], ["3", "rejected"]]
+
+
+def test_windows_of_counted_messages(tmp_path: Path) -> None:
+    described = windowed(event_time="t", key="k").window(count_window(3)).aggregate(n=count(), total=sum_("v"))
+    described.standalone(checkpoint=tmp_path, store=Parquet()).run([batch([(s, "a", s)]) for s in range(4)])
+    found = history(Checkpoint.open(tmp_path), "1", {"k": "a"})
+    assert [(one.checkpoint, one.kind, one.values.get("total")) for one in found.events] == [
+        (2, "became", 0),
+        (3, "became", 1),
+        (4, "gone", None),
+        (4, "pane", 3),
+    ]
+    assert (found.start, found.end) == ("0", "3")
+    with pytest.raises(UsageError, match="these windows are no times"):
+        of(tmp_path, 0)
+
+
+def test_rows_of_both_sides_of_a_join(tmp_path: Path) -> None:
+    described = join(event_time=("ordered", "shipped"), on="order", window=tumbling("10 s"), how="left", late="20 s")
+    schema = described.schema(ORDERS, SHIPMENTS)
+    tested = Harness(described, schema, folder=tmp_path)
+    for rows in ([Row("left", "a", 1, 1), Row("left", "b", 1, 5)], [Row("right", "a", 3, 7)]):
+        tested.feed(described.rows(schema, **tables(rows)))
+    found = history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
+    assert [(one.checkpoint, one.kind, one.what) for one in found.events] == [
+        (2, "row", "came to left"),
+        (3, "row", "came to right"),
+        (3, "pane", "shown"),
+    ]
+    assert [(row["left_price"], row["right_weight"]) for row in found.shown] == [(1, 7)]
+
+
+def test_what_was_fed_back_says_where_it_went(tmp_path: Path) -> None:
+    tested = Harness(example().retain("1 hour"), SCHEMA, folder=tmp_path)
+    for rows in (batch([(1, "a", 1)]), batch([(100, "b", 1)]), batch([(2, "a", 5)])):
+        tested.feed(rows)
+    tested.feed_back()
+    lines = told(of(tmp_path, 0))
+    late = "4 | rejected | rejected: very late; fed back in checkpoint 5"
+    assert f"{late} | t=1970-01-01 00:00:02 v=5 | None | 38" in lines
+    assert "5 | added | added | n=1 total=5 | the late ledger | 38" in lines
+
+
+def test_a_reset_and_what_it_abandoned(tmp_path: Path) -> None:
+    example("retracting").standalone(checkpoint=tmp_path, store=Parquet()).run(STREAM[:3])
+    made = reset(Checkpoint.open(tmp_path), 2)
+    found = of(tmp_path, 0)
+    assert [(one.checkpoint, one.kind, one.abandoned) for one in found.events] == [
+        (2, "added", False),
+        (3, "pane", True),
+        (4, "added", True),
+        (4, "pane", True),
+        (4, "pane", True),
+        (made.manifest.id, "reset", False),
+    ]
+    assert found.shown == []
+
+
+@pytest.mark.spark
+def test_contributions_add_up_to_what_a_spark_job_shows(spark: SparkSession, tmp_path: Path) -> None:
+    for number, rows in enumerate(sample(5, 120)):
+        write(tmp_path / "input", number, rows)
+    finish(job(), spark, tmp_path, Parquet(), tmp_path / "cp")
+    checkpoint = Checkpoint.open(tmp_path / "cp")
+    windows = {
+        (start, key)
+        for manifest in evidence.manifests(tmp_path / "cp")
+        for start, _, key, *_ in evidence.rows(tmp_path / "cp", manifest["panes"])
+    }
+    assert len(windows) > 20
+    whole = 0
+    for start, key in sorted(windows):
+        text = pa.scalar(start, pa.timestamp("us")).as_py().isoformat()
+        found = history(checkpoint, text, {"k": key})
+        came = [one.values for one in found.events if one.kind == "added"]
+        last = next(one for one in reversed(found.events) if one.kind == "pane")
+        cut = any("in its panes only" in one.what for one in found.events)
+        assert found.shown == [last.values]
+        whole += not cut
+        n, total = sum(one["n"] for one in came), sum(one["m_sum"] or 0 for one in came)
+        values = sum(one["m_count"] for one in came)
+        if cut:
+            assert n <= last.values["n"]
+            continue
+        assert n == last.values["n"]
+        assert last.values["m"] == (pytest.approx(total / values) if values else None)
+        assert last.values["x"] == max((one["x"] for one in came if one["x"] is not None), default=None)
+        files = [one.input["sources"][0]["files"] for one in found.events if one.kind == "added" and one.input]
+        assert all(".parquet " in path for one in files for path in one)
+    assert whole > 10
+    rejected = [one for start, key in windows for one in _rejected(checkpoint, start, key)]
+    assert rejected
+
+
+def _rejected(checkpoint: Checkpoint, start: int, key: str) -> list[Event]:
+    text = pa.scalar(start, pa.timestamp("us")).as_py().isoformat()
+    return [one for one in history(checkpoint, text, {"k": key}).events if one.kind == "rejected"]
+
+
+def test_on_s3(s3_root: str) -> None:
+    example("retracting").standalone(checkpoint=s3_root, store=Parquet(), partitions=2).run(STREAM)
+    assert told(of(s3_root, 0)) == A_FIRST
+
+
+@pytest.mark.parametrize(
+    ("window", "key", "error", "code"),
+    [
+        ("1970-01-01", {}, UsageError, "history-key"),
+        ("1970-01-01", {"n": "1"}, UsageError, "history-key"),
+        ("yesterday", {"k": "a"}, UsageError, "read-value"),
+        ("1971-01-01", {"k": "a"}, NotFoundError, "no-such-window"),
+        ("1970-01-01", {"k": "nobody"}, NotFoundError, "no-such-window"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    root: Path, window: str, key: dict[str, str], error: type[Exception], code: str
+) -> None:
+    with pytest.raises(error) as caught:
+        history(Checkpoint.open(root), window, key)
+    assert getattr(caught.value, "code", None) == code
+
+
+def test_the_windows_of_a_key_that_are_near_are_named(root: Path) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        history(Checkpoint.open(root), "1970-01-01T00:00:32", {"k": "a"})
+    near = caught.value.context["nearest"].replace("1970-01-01 00:00:", "")
+    assert near == "00 to 10, 10 to 20, 40 to 50"
+
+
+def test_a_join_without_windows_has_no_history(tmp_path: Path) -> None:
+    described = join(event_time=("ordered", "shipped"), on="order", within=("0 s", "5 s"))
+    schema = described.schema(ORDERS, SHIPMENTS)
+    Harness(described, schema, folder=tmp_path).feed(described.rows(schema, **tables([Row("left", "a", 1, 1)])))
+    with pytest.raises(UsageError, match="has no windows"):
+        history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
+
+
+def test_the_command(root: Path, tmp_path: Path) -> None:
+    asked = ["history", root, "--key", "k=a", "--window", "1970-01-01"]
+    done = tidestate(*asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "window 1970-01-01 00:00:00 to 00:00:10 of k=a, operator windows"
+    assert lines[-1] == "shown now: n=4 total=15"
+    assert " ".join(lines[3].split()[3:]) == "added n=2 total=4 batch 1 → 00:00:07"
+    found: dict[str, Any] = json.loads(tidestate(*asked, "--json").stdout)
+    assert [one["kind"] for one in found["events"]] == [line.split(" | ")[1] for line in A_FIRST]
+    assert found["events"][0]["input"] == {"batch": 1}
+    rows = tmp_path / "rows.csv"
+    assert tidestate(*asked, "--format", "csv", "--output", rows, "--limit", 3).returncode == 0
+    table = pa.csv.read_csv(rows)
+    assert table["checkpoint"].to_pylist()[:3] == [2, 3, 4]
+    assert json.loads(table["values"][0].as_py()) == {"n": 2, "total": 4}
+    assert "8 more: --limit" in tidestate(*asked, "--limit", 2).stdout
+    done = tidestate("history", root, "--key", "k=a", "--window", "1980-01-01")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "[no-such-window]" in done.stderr

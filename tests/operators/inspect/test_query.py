@@ -1,0 +1,328 @@
+"""Questions to a checkpoint: the same answers as the operator gives, as of any checkpoint, and nothing is touched."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.join_operator_messages import LEFT, RIGHT, near, sided, two_streams
+from tests.helpers.operator_messages import (
+    SCHEMA,
+    SECOND,
+    Message,
+    description,
+    operator,
+    plain,
+    store_config,
+    stream,
+    table,
+)
+from tests.operators.embedded.test_window_operator import WINDOWS
+from tidestate.operators import (
+    Retention,
+    arg_max,
+    chain,
+    count,
+    count_by_value,
+    count_distinct,
+    count_window,
+    earliest,
+    list_,
+    max_,
+    mean,
+    median,
+    min_,
+    query,
+    session,
+    sliding,
+    sorted_list,
+    sum_,
+    top_n,
+    tumbling,
+    variance,
+    windowed,
+)
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.spec.store import Parquet, StoreName
+
+ROOT = Path(__file__).parents[3]
+
+
+def answers(asked: Any, kind: str) -> list[list[dict[str, Any]]]:
+    """To all forms of both questions."""
+    by_number, key = kind == "counted", {"session" if kind == "session" else "equal": "b"}
+    times: dict[str, Any] = {} if by_number else {"start_time": 11 * SECOND, "end_time": 30 * SECOND}
+    offsets = {"start_offset": 4, "end_offset": 40}
+    low, high = (2, 6) if by_number else (11 * SECOND, 30 * SECOND)
+    found = [
+        asked.get_windows(),
+        asked.get_windows(low, high),
+        asked.get_windows(low, high, session="b"),
+        asked.get_windows(None, high),
+        asked.get_windows(low),
+        asked.get_messages(),
+        asked.get_messages(**times, **offsets),
+        asked.get_messages(**times, **offsets, **key),
+        asked.get_messages(**key),
+    ]
+    return [rows.to_pylist() for rows in found]
+
+
+def files(root: Path) -> dict[str, float]:
+    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+
+
+CASES = [
+    ("parquet", "tumbling"),
+    ("parquet", "counted"),
+    ("parquet", "session"),
+    ("memory", "session"),
+    ("rocksdb", "sliding"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_a_checkpoint_answers_as_the_operator_did(tmp_path: Path, name: StoreName, kind: str) -> None:
+    root, then = tmp_path / "root", {}
+    with operator(description(WINDOWS[kind]), root, store_config(name, tmp_path / "cache")) as running:
+        for batch in stream(11, 4):
+            running.add_messages(table(batch))
+            then[running.flush()] = answers(running, kind)
+            lying = files(root)
+            assert answers(query(root), kind) == then[running._job.head.id], "beside the running operator"
+            assert files(root) == lying, "nothing is written"
+    assert len(then) == 4
+    for checkpoint_id, wanted in then.items():
+        asked = query(root, checkpoint=checkpoint_id)
+        assert asked.checkpoint == checkpoint_id
+        assert answers(asked, kind) == wanted, "and any time later"
+    assert str(asked.layouts[""]) == str(running.layout)
+    assert all(wanted[0] and wanted[5] for wanted in then.values())
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session", "gaps"])
+def test_windows_and_messages_are_those_of_a_naive_look(tmp_path: Path, kind: str) -> None:
+    """All kept: nothing expires within the lateness."""
+    made = [m for batch in stream(2, 5) for m in batch]
+    with operator(description(WINDOWS[kind], allowed=10_000), tmp_path, Parquet()) as running:
+        running.add_messages(table(made))
+        windows: dict[tuple[int, int, str], list[Message]] = defaultdict(list)
+        for m in sorted(made, key=lambda m: (m.k or "", m.t or 0)):
+            assert m.t is not None
+            assert m.k is not None
+            for low, high in holding(kind, m, windows):
+                windows[low, high, m.k].append(m)
+        for low, high in ((-100, 100), (0, 0), (3, 9), (5, 5), (8, 20)):
+            found = running.get_windows(low * SECOND, high * SECOND)
+            wanted = [
+                (start, end, key, len(ms), part, min(at), max(at))
+                for (start, end, key), ms in sorted(windows.items(), key=lambda w: (w[0][0], w[0][2]))
+                if start <= high and end > low
+                for part in "xy"
+                if (at := [m.at for m in ms if m.part == part])
+            ]
+            assert [tuple(row.values()) for row in seconds(found).to_pylist()] == wanted
+            mine = running.get_windows(low * SECOND, high * SECOND, session="a")
+            assert [tuple(row.values()) for row in seconds(mine).to_pylist()] == [w for w in wanted if w[2] == "a"]
+            inside = sorted((m.t, m.at, m.part) for m in made if m.t is not None and low <= m.t <= high)
+            got = running.get_messages(low * SECOND, None, high * SECOND)
+            assert [(row["time"].timestamp(), row["offset"], row["origin"]) for row in got.to_pylist()] == inside
+
+
+def holding(kind: str, m: Message, windows: dict[tuple[int, int, str], list[Message]]) -> list[tuple[int, int]]:
+    """Windows of a message; a session grows as messages come in order of time."""
+    t, k = m.t or 0, m.k or ""
+    if kind == "session":
+        for low, high, key in list(windows):
+            if key == k and low <= t < high:
+                windows[low, max(high, t + 3), key] = windows.pop((low, high, key))
+                return [(low, max(high, t + 3))]
+        return [(t, t + 3)]
+    size, slide = {"tumbling": (6, 6), "sliding": (6, 2), "gaps": (3, 5)}[kind]
+    return [(low, low + size) for low in range(t - 10, t + 1) if low % slide == 0 and low <= t < low + size]
+
+
+def seconds(rows: pa.Table) -> pa.Table:
+    for place, name in enumerate(("window_start", "window_end")):
+        rows = rows.set_column(place, name, pa.array([int(at.timestamp()) for at in rows[name].to_pylist()]))
+    return rows
+
+
+def test_all_four_forms_with_a_session_key_and_join_keys(tmp_path: Path) -> None:
+    job = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count()).late("1 hour")
+    made = [Message("x", at, at // 2, "ab"[at % 2], at % 3) for at in range(30)]
+    with operator(job, tmp_path, Parquet(), equal="v") as running:
+        running.add_messages(table(made))
+        running.flush()
+        assert str(running.layout) == "<session>_<eq>_<ts>_<offset>"
+        bounds = (2 * SECOND, 5, 11 * SECOND, 22)
+        for asked in (running, query(tmp_path)):
+            for key in (None, "a", ("b",)):
+                for value in (None, 1, (2,)):
+                    got = asked.get_messages(*bounds, session=key, equal=value)
+                    wanted = [
+                        m.at
+                        for m in made
+                        if (2, 5) <= (m.t or 0, m.at) <= (11, 22)
+                        and (key is None or m.k == key[0])
+                        and (value is None or m.v == (value if isinstance(value, int) else value[0]))
+                    ]
+                    assert got["offset"].to_pylist() == wanted
+                    assert wanted
+    plain_job = windowed(event_time="t").window(tumbling("5 seconds")).aggregate(n=count()).late("1 hour")
+    with operator(plain_job, tmp_path / "plain", Parquet(), equal=("k", "v")) as running:
+        running.add_messages(table(made))
+        assert str(running.layout) == "<eq>_<ts>_<offset>"
+        found = running.get_messages(equal=("a", 0))["offset"].to_pylist()
+        assert found == [m.at for m in made if (m.k, m.v) == ("a", 0)]
+        with pytest.raises(UsageError, match="no session key"):
+            running.get_messages(session="a")
+        with pytest.raises(UsageError, match="windows have no key"):
+            running.get_windows(session="a")
+    with pytest.raises(UsageError, match="their key"):
+        operator(description(tumbling("5 seconds")), tmp_path / "twice", Parquet(), equal="v")
+
+
+def test_by_tuples_there_are_offsets_only(tmp_path: Path) -> None:
+    with operator(description(count_window(4, 3)), tmp_path, Parquet()) as running:
+        running.add_messages(table([Message("x", at, at, "a", at) for at in range(10)]))
+        assert running.get_messages(start_offset=3, end_offset=5)["offset"].to_pylist() == [3, 4, 5]
+        with pytest.raises(UsageError, match="message-range"):
+            running.get_messages(start_time=0)
+    with operator(description(tumbling("4 seconds")), tmp_path / "time", Parquet()) as running:
+        with pytest.raises(UsageError, match="needs its time"):
+            running.get_messages(start_offset=3)
+        with pytest.raises(UsageError, match="no session key"):
+            running.get_messages(session="a")
+
+
+AGGREGATES: dict[str, Any] = {
+    "n": count(),
+    "known": count("v"),
+    "total": sum_("v"),
+    "low": min_("v"),
+    "high": max_("v"),
+    "mid": mean("v"),
+    "half": median("v"),
+    "spread": variance("v"),
+    "soon": earliest("v"),
+    "most": arg_max("part", by="v"),
+    "all": list_("v"),
+    "sorted": sorted_list("part", by="v"),
+    "kinds": count_distinct("part"),
+    "tally": count_by_value("part"),
+    "top": top_n("v", 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("tumbling", "accumulating"),
+        ("sliding", "retracting"),
+        ("session", "retracting"),
+        ("counted", "accumulating"),
+        ("global", "accumulating"),
+    ],
+)
+def test_values_of_windows_without_the_description(tmp_path: Path, kind: str, mode: Any) -> None:
+    job = windowed(event_time="t", key="k", name="values").window(WINDOWS[kind]).aggregate(**AGGREGATES)
+    job = job.late("20 seconds").accumulation(mode)
+    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=3, store=Parquet())
+    for batch in stream(6, 5):
+        harness.feed(table(batch))
+        asked, given = query(tmp_path), query(tmp_path, description=job, schema=SCHEMA)
+        assert asked.windows().equals(harness.windows())
+        assert given.windows().equals(harness.windows())
+    assert asked.tables
+    for name in asked.tables:
+        assert asked.state(name).equals(harness.state(name))
+    assert asked.windows().num_rows > 2
+    assert asked.operator == "values"
+    harness.finish()
+    assert query(tmp_path).windows().num_rows == 0
+    with pytest.raises(UsageError, match="no-messages"):
+        asked.get_messages()
+    with pytest.raises(UsageError, match="no-messages"):
+        asked.get_windows()
+
+
+def test_values_by_functions_of_ones_own_need_the_description(tmp_path: Path) -> None:
+    job = description(sliding("6 seconds", "2 seconds"))
+    with operator(job, tmp_path, Parquet(), retention=Retention(count=1000)) as running:
+        running.add_messages(table(stream(1)[0]))
+        running.flush()
+        asked = query(tmp_path, description=job, schema=SCHEMA)
+        assert plain(asked.windows()) == plain(running.windows())
+        assert asked.windows().num_rows
+    with pytest.raises(UsageError, match="query-description"):
+        query(tmp_path).windows()
+    for wrong in (
+        windowed(event_time="t").window(tumbling("1 second")).aggregate(n=count()),
+        description(tumbling("1 second")),
+    ):
+        with pytest.raises(UsageError, match="query-description"):
+            query(tmp_path, description=wrong, schema=SCHEMA)
+    with pytest.raises(UsageError, match="schema="):
+        query(tmp_path, description=job)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no-checkpoint"):
+        query(tmp_path / "nowhere")
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    with operator(job, tmp_path, Parquet()) as running:
+        running.add_messages(table([Message("x", 1, 3, "a", 1)]))
+    with pytest.raises(NotFoundError, match="no-such-checkpoint"):
+        query(tmp_path, checkpoint=99)
+    with pytest.raises(NotFoundError, match="no-such-operator"):
+        query(tmp_path, operator="other")
+    asked = query(tmp_path)
+    assert asked.get_windows()["count"].to_pylist() == [1], "metadata is kept without messages too"
+    assert asked.windows()["n"].to_pylist() == [1]
+    with pytest.raises(UsageError, match="no-messages"):
+        asked.get_messages()
+    with pytest.raises(UsageError, match="query-table"):
+        asked.state("nothing")
+
+
+def test_each_operator_of_a_chain_is_asked_by_its_name(tmp_path: Path) -> None:
+    first = windowed(event_time="t", key=("k", "part"), name="parts").window(tumbling("6 seconds"))
+    first = first.aggregate(n=count(), total=sum_("v")).late("20 seconds").accumulation("retracting")
+    second = windowed(key="k", name="keys").aggregate(parts=count(), most=max_("n"), total=sum_("total"))
+    job = chain(first, second.late("20 seconds"))
+    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=2, store=Parquet())
+    for batch in stream(6, 4):
+        harness.feed(table(batch))
+    assert query(tmp_path).operator == "keys"
+    for name in ("parts", "keys"):
+        given = query(tmp_path, operator=name, description=job, schema=SCHEMA)
+        assert given.windows().num_rows
+        assert given.windows().equals(harness.windows(name))
+    assert query(tmp_path, operator="parts").windows().equals(harness.windows("parts"))
+    with pytest.raises(UsageError, match="query-description"):
+        query(tmp_path, operator="keys").windows()
+
+
+def test_sides_of_a_join_over_all_partitions(tmp_path: Path) -> None:
+    job, made = near(), [row for batch in two_streams(4, 3) for row in batch]
+    schema = job.schema(LEFT, RIGHT)
+    harness = Harness(job, schema, folder=tmp_path, partitions=3)
+    harness.feed(job.rows(schema, **sided(made)))
+    asked = query(tmp_path)
+    for side, first in (("left", 2), ("right", 5)):
+        found = asked.get_messages(first * SECOND, side=side)
+        own = sorted((m.t, m.at, m.part, m.k) for m in made if m.side == side and m.t is not None and m.t >= first)
+        names = ("time", "offset", "origin", "k")
+        rows = [tuple(row[name] for name in names) for row in found.to_pylist()]
+        assert [(time.timestamp(), *rest) for time, *rest in rows] == own
+        only = asked.get_messages(first * SECOND, side=side, equal="a")
+        assert only["offset"].to_pylist() == [at for _, at, _, key in own if key == "a"]
+    assert {side: str(layout) for side, layout in asked.layouts.items()} == dict.fromkeys(
+        ("left", "right"), "<ts>_<eq>_<offset>"
+    )

@@ -1,0 +1,263 @@
+"""Session joins against brute force: after every step what is shown, net, are all pairs of the sessions passed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conformance.harness import SCRATCH
+from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, numbered, one_stream, rows, seconds
+from tidestate.operators import SessionJoined, session_join
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import StoreConfig
+
+Pair = tuple[Any, ...]
+ENDED = float("inf")
+
+
+@dataclass
+class Session:
+    key: str
+    start: int
+    end: int
+    rows: list[Row] = field(default_factory=list)
+
+
+class Brute:
+    """Sessions row by row, and the product of the sides of those that have been passed."""
+
+    def __init__(self, how: str, gap: int | None, late: int, keyed: bool, apart: bool = False) -> None:
+        self.how, self.gap, self.late, self.keyed, self.apart = how, gap, late, keyed, apart
+        self.live: list[Session] = []
+        self.over: list[Session] = []
+        self.rejected = 0
+        self.watermark: float | None = None
+
+    def batch(self, batch: list[Row]) -> None:
+        before = self.watermark
+        for row in batch:
+            new = Session(
+                row.key if self.keyed and not self.apart else "", row.at, row.at + (self.gap or row.gap), [row]
+            )
+            if before is not None and new.end + self.late <= before:
+                self.rejected += 1
+                continue
+            apart = []
+            for one in self.live:
+                if one.key == new.key and one.start < new.end and new.start < one.end:
+                    new = Session(new.key, min(one.start, new.start), max(one.end, new.end), [*one.rows, *new.rows])
+                else:
+                    apart.append(one)
+            self.live = [*apart, new]
+
+    def passed(self, watermark: float) -> None:
+        self.watermark = max(self.watermark or 0, watermark)
+        self.over += [one for one in self.live if one.end + self.late <= self.watermark]
+        self.live = [one for one in self.live if one.end + self.late > self.watermark]
+
+    def shown(self) -> Counter[Pair]:
+        sessions = [
+            one for one in [*self.live, *self.over] if self.watermark is not None and one.end <= self.watermark
+        ]
+        return Counter(pair for one in sessions for pair in self.pairs(one))
+
+    def pairs(self, one: Session) -> list[Pair]:
+        left, right = ([row for row in one.rows if row.side == side] for side in ("left", "right"))
+        found: list[Pair] = [(x.key, x.value, y.key, y.value) for x in left for y in right if self.meet(x, y)]
+        if self.how in ("left", "full"):
+            found += [(x.key, x.value, None, None) for x in left if not any(self.meet(x, y) for y in right)]
+        if self.how in ("right", "full"):
+            found += [(None, None, y.key, y.value) for y in right if not any(self.meet(x, y) for x in left)]
+        return [(one.start, one.end, *pair) for pair in found]
+
+    def meet(self, left: Row, right: Row) -> bool:
+        """Rows of one session."""
+        return not self.apart or left.key == right.key
+
+
+def shown(panes: pa.Table, keyed: bool) -> tuple[Counter[Pair], Counter[Pair]]:
+    """What is taken back, and what is shown."""
+    keys = [panes["k"].to_pylist()] * 2 if keyed else [panes[f"{side}_k"].to_pylist() for side in ("left", "right")]
+    values = [panes[name].to_pylist() for name in ("left_price", "right_cost")]
+    ends = seconds(panes, "window_end")
+    assert panes["time"].cast(pa.int64()).to_pylist() == [end * SECOND - 1 for end in ends]
+    found: tuple[Counter[Pair], Counter[Pair]] = Counter(), Counter()
+    kinds = panes["kind"].cast(pa.string()).to_pylist()
+    columns = (seconds(panes, "window_start"), ends, *keys, *values, kinds)
+    for start, end, one, other, left, right, kind in zip(*columns, strict=True):
+        pair = (start, end, *((one, left) if left is not None else (None, None)))
+        pair += (other, right) if right is not None else (None, None)
+        found[kind == "emit"][pair] += 1
+    groups = keys[0] if keyed else [""] * len(kinds)
+    for key in set(groups):  # what is taken back of a key stands first
+        own = [kind for kind, group in zip(kinds, groups, strict=True) if group == key]
+        assert own == sorted(own, reverse=True)
+    return found
+
+
+@st.composite
+def joins(draw: st.DrawFn) -> tuple[SessionJoined, Brute]:
+    how = draw(st.sampled_from(["inner", "left", "right", "full"]))
+    late, keyed = draw(st.sampled_from([0, 4, 12])), draw(st.booleans())
+    apart = keyed and draw(st.booleans())
+    gap = draw(st.sampled_from([None, 2, 5, 9]))
+    description = session_join(
+        event_time=("ordered", "paid"),
+        on="k" if keyed else None,
+        gap=None if gap is None else f"{gap} s",
+        gap_column="gap" if gap is None else None,
+        how=how,
+        late=f"{late} s",
+        session=() if apart else None,  # sessions of all rows, pairs by key
+    )
+    return description, Brute(how, gap, late, keyed, apart)
+
+
+class Play:
+    """A description and brute force, step by step; ``net`` is what stands of everything shown."""
+
+    def __init__(self, made: tuple[SessionJoined, Brute], store: StoreConfig, folder: str) -> None:
+        self.description, self.brute = made
+        schema = self.description.schema(LEFT, RIGHT)
+        self.harness = Harness(self.description, schema, store=store, folder=folder, generate=False, partitions=2)
+        self.net: Counter[Pair] = Counter()
+
+    def check(self, panes: pa.Table) -> None:
+        gone, come = shown(panes, self.brute.keyed)
+        assert not gone - self.net  # nothing is taken back that was not shown
+        assert not gone & come  # and nothing that is shown again as it was
+        self.net = self.net - gone + come
+        assert self.net == self.brute.shown()
+
+    def kept(self) -> None:
+        for side in ("left", "right"):
+            live = sum(row.side == side for one in self.brute.live for row in one.rows)
+            assert self.harness.state(side).num_rows == live
+        assert self.harness.state("sessions").num_rows == len(self.brute.live)
+        assert self.harness.state("ends").num_rows == len(self.brute.live)
+
+
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_what_is_shown_is_the_product_of_sessions(store: StoreConfig) -> None:
+    @settings(deadline=None, max_examples=25)
+    @given(joins(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.booleans())
+    def check(made: tuple[SessionJoined, Brute], batches: list[list[Row]], restart: bool) -> None:
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+            play = Play(made, store, folder)
+            for number, batch in enumerate(numbered(batches)):
+                play.brute.batch(batch)
+                play.check(play.harness.feed(one_stream(play.description, batch)))
+                if restart:
+                    play.harness.restart()
+                play.brute.passed(number * 9)
+                play.check(play.harness.advance_watermark(number * 9 * SECOND))
+                play.kept()
+            play.brute.passed(ENDED)
+            play.check(play.harness.finish())
+            play.kept()
+            assert play.harness.ledger().num_rows == play.brute.rejected
+
+    check()
+
+
+def test_a_late_row_inside_a_session_shows_only_what_it_adds() -> None:
+    description = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", how="full", late="1 minute")
+    harness = Harness(description, description.schema(LEFT, RIGHT), generate=False)
+
+    def fed(*batch: Row) -> list[tuple[int | None, int | None, str]]:
+        return told(harness.feed(one_stream(description, list(batch))))
+
+    def told(panes: pa.Table) -> list[tuple[int | None, int | None, str]]:
+        return [(row["left_price"], row["right_cost"], row["kind"]) for row in panes.to_pylist()]
+
+    assert fed(Row("left", "a", 0, 1), Row("left", "a", 4, 2)) == []
+    assert told(harness.advance_watermark(20 * SECOND)) == [(1, None, "emit"), (2, None, "emit")]
+    first = fed(Row("right", "a", 3, 3))
+    assert first == [(1, None, "retract"), (2, None, "retract"), (1, 3, "emit"), (2, 3, "emit")]
+    assert fed(Row("left", "a", 2, 4)) == [(4, 3, "emit")]
+    assert fed(Row("right", "a", 2, 5)) == [
+        (1, 5, "emit"),
+        (4, 5, "emit"),
+        (2, 5, "emit"),
+    ]  # in the order of their times
+    assert harness.counters() | {"pairs": 6, "unmatched": 2, "retractions": 2} == harness.counters()
+
+
+def test_without_lateness_nothing_is_ever_taken_back() -> None:
+    schema = session_join(event_time=("ordered", "paid"), on="k", gap="5 s").schema(LEFT, RIGHT)
+    at_once, late = (
+        session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late=late) for late in ("0 s", "1 s")
+    )
+    assert bind_plan(at_once, schema).mode == "discarding"
+    assert bind_plan(late, schema).mode == "retracting"
+
+
+def test_what_is_still_to_come_is_not_before_this() -> None:
+    description = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late="10 s")
+    plan: Any = bind_plan(description, description.schema(LEFT, RIGHT))
+    marks = (BEGINNING_US, 30 * SECOND, END_US)
+    assert [plan.released(mark) for mark in marks] == [BEGINNING_US, 20 * SECOND, END_US]
+    assert plan.released(30 * SECOND, "window_end") == 20 * SECOND
+    with pytest.raises(UsageError, match="chain-time"):
+        plan.released(30 * SECOND, "window_start")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no gap": ({"gap": None}, "session-gap"),
+    "two gaps": ({"gap_column": "g"}, "session-gap"),
+    "no such join": ({"how": "semi"}, "join-how"),
+    "on the time": ({"on": "t"}, "key-columns"),
+    "on a column twice": ({"on": ("k", "k")}, "key-columns"),
+    "negative lateness": ({"late": "-1 s"}, "lateness"),
+    "negative delay": ({"watermark_delay": "-1 s"}, "watermark-delay"),
+    "three delays": ({"watermark_delay": ("1 s", "1 s", "1 s")}, "watermark-delay"),
+    "no name": ({"name": ""}, "operator-name"),
+    "sessions of a column twice": ({"session": ("u", "u")}, "key-columns"),
+    "sessions of the time": ({"session": "t"}, "key-columns"),
+    "an origin alone": ({"origin": "o"}, "join-offset"),
+    "one column for both": ({"offset": "o", "origin": "o"}, "join-offset"),
+    "on the offset": ({"offset": "k"}, "join-on"),
+    "three offsets": ({"offset": ("a", "b", "c")}, "join-pair"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_senseless_joins_are_refused(name: str) -> None:
+    asked, code = REFUSED[name]
+    with pytest.raises(UsageError, match=code):
+        session_join(**({"event_time": "t", "on": "k", "gap": "5 s"} | asked))
+
+
+def test_names_that_are_ours_are_refused_and_a_gap_of_nothing() -> None:
+    own = pa.schema([("k", "string"), ("t", TIME), ("window_end", "int64"), ("gap", pa.duration("us"))])
+    taken = session_join(event_time="t", on=("k", "window_end"), gap="5 s")
+    with pytest.raises(UsageError, match="name-taken"):
+        bind_plan(taken, taken.schema(own, own))
+    description = session_join(event_time=("ordered", "paid"), gap_column="gap")
+    harness = Harness(description, description.schema(LEFT, RIGHT))
+    with pytest.raises(UsageError, match="session-gap"):
+        harness.feed(one_stream(description, [Row("left", "a", 1, 1, gap=0)]))
+    with pytest.raises(UsageError, match=r"\[feed\]"):
+        harness.feed_back()
+
+
+def test_a_key_that_begins_as_a_side_is_no_column_of_it() -> None:
+    own = pa.schema([("left_id", "int64"), ("t", TIME)])
+    description = session_join(event_time="t", on="left_id", gap="5 s")
+    schema = description.schema(own, own)
+    harness = Harness(description, schema)
+    row = pa.Table.from_pylist([{"left_id": 7, "t": 1}], pa.schema([("left_id", "int64"), ("t", "int64")])).cast(own)
+    harness.feed(description.rows(schema, left=row, right=row))
+    panes = harness.finish()
+    assert panes.column_names == ["left_id", "window_start", "window_end", "time", "left_t", "right_t", "kind"]
+    assert panes["left_id"].to_pylist() == [7]

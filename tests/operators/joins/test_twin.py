@@ -1,0 +1,200 @@
+"""Joins of every kind against the twin: bounds, windows of both sides, windows of each side; all that is chosen."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.twins.join import SIDES, Asked, Pane, Row, Twin, Window
+from tidestate.operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join_choices import keep
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.statestore.spec.store import StoreConfig
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("key", pa.string()), ("t", TIME), ("value", pa.int64()), ("off", pa.int32())])
+STORES: dict[str, StoreConfig] = {
+    "memory": Memory(),
+    "parquet": Parquet(max_levels=2, snapshot_bytes=1),
+    "rocksdb": RocksDB(max_levels=2),
+}
+
+
+def described(asked: Asked) -> Joined:
+    told: dict[str, Any] = {
+        "event_time": "t",
+        "on": "key" if asked.on else (),
+        "how": asked.how,
+        "late": f"{asked.late} s",
+        "watermark_delay": tuple(f"{delay} s" for delay in asked.delays),
+        "large_windows": asked.large,
+        "in_order": asked.in_order,
+        "unmatched": "close" if asked.close else "final",
+        "update": tuple(None if period is None else f"{period} s" for period in asked.updates),
+        "late_update": tuple(None if period is None else f"{period} s" for period in asked.late_updates),
+        "retain": tuple(map(_kept, asked.spans, asked.counts, asked.past)),
+    }
+    if asked.named:
+        told["offset"] = "off"
+    if asked.window is not None:
+        return join(**told, window=_window(asked.window), occurrence="first" if asked.first else "each")
+    if asked.own is not None:
+        told["window"] = tuple(None if window is None else _window(window) for window in asked.own)
+    if asked.own is None or (asked.low, asked.high) != (None, None):
+        told["within"] = tuple(None if bound is None else f"{bound} s" for bound in (asked.low, asked.high))
+    return join(**told)
+
+
+def _kept(span: int | None, count: int | None, past: int | None) -> Any:
+    if (span, count, past) == (None, None, None):
+        return None
+    return keep(None if span is None else f"{span} s", messages=count, windows=past)
+
+
+def _window(window: Window) -> Any:
+    if window.by_offset:
+        return count_window(window.size, window.slide, by="offset")
+    if window.size == window.slide:
+        return tumbling(f"{window.size} s")
+    return sliding(f"{window.size} s", f"{window.slide} s")
+
+
+def table(rows: list[Row]) -> pa.Table:
+    columns = [[row.key for row in rows], [row.at * SECOND for row in rows], [row.value for row in rows]]
+    arrays = [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64()).cast(TIME)]
+    return pa.table(
+        [*arrays, pa.array(columns[2], pa.int64()), pa.array([row.offset for row in rows], pa.int32())], schema=SCHEMA
+    )
+
+
+def shown(panes: pa.Table, asked: Asked) -> Counter[Pane]:
+    starts = panes["window_start"].cast(pa.int64()).to_pylist() if asked.window else [None] * panes.num_rows
+    keys = panes["key"] if asked.on else panes["left_key"]
+    return Counter(
+        zip(
+            panes["kind"].to_pylist(),
+            keys.to_pylist() if asked.on else [None] * panes.num_rows,
+            panes["left_value"].to_pylist(),
+            panes["right_value"].to_pylist(),
+            [None if start is None else start // SECOND for start in starts],
+            strict=True,
+        )
+    )
+
+
+def drawn(seed: int) -> tuple[Asked, list[list[Row]]]:
+    """A join and its input, with replays and duplicates where messages are known by their offsets."""
+    pick = random.Random(seed)
+    kind = pick.choice(["bounds", "shared", "own", "own"])
+    told: dict[str, Any] = {
+        "how": pick.choice(["inner", "left", "right", "full"]),
+        "late": 0 if kind == "own" else pick.choice([0, 6, 15]),
+        "close": pick.random() < 0.6,
+        "on": pick.random() < 0.8,
+        "named": pick.random() < 0.5,
+        "large": pick.random() < 0.5,
+        "delays": pick.choice([(0, 0), (0, 3), (5, 5)]),
+        "in_order": kind == "own" and pick.random() < 0.5,
+    }
+    if pick.random() < 0.3:
+        told["updates"] = pick.choice([(4, 4), (None, 5), (4, 6)])
+        told["late_updates"] = pick.choice([(None, None), (3, None), (4, 6)])
+    if kind == "bounds":
+        told["low"], told["high"] = pick.choice(
+            [(-3, 3), (0, 5), (-6, -2), (2, 7), (None, 4), (1, None), (None, None)]
+        )
+        told["spans"] = pick.choice([(None, None), (8, 8), (30, None)])
+    elif kind == "shared":
+        told["window"] = Window(*pick.choice([(5, 5), (10, 10), (6, 2), (9, 3)]))
+        told["first"] = pick.random() < 0.5
+        told["spans"] = pick.choice([(None, None), (12, None)])
+        told["past"] = pick.choice([(None, None), (None, 3)])
+    else:
+        told |= _own(pick, told["named"])
+    return Asked(**told), _batches(pick)
+
+
+def _own(pick: random.Random, named: bool) -> dict[str, Any]:
+    places = [None, Window(6, 6), Window(8, 4)] + ([Window(3, 3, True), Window(4, 1, True)] if named else [])
+    own = (pick.choice(places), pick.choice(places))
+    asked = Asked(own=own, named=named)
+    told: dict[str, Any] = {"own": own, "spans": [None, None], "counts": [None, None], "past": [None, None]}
+    for place, side in enumerate(SIDES):
+        if pick.random() < 0.5:
+            if own[place] is not None and pick.random() < 0.5:
+                told["past"][place] = pick.choice([0, 1, 2])
+            elif asked.by_offset(side):
+                told["counts"][place] = pick.choice([2, 6])
+            else:
+                told["spans"][place] = pick.choice([5, 20])
+    told |= {name: tuple(told[name]) for name in ("spans", "counts", "past")}
+    if pick.random() < 0.3:
+        told["low"], told["high"] = pick.choice([(-4, 4), (0, None), (None, 3)])
+    return told
+
+
+def _batches(pick: random.Random) -> list[list[Row]]:
+    """Offsets and times grow, more or less; some messages come again."""
+    offsets, said, batches = {"left": 0, "right": 0}, list[Row](), list[list[Row]]()
+    for number in range(pick.randint(1, 5)):
+        batch = []
+        for place in range(pick.randint(0, 8)):
+            side = pick.choice(SIDES)
+            offsets[side] += 1
+            at = max(0, 7 + number * 7 + pick.choice([0, 5, 9, -3, -9, -16]))
+            batch.append(Row(side, pick.choice("aab"), at, 100 * number + place, offsets[side]))
+        pick.shuffle(batch)
+        if pick.random() < 0.3 and batch + said:
+            batch += pick.choices(batch + said, k=2)
+        batches.append(batch)
+        said += batch
+    return batches
+
+
+def played(seed: int, store: StoreConfig) -> None:
+    asked, batches = drawn(seed)
+    if not asked.named:
+        # Nobody can tell messages from others of the same content.
+        batches = [list(dict.fromkeys(batch)) for batch in batches]
+    description, twin, pick = described(asked), Twin(asked), random.Random(seed)
+    schema = description.schema(SCHEMA, SCHEMA)
+    with tempfile.TemporaryDirectory() as folder:
+        harness = Harness(description, schema, store=store, folder=folder, partitions=pick.choice([1, 2]))
+        plan, now, released = bind_plan(description, schema), 0, BEGINNING_US
+        for batch in batches:
+            sides = {side: table([row for row in batch if row.side == side]) for side in SIDES}
+            panes = harness.feed(description.rows(schema, **sides))
+            assert shown(panes, asked) == twin.batch(batch, now), asked
+            assert all(time >= released for time in panes["time"].cast(pa.int64()).to_pylist()), asked
+            if twin.watermark is not None:
+                released = plan.released(int(twin.watermark) * SECOND, "time")
+            if pick.random() < 0.3:
+                harness.restart()
+            now += pick.choice([0, 1, 3])
+            assert shown(harness.advance_processing_time(now * SECOND), asked) == twin.clock(now), asked
+        panes = harness.finish()
+        assert shown(panes, asked) == twin.finish(), asked
+        assert all(time >= released for time in panes["time"].cast(pa.int64()).to_pylist()), asked
+        assert harness.ledger().num_rows == twin.rejected, asked
+
+
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_what_is_shown_is_what_the_twin_shows(store: StoreConfig) -> None:
+    @settings(deadline=None, max_examples=20)
+    @given(st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        played(seed, store)
+
+    check()

@@ -1,0 +1,96 @@
+"""The harness for users' jobs: its page runs, its refusals; what it shows is tested by everything that uses it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidestate.operators import (
+    after_count,
+    after_processing_time,
+    count,
+    count_window,
+    deduplicated,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
+
+
+def test_the_page_runs() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "TESTING.md").read_text(), re.S | re.M)
+    assert len(blocks) == 1
+    done = subprocess.run([sys.executable, "-c", blocks[0]], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_state_is_read_by_table_and_survives_a_restart(tmp_path: Path) -> None:
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=3)
+    rows = pa.table({"t": pa.array([1, 2, 3]).cast(SCHEMA.field("t").type), "k": ["a", "b", "a"]})
+    harness.feed(rows)
+    before = harness.state("slices").select(["k", "n"]).sort_by("k").to_pylist()
+    assert before == [{"k": "a", "n": 2}, {"k": "b", "n": 1}]
+    harness.restart()
+    assert harness.state("slices").select(["k", "n"]).sort_by("k").to_pylist() == before
+    with pytest.raises(UsageError, match="harness-state"):
+        harness.state("groups")
+
+
+def test_what_has_no_windows_and_a_clock_that_goes_back(tmp_path: Path) -> None:
+    harness = Harness(deduplicated(event_time="t", on="k"), SCHEMA, folder=tmp_path)
+    with pytest.raises(UsageError, match="harness-windows"):
+        harness.windows()
+    with pytest.raises(UsageError, match=r"\[feed\]"):
+        harness.feed_back()
+    harness.advance_processing_time(5)
+    with pytest.raises(UsageError, match="clock"):
+        harness.advance_processing_time(4)
+
+
+def test_what_had_waited_long_enough_as_its_end_was_passed_shows_in_the_next_step(tmp_path: Path) -> None:
+    job = windowed(processing_time=True, key="k").window(tumbling("2 seconds")).aggregate(n=count()).late("1 minute")
+    waiting = job.trigger(on_time="never", late=after_processing_time("3 seconds"))
+    harness = Harness(waiting, SCHEMA, folder=tmp_path)
+    harness.feed(pa.table({"t": pa.array([0]).cast(SCHEMA.field("t").type), "k": ["a"]}))
+    assert harness.advance_processing_time(3_000_000).num_rows == 0  # the window ends in this step
+    harness.restart()
+    assert harness.advance_processing_time(3_000_001)["timing"].to_pylist() == ["late"]
+    assert harness.advance_processing_time(90_000_000).num_rows == 0
+
+
+def test_the_ledger_of_a_finished_window_keeps_columns_of_any_name(tmp_path: Path) -> None:
+    odd = "a b: <c>, d"
+    schema = SCHEMA.append(pa.field(odd, pa.list_(pa.int64())))
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late(keep=odd)
+    harness = Harness(job.trigger(when=after_count(1)), schema, folder=tmp_path)
+    rows = pa.table({"t": pa.array([1, 1]).cast(SCHEMA.field("t").type), "k": ["a", "a"], odd: [[1], [2, 3]]})
+    harness.feed(rows.slice(0, 1))
+    harness.feed(rows.slice(1, 1))
+    assert harness.ledger()[odd].to_pylist() == [[2, 3]]
+    assert harness.ledger()["reason"].to_pylist() == ["window_closed"]
+
+
+def test_windows_of_offsets_begin_where_they_are_told_to() -> None:
+    schema = pa.schema([("o", pa.int64())])
+    description = windowed(offset="o").aggregate(n=count())
+    tested = Harness(description.window(count_window(3, by="offset", start=1)), schema)
+    panes = pa.concat_tables([tested.feed([{"o": number} for number in range(8)]), tested.finish()])
+    found = [tuple(row.values()) for row in panes.select(["window_start", "window_end", "n"]).to_pylist()]
+    assert found == [(1, 4, 3), (4, 7, 3), (7, 10, 1)]
+    hopping = Harness(description.window(count_window(4, 2, by="offset", start=1)), schema)
+    panes = pa.concat_tables([hopping.feed([{"o": number} for number in range(8)]), hopping.finish()])
+    found = [tuple(row.values()) for row in panes.select(["window_start", "window_end", "n"]).to_pylist()]
+    assert found == [(1, 5, 4), (3, 7, 4), (5, 9, 3), (7, 11, 1)]
+    for wrong in ({"by": "offset", "start": -1}, {"start": 1}):
+        with pytest.raises(UsageError, match="window-start"):
+            count_window(3, **wrong)  # type: ignore[arg-type]

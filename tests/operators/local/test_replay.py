@@ -1,0 +1,138 @@
+"""A second start on a checkpoint: the same input continues, anything else is refused before anything is changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.conftest import forget
+from tests.helpers import evidence
+from tests.operators.local.test_standalone import EXPECTED, STREAM, batch, example, lines, panes
+from tidestate.operators import count, sliding, sum_, tumbling, windowed
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def without_id(rows: list[str]) -> list[str]:
+    return sorted(line.split(" ", 1)[1] for line in rows)
+
+
+@pytest.mark.parametrize("stops", [[1], [2, 4], [1, 2, 3, 4, 5, 6]], ids=str)
+def test_the_same_call_continues_where_it_stopped(tmp_path: Path, stops: list[int]) -> None:
+    for stop in stops:
+        example("retracting").standalone(checkpoint=tmp_path, partitions=2).run(STREAM[:stop])
+        forget()
+    example("retracting").standalone(checkpoint=tmp_path, partitions=2).run(STREAM, drain=True)
+    assert without_id(panes(tmp_path)) == without_id(lines(EXPECTED["retracting"]))
+    assert evidence.manifests(tmp_path)[-1]["epoch"] == len(stops) + 1
+
+
+def test_the_number_of_partitions_is_that_of_the_first_start(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path, partitions=3).run(STREAM[:3])
+    example().standalone(checkpoint=tmp_path, partitions=7).run(STREAM, drain=True)
+    assert len(evidence.manifests(tmp_path)[-1]["operators"]["windows"]["partitions"]) == 3
+    assert without_id(panes(tmp_path)) == without_id(lines(EXPECTED["accumulating"]))
+
+
+def test_an_input_whose_newest_batch_differs_is_refused(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path).run(STREAM[:2])
+    with pytest.raises(IncompatibleError) as caught:
+        example().standalone(checkpoint=tmp_path).run([STREAM[0], batch([(13, "a", 5)])])
+    assert (caught.value.code, caught.value.context) == ("input-differs", {"batch": 1})
+    assert [m["kind"] for m in evidence.manifests(tmp_path)] == ["fence", "batch", "batch", "fence"]
+
+
+@pytest.mark.parametrize("cuts", [(1,), (1, 2), (0, 2)], ids=str)
+def test_the_same_rows_in_other_chunks_are_the_same_input(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    example().standalone(checkpoint=tmp_path).run(STREAM[:1])
+    bounds = zip([0, *cuts], [*cuts, 3], strict=True)
+    chunked = pa.concat_tables([STREAM[0].slice(first, last - first) for first, last in bounds])
+    assert chunked["t"].num_chunks > 1
+    example().standalone(checkpoint=tmp_path).run([chunked, *STREAM[1:]], drain=True)
+    assert without_id(panes(tmp_path)) == without_id(lines(EXPECTED["accumulating"]))
+
+
+def test_the_same_rows_as_a_slice_are_the_same_input(tmp_path: Path) -> None:
+    rows = [(1, "a", 1), (2, None, None), (3, "c", 3), (None, "d", None)]
+    example().standalone(checkpoint=tmp_path).run([batch([(0, "x", 0), *rows, (9, "y", None)]).slice(1, 4)])
+    example().standalone(checkpoint=tmp_path).run([batch(rows)])
+    assert evidence.manifests(tmp_path)[-1]["totals"]["events"] == 4
+
+
+def test_a_drained_checkpoint_takes_no_new_input(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path).run(STREAM[:2], drain=True)
+    head = evidence.manifests(tmp_path)[-1]
+    with pytest.raises(UsageError) as caught:
+        example().standalone(checkpoint=tmp_path).run(STREAM)
+    assert caught.value.code == "drained"
+    assert evidence.manifests(tmp_path)[-1]["input"] == head["input"]
+    assert evidence.manifests(tmp_path)[-1]["drained"]
+
+
+def test_a_drained_checkpoint_may_be_run_again_without_new_input(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path).run(STREAM, drain=True)
+    again = example().standalone(checkpoint=tmp_path).run(STREAM, drain=True)
+    assert again.num_rows == 0
+    assert panes(tmp_path) == lines(EXPECTED["accumulating"])
+
+
+def test_a_window_of_another_size_is_shown_and_refused(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path).run(STREAM[:3])
+    before = snapshot(tmp_path)
+    with pytest.raises(IncompatibleError) as caught:
+        example().window(tumbling("5 seconds")).late("30 seconds").standalone(checkpoint=tmp_path).run(STREAM)
+    assert (caught.value.code, caught.value.context) == (
+        "configuration-changed",
+        {
+            "operator": "windows",
+            "changed": {
+                "window": "{'kind': 'tumbling', 'size': '10 seconds', 'slide': '10 seconds', 'offset': '0 seconds'}"
+                " -> {'kind': 'tumbling', 'size': '5 seconds', 'slide': '5 seconds', 'offset': '0 seconds'}"
+            },
+            "why": {"window": "state is kept by window"},
+        },
+    )
+    assert snapshot(tmp_path) == before
+
+
+def test_an_input_of_narrower_types_is_refused(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path).run(STREAM[:1])
+    before = snapshot(tmp_path)
+    narrow = STREAM[0].set_column(2, "v", STREAM[0]["v"].cast(pa.int32()))
+    with pytest.raises(IncompatibleError) as caught:
+        example().standalone(checkpoint=tmp_path).run([narrow])
+    assert caught.value.code == "configuration-changed"
+    assert caught.value.context["changed"] == {"column v": "'int64' -> 'int32'"}
+    assert snapshot(tmp_path) == before
+
+
+def test_another_jobs_checkpoint_is_refused(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path).run(STREAM[:1])
+    before = snapshot(tmp_path)
+    other = windowed(event_time="t", key="k", name="others").window(sliding("10 seconds", "5 seconds"))
+    with pytest.raises(IncompatibleError) as caught:
+        other.aggregate(n=count(), total=sum_("v")).standalone(checkpoint=tmp_path).run(STREAM)
+    assert caught.value.code == "other-job"
+    assert caught.value.context == {"expected": "others", "found": ["windows"]}
+    assert snapshot(tmp_path) == before
+
+
+def test_a_damaged_state_file_stops_the_job_and_changes_nothing(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path).run(STREAM[:2])
+    (state,) = evidence.manifests(tmp_path)[-1]["operators"]["windows"]["partitions"]
+    path = tmp_path / state["files"][0]["path"]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    forget()
+    with pytest.raises(CorruptionError) as caught:
+        example().standalone(checkpoint=tmp_path).run(STREAM)
+    assert caught.value.context["path"] == state["files"][0]["path"]
+    assert [m["kind"] for m in evidence.manifests(tmp_path)] == ["fence", "batch", "batch", "fence"]
+    path.write_bytes(whole)
+    example().standalone(checkpoint=tmp_path).run(STREAM, drain=True)
+    assert without_id(panes(tmp_path)) == without_id(lines(EXPECTED["accumulating"]))

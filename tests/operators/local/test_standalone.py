@@ -1,0 +1,269 @@
+"""The standalone runner: exact panes of worked examples, what a second start may and may not do, one writer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import evidence
+from tidestate.operators import Memory, Parquet, RocksDB, Windowed, count, max_, sliding, sum_, tumbling, windowed
+from tidestate.operators.local.standalone import Standalone
+from tidestate.statestore.errors import FencedError, IncompatibleError, UsageError
+from tidestate.statestore.spec.store import StoreConfig
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+Rows = Sequence[tuple[Any, ...]]
+
+
+def batch(rows: Rows) -> pa.Table:
+    """Events as (second, key, value)."""
+    times = pa.array([None if row[0] is None else row[0] * SECOND for row in rows], TIME)
+    return pa.table(
+        {
+            "t": times,
+            "k": pa.array([r[1] for r in rows], pa.string()),
+            "v": pa.array([r[2] for r in rows], pa.int64()),
+        }
+    )
+
+
+def example(mode: str = "accumulating") -> Windowed:
+    job = windowed(event_time="t", key="k", watermark_delay="2 seconds").window(tumbling("10 seconds"))
+    return job.aggregate(n=count(), total=sum_("v")).late("20 seconds").accumulation(mode)  # type: ignore[arg-type]
+
+
+STREAM = [
+    batch([(1, "a", 1), (3, "b", 2), (9, "a", 3)]),  # W: none -> 7
+    batch([(13, "a", 4)]),  # W: 7 -> 11, [0, 10) is due
+    batch([(5, "a", 10), (8, "c", 7)]),  # both mildly late; c had nothing there
+    batch([(2, "a", 1)]),  # again
+    batch([(45, "a", 5)]),  # W: 11 -> 43, [10, 20) is due and forgotten at once
+    batch([(4, "a", 99), (22, None, 1), (None, "a", 1)]),  # all rejected
+]
+EXPECTED = {
+    "accumulating": """
+        3 [0,10)  a 2 4  pane 0 on_time emit
+        3 [0,10)  b 1 2  pane 0 on_time emit
+        4 [0,10)  a 3 14 pane 1 late emit
+        4 [0,10)  c 1 7  pane 0 late emit
+        5 [0,10)  a 4 15 pane 2 late emit
+        6 [10,20) a 1 4  pane 0 on_time emit last
+        8 [40,50) a 1 5  pane 0 on_time emit last
+    """,
+    "discarding": """
+        3 [0,10)  a 2 4  pane 0 on_time emit
+        3 [0,10)  b 1 2  pane 0 on_time emit
+        4 [0,10)  a 1 10 pane 1 late emit
+        4 [0,10)  c 1 7  pane 0 late emit
+        5 [0,10)  a 1 1  pane 2 late emit
+        6 [10,20) a 1 4  pane 0 on_time emit last
+        8 [40,50) a 1 5  pane 0 on_time emit last
+    """,
+    "retracting": """
+        3 [0,10)  a 2 4  pane 0 on_time emit
+        3 [0,10)  b 1 2  pane 0 on_time emit
+        4 [0,10)  a 2 4  pane 0 late retract
+        4 [0,10)  a 3 14 pane 1 late emit
+        4 [0,10)  c 1 7  pane 0 late emit
+        5 [0,10)  a 3 14 pane 1 late retract
+        5 [0,10)  a 4 15 pane 2 late emit
+        6 [10,20) a 1 4  pane 0 on_time emit last
+        8 [40,50) a 1 5  pane 0 on_time emit last
+    """,
+}
+LEDGER = """
+    7 4    a    99 very_late       43
+    7 22   None 1  null_key        43
+    7 None a    1  null_event_time 43
+"""
+
+
+def lines(text: str) -> list[str]:
+    return sorted(" ".join(line.split()) for line in text.strip().splitlines())
+
+
+def panes(root: Path) -> list[str]:
+    """All panes as text: checkpoint, window in seconds, key and values, pane, timing, kind, last."""
+    found = []
+    for manifest in evidence.manifests(root):
+        for start, end, *values, pane, timing, kind, last in evidence.rows(root, manifest["panes"]):
+            window = f"[{start // SECOND},{end // SECOND})"
+            found.append(" ".join(map(str, [manifest["id"], window, *values, "pane", pane, timing, kind])))
+            found[-1] += " last" * last
+    return sorted(found)
+
+
+def ledger(root: Path) -> list[str]:
+    """All rejected events as text: checkpoint, the event, why, the watermark it met."""
+    found = []
+    for manifest in evidence.manifests(root):
+        for time, key, value, reason, mark in evidence.rows(root, manifest["late"]):
+            second = None if time is None else time // SECOND
+            found.append(" ".join(map(str, [manifest["id"], second, key, value, reason, mark // SECOND])))
+    return sorted(found)
+
+
+def stores(folder: Path) -> list[StoreConfig]:
+    return [Memory(), Parquet(), RocksDB(cache_dir=str(folder / "cache")), Parquet(max_levels=2, snapshot_bytes=1)]
+
+
+@pytest.mark.parametrize("store", range(4), ids=["memory", "parquet", "rocksdb", "parquet-tiny"])
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("mode", EXPECTED)
+def test_a_worked_example(tmp_path: Path, mode: str, partitions: int, store: int) -> None:
+    root = tmp_path / "root"
+    job = example(mode).standalone(checkpoint=root, store=stores(tmp_path)[store], partitions=partitions)
+    job.run(STREAM, drain=True)
+    assert panes(root) == lines(EXPECTED[mode])
+    assert ledger(root) == lines(LEDGER)
+    work = evidence.manifests(root)
+    marks = [m.get("watermark_us") for m in work]
+    assert marks == [None, 7 * SECOND, 11 * SECOND, 11 * SECOND, 11 * SECOND, 43 * SECOND, 43 * SECOND, 2**63 - 1]
+    assert [m["kind"] for m in work] == ["fence", *["batch"] * 6, "tick"]
+    assert [m["drained"] for m in work] == [False] * 7 + [True]
+    assert work[-1]["totals"] == {
+        "events": 11,
+        "accepted": 8,
+        "on_time": 5,
+        "mildly_late": 3,
+        "future": 0,
+        "very_late": 1,
+        "null_key": 1,
+        "null_event_time": 1,
+        "panes_on_time": 4,
+        "panes_late": 3,
+        "retractions": 2 if mode == "retracting" else 0,
+    }
+
+
+def test_sliding_windows_before_1970_without_a_key(tmp_path: Path) -> None:
+    job = windowed(event_time="t").window(sliding("10 seconds", "5 seconds", offset="1 second"))
+    events = batch([(-13, "a", 4), (-9, "b", 6), (-4, "c", 5)])
+    job.aggregate(n=count(), top=max_("v")).late("0 seconds").standalone(checkpoint=tmp_path).run(
+        [events], drain=True
+    )
+    assert panes(tmp_path) == lines("""
+        2 [-19,-9) 1 4 pane 0 on_time emit last
+        2 [-14,-4) 2 6 pane 0 on_time emit last
+        3 [-9,1)   2 6 pane 0 on_time emit last
+        3 [-4,6)   1 5 pane 0 on_time emit last
+    """)
+
+
+def test_windows_with_gaps_between_them(tmp_path: Path) -> None:
+    job = windowed(event_time="t").window(sliding("2 seconds", "5 seconds", strict=False)).aggregate(n=count())
+    job.standalone(checkpoint=tmp_path).run([batch([(s, "a", 0) for s in range(9)])], drain=True)
+    assert panes(tmp_path) == lines("2 [0,2) 2 pane 0 on_time emit\n 2 [5,7) 2 pane 0 on_time emit")
+    assert evidence.manifests(tmp_path)[1]["counters"]["accepted"] == 9
+
+
+def test_a_late_pane_of_a_window_forgotten_in_the_same_step_is_the_last(tmp_path: Path) -> None:
+    example().standalone(checkpoint=tmp_path).run([*STREAM[:2], batch([(5, "a", 1), (45, "a", 5)])])
+    assert panes(tmp_path)[-2:] == lines("""
+        4 [0,10)  a 3 5 pane 1 late emit last
+        4 [10,20) a 1 4 pane 0 on_time emit last
+    """)
+
+
+def test_a_stream_gives_each_checkpoints_panes_as_it_is_committed(tmp_path: Path) -> None:
+    job = example().standalone(checkpoint=tmp_path)
+    with pytest.raises(UsageError, match="no-input"):
+        _ = job.head
+    sizes = []
+    for number, found in enumerate(job.stream(STREAM)):
+        sizes.append(found.num_rows)
+        assert job.head.id == number + 2
+    assert sizes == [0, 2, 2, 1, 1, 0]
+    assert job.drain().num_rows == 1
+    assert job.drain().num_rows == 0
+
+
+def test_record_batches_and_further_columns_are_fine(tmp_path: Path) -> None:
+    wide = [b.append_column("more", pa.array(["x"] * b.num_rows)) for b in STREAM]
+    example().standalone(checkpoint=tmp_path).run([b.to_batches()[0] for b in wide], drain=True)
+    assert panes(tmp_path) == lines(EXPECTED["accumulating"])
+
+
+def test_an_older_writer_is_fenced_and_publishes_nothing(tmp_path: Path) -> None:
+    delivered: list[int] = []
+    older = Standalone(example(), str(tmp_path), Parquet(), lambda _rows, one: delivered.append(one.checkpoint), 1)
+    running = older.stream(STREAM)
+    next(running)
+    newer = example().standalone(checkpoint=tmp_path)
+    newer.run(STREAM[:2])
+    before = [m["writer"] for m in evidence.manifests(tmp_path)]
+    with pytest.raises(FencedError) as caught:
+        next(running)
+    assert caught.value.context == {"id": 3, "epoch": 1, "newer_epoch": 2}
+    assert [m["writer"] for m in evidence.manifests(tmp_path)] == before
+    assert delivered == []
+    newer.run(STREAM, drain=True)
+    assert [line.split(" ", 1)[1] for line in panes(tmp_path)] == [
+        line.split(" ", 1)[1] for line in lines(EXPECTED["accumulating"])
+    ]
+
+
+def test_two_starts_at_once_leave_one_writer(tmp_path: Path) -> None:
+    jobs = [example().standalone(checkpoint=tmp_path) for _ in range(3)]
+    running = [job.stream(STREAM) for job in jobs]
+    next(running[0])
+    for job in running[1:]:
+        next(job)
+    with pytest.raises(FencedError):
+        list(running[0])
+    with pytest.raises(FencedError):
+        list(running[1])
+    list(running[2])
+    jobs[2].drain()
+    assert [m["epoch"] for m in evidence.manifests(tmp_path)][-1] == 3
+    assert len(panes(tmp_path)) == len(lines(EXPECTED["accumulating"]))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, (1 << 15) + 1])
+def test_partitions_nobody_can_have(tmp_path: Path, wrong: int) -> None:
+    with pytest.raises(UsageError, match="partitions"):
+        example().standalone(checkpoint=tmp_path, partitions=wrong).run(STREAM)
+    assert evidence.manifests(tmp_path) == []
+
+
+def test_nothing_to_run_on(tmp_path: Path) -> None:
+    job = example().standalone(checkpoint=tmp_path / "new")
+    with pytest.raises(UsageError, match="no-input"):
+        job.run([])
+    with pytest.raises(UsageError, match="no-input"):
+        job.drain()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_batch_that_lacks_a_column_or_has_another_type(tmp_path: Path) -> None:
+    job = example().standalone(checkpoint=tmp_path)
+    running = job.stream([STREAM[0], STREAM[1].drop_columns("v")])
+    next(running)
+    with pytest.raises(UsageError, match="column-missing"):
+        next(running)
+    text = STREAM[1].set_column(2, "v", pa.array(["four"]))
+    with pytest.raises(UsageError, match="batch-type"):
+        list(example().standalone(checkpoint=tmp_path).stream([STREAM[0], text]))
+    with pytest.raises(IncompatibleError, match="input-differs"):
+        list(example().standalone(checkpoint=tmp_path).stream([STREAM[1]]))
+
+
+def test_panes_of_many_keys_keep_their_own_numbers(tmp_path: Path) -> None:
+    """Arrow gives groups in an order of its own: what belongs to a key must be brought together by the key."""
+    keys = [f"key {number}" for number in range(60)]
+    late = [keys, keys[::2], keys[::-1]]
+    stream = [batch([(1, key, 0) for key in keys]), batch([(13, "w", 0)])]
+    stream += [batch([(5, key, int(key.split()[1])) for key in some]) for some in late]
+    example("retracting").standalone(checkpoint=tmp_path).run(stream)
+    last = evidence.manifests(tmp_path)[-1]
+    found = {row[2]: row[3:] for row in evidence.rows(tmp_path, last["panes"]) if row[-2] == "emit"}
+    expected = {
+        key: (4 - number % 2, number * (3 - number % 2), 3 - number % 2, "late", "emit", False)
+        for number, key in enumerate(keys)
+    }
+    assert found == expected

@@ -1,0 +1,221 @@
+"""Watermarks from buffers, in the runners: gaps, duplicates, any order of arrival, restarts."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import SCRATCH
+from tests.helpers import evidence
+from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.buffered import once, pack, unpack
+from tidestate.operators.progress.buffers import buffers
+from tidestate.statestore.errors import UsageError
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [
+        ("t", TIME),
+        ("k", pa.string()),
+        ("origin", pa.int32()),
+        ("sequence", pa.int64()),
+        ("chunk", pa.int16()),
+        ("last", pa.bool_()),
+        ("mark", TIME),
+    ]
+)
+
+
+def buffer(
+    origin: int | None, sequence: int | None, *seconds: int, mark: int = 0, chunk: int = 0, last: bool = True
+) -> pa.Table:
+    """A buffer with an event at each second."""
+    row = {"k": "a", "origin": origin, "sequence": sequence, "chunk": chunk, "last": last, "mark": mark * SECOND}
+    return pa.Table.from_pylist([{"t": second * SECOND, **row} for second in seconds], SCHEMA)
+
+
+def both(*tables: pa.Table) -> pa.Table:
+    return pa.concat_tables(tables)
+
+
+def job(sources: list[str], patience: str | None = None, **settings: Any) -> Windowed:
+    described = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())
+    progress = BufferProgress("origin", "sequence", "mark", "chunk", "last", patience)
+    return described.late("0 seconds", keep=["sequence"]).watermark(progress, sources=sources, **settings)
+
+
+def harness(folder: Path, *sources: str, patience: str | None = None, **settings: Any) -> Harness:
+    return Harness(job([*sources], patience, **settings), SCHEMA, folder=folder / "root", partitions=2)
+
+
+def marks(root: Path) -> list[float | None]:
+    found = [manifest.get("watermark_us") for manifest in evidence.work(root)]
+    return [None if mark is None else mark / SECOND for mark in found]
+
+
+def test_the_watermark_is_that_of_the_longest_whole_prefix(tmp_path: Path) -> None:
+    tested = harness(tmp_path, "1")
+    tested.feed(buffer(1, 1, 1, mark=2))
+    tested.feed(buffer(1, 3, 31, mark=30))
+    tested.feed(both(buffer(1, 2, 5, mark=12, last=False), buffer(1, 4, 40, mark=40)))
+    panes = tested.feed(buffer(1, 2, 6, mark=11, chunk=1))
+    assert marks(tmp_path / "root") == [2, 2, 2, 40]
+    assert panes["n"].to_pylist() == [3, 1]
+
+
+def test_each_origin_is_a_source(tmp_path: Path) -> None:
+    tested = harness(tmp_path, "1", "2", idle_timeout="5 seconds")
+    tested.feed(buffer(1, 1, 1, mark=20))
+    tested.feed(both(buffer(2, 1, 1, mark=10), buffer(3, 1, 1, mark=5)))
+    assert marks(tmp_path / "root") == [None, 5]
+    tested.advance_processing_time(4 * SECOND)
+    tested.feed(both(buffer(1, 2, 25, mark=22), buffer(3, 2, 25, mark=21)))
+    tested.advance_processing_time(6 * SECOND)
+    assert marks(tmp_path / "root")[-1] == 21
+
+
+def test_a_buffer_that_comes_again_is_not_counted_twice(tmp_path: Path) -> None:
+    tested = harness(tmp_path, "1")
+    tested.feed(both(buffer(1, 1, 1, mark=0), buffer(1, 3, 2, 3, mark=0)))
+    tested.feed(both(buffer(1, 1, 1, mark=0), buffer(1, 3, 2, 3, mark=0), buffer(1, 2, 4, mark=0)))
+    tested.restart()
+    tested.feed(buffer(1, 2, 4, mark=0))
+    assert tested.finish()["n"].to_pylist() == [4]
+    counters = tested.counters()
+    assert (counters["duplicate_buffer"], counters["events"], counters["accepted"]) == (4, 8, 4)
+    assert set(tested.ledger()["reason"].to_pylist()) == {"duplicate_buffer"}
+    found = evidence.operator(evidence.manifests(tmp_path / "root")[-1])["buffers"]["origins"]
+    assert found["origins"] == [[1, 3, 0, -1]]
+    assert (found["counters"]["counted"], found["counters"]["seen_before"]) == (3, 3)
+
+
+def test_an_origin_that_has_ended_holds_nothing_back(tmp_path: Path) -> None:
+    schema = SCHEMA.append(pa.field("final", pa.bool_()))
+    progress = BufferProgress("origin", "sequence", "mark", "chunk", "last", end="final")
+    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    tested = Harness(described.watermark(progress, sources=["1", "2"]), schema, folder=tmp_path / "root")
+
+    def feed(table: pa.Table, final: bool = False) -> None:
+        tested.feed(table.append_column("final", pa.array([final] * table.num_rows)))
+
+    feed(both(buffer(1, 1, 1, mark=20), buffer(2, 1, 1, mark=5)))
+    feed(buffer(2, 3, 7, mark=7), final=True)
+    assert marks(tmp_path / "root")[-1] == 5  # 2 is still to come
+    tested.restart()
+    feed(buffer(2, 2, 6, mark=6))
+    assert marks(tmp_path / "root")[-1] == 20
+    feed(buffer(1, 2, 30, mark=30))
+    assert marks(tmp_path / "root")[-1] == 30
+
+
+def test_rows_without_a_buffer_are_events_all_the_same(tmp_path: Path) -> None:
+    tested = harness(tmp_path, "1")
+    tested.feed(both(buffer(None, 1, 1), buffer(1, None, 2), buffer(1, 0, 3), buffer(1, 1, 4, mark=5)))
+    assert marks(tmp_path / "root") == [5]
+    assert tested.finish()["n"].to_pylist() == [4]
+    manifest = evidence.manifests(tmp_path / "root")[-1]
+    assert evidence.operator(manifest)["buffers"]["origins"]["counters"]["bad_sequence"] == 3
+    assert set(evidence.operator(manifest)["progress"]["sources"]) == {"1"}
+
+
+def test_a_gap_holds_the_watermark_until_patience_ends_and_what_comes_then_is_refused(tmp_path: Path) -> None:
+    tested = harness(tmp_path, "1", patience="5 seconds")
+    tested.feed(both(buffer(1, 1, 1, mark=2), buffer(1, 4, 31, mark=30)))
+    gap = tested._job.progress[tested._job.plan.name].buffers.gaps(0)  # type: ignore[union-attr]
+    assert [(one.origin, one.first, one.last, one.since_us) for one in gap] == [(1, 2, 3, 0)]
+    tested.advance_processing_time(5 * SECOND)
+    assert marks(tmp_path / "root")[-1] == 2
+    assert tested.advance_processing_time(5 * SECOND + 1)["n"].to_pylist() == [1]
+    assert marks(tmp_path / "root")[-1] == 30
+    tested.feed(both(buffer(1, 2, 33), buffer(1, 4, 31), buffer(1, 5, 34, mark=33)))
+    assert tested.ledger().select(["sequence", "reason"]).to_pylist() == [
+        {"sequence": 2, "reason": "gap_given_up"},
+        {"sequence": 4, "reason": "duplicate_buffer"},
+    ]
+    counters = tested.counters()
+    assert (counters["duplicate_buffer"], counters["gap_given_up"], counters["accepted"]) == (1, 1, 3)
+    assert marks(tmp_path / "root")[-1] == 33
+
+
+def test_a_gap_is_not_waited_for_between_two_runs(tmp_path: Path) -> None:
+    tested = harness(tmp_path, "1", patience="5 seconds")
+    tested.feed(both(buffer(1, 1, 1, mark=2), buffer(1, 4, 31, mark=30)))
+    tested.restart()
+    tested.advance_processing_time(60 * SECOND)
+    tested.advance_processing_time(65 * SECOND)
+    assert marks(tmp_path / "root")[-1] == 2
+    tested.advance_processing_time(66 * SECOND)
+    assert marks(tmp_path / "root")[-1] == 30
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    wrong = {
+        "watermark": lambda: job(["1"], by="k"),
+        "progress-source": lambda: job(["orders"]),
+        "column-missing": lambda: Harness(job(["1"]), SCHEMA.remove(6)),
+        "progress-column": lambda: Harness(job(["1"]), SCHEMA.set(3, pa.field("sequence", pa.string()))).feed([{}]),
+    }
+    for code, one in wrong.items():
+        with pytest.raises(UsageError) as caught:
+            one()
+        assert caught.value.code == code
+    with pytest.raises(UsageError) as caught:
+        BufferProgress("origin", "sequence", "mark", patience="0 seconds")
+    assert caught.value.code == "watermark"
+
+
+def test_buffers_travel_as_they_are() -> None:
+    given_ = buffers(
+        pa.array([2, 1, None, 2]),
+        pa.array([1, 1, 1, 1]),
+        0,
+        pa.array([False, True, True, True]),
+        pa.array([5, None, 7, 9]),
+    )
+    distinct, owner = once(given_)
+    assert owner.tolist() == [1, 0, 2, 1]
+    again = unpack([pack(distinct), pack(given_), b""])
+    assert again.origins[:2].tolist() == [1, 2]
+    assert again.watermarks_us[1] == 9
+    assert (len(again), len(once(again)[0])) == (7, 3)
+    assert again.last[1]
+    assert [len(once(unpack([]))[0]), len(unpack([pack(unpack([]))]))] == [0, 0]
+
+
+@given(data=st.data())
+@settings(max_examples=settings.default.max_examples)
+def test_any_order_cut_and_repetition_of_buffers_gives_the_same_watermark_and_counts(data: st.DataObject) -> None:
+    chance = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    whole = [
+        buffer(origin, sequence, *chance.integers(0, 90, 2).tolist(), mark=sequence, chunk=chunk, last=chunk == 1)
+        for origin in (1, 2)
+        for sequence in range(1, 6)
+        for chunk in (0, 1)
+    ]
+    order = data.draw(st.permutations(range(len(whole))))
+    again = data.draw(st.lists(st.sampled_from(range(len(whole))), max_size=5))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=4)))
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        tested = Harness(job(["1", "2"]).late("1 day"), SCHEMA, store=Memory(), folder=folder)
+        for first, last in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+            tested.feed(both(*(whole[number] for number in order[first:last])))
+        if again:
+            tested.feed(both(*(whole[number] for number in again)))
+        head = evidence.manifests(Path(folder))[-1]
+        tested.finish()
+    assert head["watermark_us"] == 5 * SECOND
+    assert head["totals"]["accepted"] == 40
+    assert head["totals"].get("duplicate_buffer", 0) == 2 * len(again)
+    assert evidence.operator(head)["buffers"]["origins"]["origins"] == [
+        [1, 5, 5 * SECOND, -1],
+        [2, 5, 5 * SECOND, -1],
+    ]

@@ -1,0 +1,315 @@
+"""Advance-time settings in the runners: the same rows kept and adjusted wherever the input is cut."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import SCRATCH
+from tests.helpers import evidence
+from tidestate.operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
+from tidestate.operators.embedded.window_operator import WindowOperator
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress import advance_time, generation
+from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
+from tidestate.operators.progress.instants import END_US
+from tidestate.operators.spark import tasks
+from tidestate.statestore.errors import UsageError
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [("t", TIME), ("end", TIME), ("shape", pa.string()), ("k", pa.string()), ("src", pa.string()), ("at", pa.int64())]
+)
+Row = tuple[Any, ...]
+
+
+def rows(*given: Row) -> pa.Table:
+    """Rows as (second, offset), then source, shape and end."""
+    whole = [(*row, *("orders", "point", None)[len(row) - 2 :]) for row in given]
+    columns = [
+        [None if row[0] is None else row[0] * SECOND for row in whole],
+        [None if row[4] is None else row[4] * SECOND for row in whole],
+        [row[3] for row in whole],
+        ["a"] * len(whole),
+        [row[2] for row in whole],
+        [row[1] for row in whole],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.table(arrays, schema=SCHEMA)
+
+
+def job(at_query: Any = None, *, origin: str | None = "src", late: str | None = None, **about: Any) -> Windowed:
+    described = windowed(event_time="t", key="k", name="job", offset="at", origin=origin).window(
+        tumbling("10 seconds")
+    )
+    described = described.aggregate(n=count(), times=list_("t"))
+    about = {"end": "end", "shape_column": "shape", **about}
+    described = described.advance_time(at_query, **about)
+    return described.late(late, keep=["at"])
+
+
+def harness(folder: Path, described: Windowed, partitions: int = 2) -> Harness:
+    return Harness(described, SCHEMA, folder=folder / "root", partitions=partitions)
+
+
+def marks(root: Path) -> list[float | None]:
+    found = [manifest.get("watermark_us") for manifest in evidence.work(root)]
+    return [None if mark is None else mark / SECOND for mark in found]
+
+
+def advances(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = evidence.operator(evidence.manifests(root)[-1])["advances"]
+    return found
+
+
+def seconds(panes: pa.Table) -> list[list[float]]:
+    return [[time.timestamp() for time in times] for times in panes["times"].to_pylist()]
+
+
+def test_a_violation_is_dropped_to_the_ledger_and_the_watermark_is_the_cti(tmp_path: Path) -> None:
+    tested = harness(tmp_path, job(advance_time("drop", generation(2, "1 second")), sources=["orders"]))
+    tested.feed(rows((3, 1), (20, 2), (5, 3), (19, 4)))
+    assert marks(tmp_path / "root") == [19]
+    ledger = tested.ledger()
+    assert ledger.select(["at", "reason", "watermark"]).to_pylist() == [
+        {"at": 3, "reason": "cti_violation", "watermark": None}
+    ]
+    counters = tested.counters()
+    assert (counters["events"], counters["accepted"], counters["cti_violation"]) == (4, 3, 1)
+    assert advances(tmp_path / "root")["orders"] == {
+        "cti_us": 19 * SECOND,
+        "counted": 0,
+        "reference_us": None,
+        "ctis": 1,
+        "ignored": 1,
+        "dropped": 1,
+        "adjusted": 0,
+    }
+
+
+def test_an_adjusted_event_counts_at_its_new_start(tmp_path: Path) -> None:
+    tested = harness(tmp_path, job(advance_time("adjust", generation(1))))
+    panes = tested.feed(rows((12, 1), (5, 2, "orders", "interval", 30), (6, 3, "orders", "interval", 11)))
+    assert panes.num_rows == 0
+    assert seconds(tested.finish()) == [[12, 12]]
+    assert tested.ledger()["at"].to_pylist() == [3]
+    assert tested.counters()["cti_adjusted"] == 1
+
+
+def test_ends_of_edges_and_ctis_are_not_counted_in_windows(tmp_path: Path) -> None:
+    tested = harness(tmp_path, job(advance_time("drop", generation(100))))
+    tested.feed(
+        rows(
+            (1, 1, "orders", "edge_start"),
+            (1, 2, "orders", "edge_end", 8),
+            (9, 3, "orders", "cti"),
+            (1, 4, "orders", "edge_end", 8),
+            (10, 5, "orders", "shapeless"),
+        )
+    )
+    assert marks(tmp_path / "root") == [9]
+    assert [sum(map(len, seconds(tested.finish())))] == [1]
+    counters = tested.counters()
+    assert (counters["edge_ends"], counters["control_rows"], counters["events"]) == (1, 1, 3)
+    assert Counter(tested.ledger()["reason"].to_pylist()) == {"cti_violation": 1, "unknown_shape": 1}
+
+
+def test_rows_count_in_the_order_of_their_offsets_whatever_order_they_come_in(tmp_path: Path) -> None:
+    tested = harness(tmp_path, job(advance_time("drop", generation(1))))
+    tested.feed(rows((30, 3), (20, 2), (10, 1), (4, None), (5, -1)))
+    assert marks(tmp_path / "root") == [30]
+    assert tested.ledger()["reason"].to_pylist() == ["bad_offset", "bad_offset"]
+    tested.feed(rows((31, 4), (9, 9, None)))
+    assert set(advances(tmp_path / "root")) == set(
+        evidence.operator(evidence.manifests(tmp_path / "root")[-1])["progress"]["sources"]
+    )
+    assert marks(tmp_path / "root")[-1] == 31
+    assert tested.counters()["events"] == 7
+
+
+def test_each_source_has_ctis_of_its_own_and_the_smaller_counts(tmp_path: Path) -> None:
+    described = job(advance_time("drop", generation(1)), sources=["orders", "prices"])
+    tested = harness(tmp_path, described)
+    tested.feed(rows((30, 1), (3, 1, "prices")))
+    tested.feed(rows((29, 2), (12, 2, "prices"), (31, 3)))
+    assert marks(tmp_path / "root") == [3, 12]
+    assert tested.ledger()["at"].to_pylist() == [2]
+    assert {name: one["cti_us"] // SECOND for name, one in advances(tmp_path / "root").items()} == {
+        "orders": 31,
+        "prices": 12,
+    }
+
+
+def test_settings_of_the_query_replace_those_of_the_source(tmp_path: Path) -> None:
+    described = job(
+        {"prices": advance_time("drop", generation(1, "5 seconds"))},
+        at_source={"orders": advance_time("drop", generation(1)), "prices": advance_time("drop", generation(1))},
+        sources=["orders", "prices"],
+    )
+    tested = harness(tmp_path, described)
+    tested.feed(rows((30, 1), (40, 1, "prices")))
+    assert {name: one["cti_us"] // SECOND for name, one in advances(tmp_path / "root").items()} == {
+        "orders": 30,
+        "prices": 35,
+    }
+
+
+def test_ctis_are_imported_as_they_were_at_the_start_of_the_batch(tmp_path: Path) -> None:
+    described = job(
+        {"prices": advance_time("drop", import_from="orders"), "orders": advance_time("drop", generation(1))},
+        sources=["orders", "prices"],
+    )
+    tested = harness(tmp_path, described)
+    tested.feed(rows((30, 1), (3, 1, "prices")))
+    tested.feed(rows((40, 2), (4, 2, "prices"), (30, 3, "prices")))
+    assert tested.ledger()["at"].to_pylist() == [2]
+    assert marks(tmp_path / "root") == [None, 30]
+    assert tested.advance_processing_time(1).num_rows == 1
+    assert marks(tmp_path / "root") == [None, 30, 40]
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_a_drain_gives_the_final_cti_where_it_is_wanted(tmp_path: Path, final: bool) -> None:
+    tested = harness(tmp_path, job(advance_time("drop", generation(1, final=final))))
+    tested.feed(rows((3, 1)))
+    assert tested.finish().num_rows == 1
+    assert advances(tmp_path / "root")["orders"]["cti_us"] == (END_US if final else 3 * SECOND)
+
+
+def test_lateness_is_none_unless_it_is_said(tmp_path: Path) -> None:
+    settings_ = advance_time("drop", generation(1))
+    usual = windowed(event_time="t", offset="at").window(tumbling("1 second")).aggregate(n=count())
+    assert job(settings_).lateness.allowed_us == 0
+    assert job(settings_, late="7 seconds").lateness.allowed_us == 7 * SECOND
+    assert usual.late("7 seconds").advance_time(settings_).lateness.allowed_us == 7 * SECOND
+    assert usual.late(keep="k").advance_time(settings_).lateness.allowed_us == 0
+    assert usual.lateness.allowed_us == 60 * SECOND
+
+
+def test_a_source_that_was_idle_is_late_behind_the_others(tmp_path: Path) -> None:
+    described = job(advance_time("drop", generation(1)), sources=["orders", "prices"], idle_timeout="5 seconds")
+    tested = harness(tmp_path, described)
+    tested.feed(rows((3, 1, "prices"), (30, 1)))
+    tested.advance_processing_time(4 * SECOND)
+    tested.feed(rows((31, 2)))
+    tested.advance_processing_time(6 * SECOND)
+    assert marks(tmp_path / "root")[-1] == 31
+    tested.feed(rows((4, 2, "prices")))  # no violation, but behind W
+    assert tested.ledger()["reason"].to_pylist() == ["very_late"]
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    generated = advance_time("drop", generation(1))
+    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    ordered = windowed(event_time="t", key="k", offset="at").window(tumbling("10 seconds")).aggregate(n=count())
+    wrong = [
+        lambda: described.advance_time(generated),
+        lambda: ordered.advance_time(),
+        lambda: ordered.advance_time(advance_time("drop", import_from="orders")),
+        lambda: ordered.advance_time({"orders": generated}, by="src", sources=["prices"]),
+        lambda: ordered.advance_time({"orders": generated}, by="src", sources=["orders", "prices"]),
+        lambda: ordered.advance_time(at_source=advance_time("drop", import_from="x"), by="src", sources=["x"]),
+    ]
+    for one in wrong:
+        with pytest.raises(UsageError) as caught:
+            one()
+        assert caught.value.code == "advance-time"
+    with pytest.raises(UsageError) as caught:
+        ordered.advance_time(generated, sources=["orders"])
+    assert caught.value.code == "watermark"
+    for shape in ("interval", "round"):
+        with pytest.raises(UsageError) as caught:
+            Harness(ordered.advance_time(generated, shape=shape), SCHEMA).feed(rows((1, 1)))
+        assert caught.value.code == "event-shape"
+    with pytest.raises(UsageError) as caught:
+        WindowOperator(ordered.advance_time(generated), SCHEMA, checkpoint=tmp_path, origin="src", offset="at")
+    assert caught.value.code == "operator-window"
+
+
+SETTINGS = [
+    advance_time("drop", generation(3, "4 seconds")),
+    advance_time("adjust", generation(2)),
+    advance_time("adjust", generation("5 seconds", "1 second")),
+    advance_time("drop", generation(1, "-1 microseconds")),
+]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> pa.Table:
+    many = draw(st.integers(1, 30))
+    times = draw(st.lists(st.none() | st.integers(0, 40), min_size=many, max_size=many))
+    shapes = draw(st.lists(st.sampled_from([*SHAPES, "?"]), min_size=many, max_size=many))
+    spans = draw(st.lists(st.none() | st.integers(-1, 20), min_size=many, max_size=many))
+    whole = zip(times, shapes, spans, strict=True)
+    return rows(
+        *(
+            (time, number, "orders", shape, None if span is None or time is None else time + span)
+            for number, (time, shape, span) in enumerate(whole)
+        )
+    )
+
+
+@given(stream=streams(), at_query=st.sampled_from(SETTINGS), data=st.data())
+@settings(max_examples=settings.default.max_examples * 2)
+def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
+    stream: pa.Table, at_query: Any, data: st.DataObject
+) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(1, stream.num_rows))))
+    order = np.random.default_rng(7)
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        # Lateness is judged by W at the start of a batch; with all allowed it tells nothing of where that was.
+        described = job(at_query, late="100 days").accumulation(DISCARDING)
+        tested = Harness(described, SCHEMA, store=Memory(), folder=folder)
+        for first, last in zip([0, *cuts], [*cuts, stream.num_rows], strict=True):
+            part = stream.slice(first, last - first)
+            tested.feed(part.take(pa.array(order.permutation(part.num_rows))))
+        state = evidence.operator(evidence.manifests(Path(folder))[-1])["advances"].get("orders")
+        tested.finish()
+        shown = [
+            time
+            for manifest in evidence.work(Path(folder))
+            for _, times in evidence.rows(Path(folder), manifest.get("panes", []), ["last", "times"])
+            for time in times
+        ]
+        refused = Counter(zip(*(tested.ledger()[name].to_pylist() for name in ("at", "reason")), strict=True))
+    whole = advance(at_query, Advance(), lifetimes(stream, "t", "end", shape_column="shape"))
+    counted = whole.kept & np.array([shape != "edge_end" for shape in stream["shape"].to_pylist()])
+    expected = [time // SECOND for time in whole.starts[counted].tolist()]
+    assert Counter(int(time.timestamp()) for time in shown) == Counter(expected)
+    gone = whole.rejected_events(stream)
+    assert refused == Counter(zip(gone["at"].to_pylist(), gone["reason"].to_pylist(), strict=True))
+    assert Advance(**state) == whole.state
+
+
+@pytest.mark.parametrize("at_query", SETTINGS)
+def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(5)
+    sources = ["orders", "prices"]
+    given_ = rows(*((int(chance.integers(0, 60)), number, sources[number % 2]) for number in range(200)))
+    given_ = given_.sort_by([("src", "ascending"), ("at", "ascending")])
+    described = job(at_query, sources=sources)
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        round_ = Harness(described, SCHEMA, folder=folder)._job.round(0)
+        found = []
+        for chunk_rows in (1000, 1, 7):
+            monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
+            sent = pa.Table.from_batches(tasks.map_side(round_, iter(given_.to_batches(max_chunksize=1))))
+            headers = [msgspec.msgpack.decode(raw, type=tasks.Header) for raw in sent["header"].to_pylist()]
+            rejected = [t["at"].to_pylist() for blob in sent["rejected"] if (t := tasks._unpack(blob)) is not None]
+            (after,) = round_.after({described.name: [header.claims for header in headers]}).values()
+            total_ = Counter[str]()
+            for header in headers:
+                total_.update(header.counters)
+            found.append((after.advances, after.watermark_us, sorted(at for some in rejected for at in some), total_))
+    assert found[0] == found[1] == found[2]
+    assert found[0][2] if at_query.policy == "drop" else found[0][0]

@@ -1,0 +1,291 @@
+"""Merges of two streams against brute force: the latest pane of each window holds what both sides brought."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conformance.harness import SCRATCH
+from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
+from tidestate.operators import (
+    Merged,
+    count,
+    count_window,
+    max_event_time,
+    merge,
+    merge_accumulate,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+)
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import StoreConfig
+
+ROOT = Path(__file__).resolve().parents[3]
+TIMES = ("ordered", "paid")
+
+
+def earned(prices: pa.Table) -> pa.Table:
+    return pa.table({"balance": prices["left_price"], "moves": pa.array([1] * prices.num_rows, pa.int64())})
+
+
+def spent(costs: pa.Table) -> pa.Table:
+    balance = pc.negate(costs["right_cost"])
+    return pa.table({"moves": pa.array([1] * costs.num_rows, pa.int64()), "balance": balance})
+
+
+def both(older: pa.Table, newer: pa.Table) -> pa.Table:
+    names = older.column_names
+    return pa.table([pc.add(older[name], newer[name]) for name in names], names=names)
+
+
+def balance_and_moves(states: pa.Table) -> pa.Array:
+    columns = [states[name].combine_chunks() for name in ("balance", "moves")]
+    return pa.StructArray.from_arrays(columns, names=["balance", "moves"])
+
+
+def balance(**changes: Any) -> Any:
+    return merge_accumulate(
+        **{
+            "name": "balance",
+            "left": ["left_price"],
+            "right": ["right_cost"],
+            "state": {"balance": pa.int64(), "moves": pa.int64()},
+            "lift_left": earned,
+            "lift_right": spent,
+            "merge": both,
+            "result": balance_and_moves,
+            "result_type": pa.struct([("balance", pa.int64()), ("moves", pa.int64())]),
+        }
+        | changes
+    )
+
+
+def merged(windows: Any, late: int = 0, **more: Any) -> Merged:
+    begun = merge(event_time=TIMES, key="k", **more).window(windows).late(f"{late} s", rule="window")
+    return begun.aggregate(n=count(), orders=count("left_price"), costs=sum_("right_cost"), own=balance()).cogroup(
+        left="price", right="cost"
+    )
+
+
+class Brute:
+    """The rows of each window, and the watermark of each side."""
+
+    def __init__(self, size: int, slide: int, late: int, delays: dict[str, int]) -> None:
+        self.size, self.slide, self.late, self.delays = size, slide, late, delays
+        self.windows: dict[tuple[str, int], list[Row]] = {}
+        self.newest: dict[str, int] = {}
+        self.watermark: int | None = None
+
+    def batch(self, batch: list[Row]) -> None:
+        before = self.watermark
+        for row in batch:
+            newest = row.at // self.slide * self.slide
+            starts = range(newest, row.at - self.size, -self.slide)
+            open_ = [start for start in starts if before is None or start + self.size + self.late > before]
+            for start in open_:
+                self.windows.setdefault((row.key, start), []).append(row)
+            if open_:
+                self.newest[row.side] = max(self.newest.get(row.side, 0), row.at)
+        if len(self.newest) == 2:
+            marks = [newest - self.delays[side] for side, newest in self.newest.items()]
+            self.watermark = max(min(marks), self.watermark if self.watermark is not None else min(marks))
+
+    def shown(self) -> dict[tuple[str, int], dict[str, Any]]:
+        passed = self.watermark
+        return {
+            place: self.answer(held)
+            for place, held in self.windows.items()
+            if passed is not None and place[1] + self.size <= passed
+        }
+
+    def answer(self, held: list[Row]) -> dict[str, Any]:
+        left, right = ([row.value for row in held if row.side == side] for side in ("left", "right"))
+        return {
+            "n": len(held),
+            "orders": len(left),
+            "costs": sum(right) if right else None,
+            "own": {"balance": sum(left) - sum(right), "moves": len(held)},
+            "left": left,
+            "right": right,
+        }
+
+
+def taken(panes: pa.Table, latest: dict[tuple[str, int], dict[str, Any]]) -> None:
+    names = ["n", "orders", "costs", "own", "left", "right"]
+    starts = seconds(panes, "window_start")
+    for row, start in zip(panes.select(["k", *names]).to_pylist(), starts, strict=True):
+        latest[row.pop("k"), start] = row
+
+
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_windows_hold_the_rows_of_both_sides(store: StoreConfig) -> None:
+    @settings(deadline=None, max_examples=20)
+    @given(
+        st.sampled_from([(5, 5), (10, 10), (6, 2), (9, 3)]),
+        st.sampled_from([0, 4]),
+        st.sampled_from([(0, 0), (3, 3), (0, 7)]),
+        st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5),
+        st.booleans(),
+    )
+    def check(
+        sizes: tuple[int, int], late: int, delays: tuple[int, int], batches: list[list[Row]], restart: bool
+    ) -> None:
+        windows = tumbling(f"{sizes[0]} s") if sizes[0] == sizes[1] else sliding(f"{sizes[0]} s", f"{sizes[1]} s")
+        behind = [f"{delay} s" for delay in delays]
+        description = merged(windows, late, watermark_delay=behind if len(set(delays)) > 1 else behind[0])
+        brute = Brute(*sizes, late, dict(zip(("left", "right"), delays, strict=True)))
+        latest: dict[tuple[str, int], dict[str, Any]] = {}
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+            schema = description.schema(LEFT, RIGHT)
+            harness = Harness(description, schema, store=store, folder=folder, partitions=2)
+            for batch in numbered(batches):
+                # The one stream has the left rows of a batch first.
+                batch = sorted(batch, key=lambda row: row.side)
+                brute.batch(batch)
+                taken(harness.feed(one_stream(description, batch)), latest)
+                assert latest == brute.shown()
+                if restart:
+                    harness.restart()
+            taken(harness.finish(), latest)
+            brute.watermark = 10**6
+            assert latest == brute.shown()
+
+    check()
+
+
+def test_sessions_are_of_both_sides_together() -> None:
+    description = merge(event_time=TIMES, shared="gap").window(session(gap_column="gap"))
+    description = description.aggregate(n=count()).cogroup(left="price", right="cost")
+    harness = Harness(description, description.schema(LEFT, RIGHT))
+    harness.feed(one_stream(description, [Row("left", "a", 0, 1), Row("right", "a", 8, 2), Row("left", "b", 4, 3)]))
+    harness.feed(one_stream(description, [Row("right", "b", 10, 4, gap=1), Row("left", "b", 30, 5)]))
+    panes = harness.finish()
+    found = zip(panes["left"].to_pylist(), panes["right"].to_pylist(), seconds(panes, "window_end"), strict=True)
+    assert list(found) == [([1, 3], [2, 4], 13), ([5], [], 35)]
+
+
+def test_the_watermark_is_that_of_the_side_that_is_behind() -> None:
+    description = merged(tumbling("10 s"))
+    harness = Harness(description, description.schema(LEFT, RIGHT))
+
+    def fed(*batch: Row) -> list[int]:
+        return seconds(harness.feed(one_stream(description, list(batch))), "window_end")
+
+    assert fed(Row("left", "a", 5, 1), Row("left", "a", 95, 2)) == []  # the right side has said nothing yet
+    assert fed(Row("right", "a", 12, 3)) == [10]
+    assert fed(Row("left", "a", 200, 4)) == []
+    assert fed(Row("right", "a", 31, 5)) == [20]
+
+
+def test_a_watermark_of_another_kind_is_by_side_too() -> None:
+    description = merged(tumbling("10 s")).watermark(max_event_time("time", "2 s"), idle_timeout="5 s")
+    harness = Harness(description, description.schema(LEFT, RIGHT))
+    batch = [Row("left", "a", 5, 1), Row("left", "a", 22, 2)]
+    assert harness.feed(one_stream(description, batch)).num_rows == 0
+    idle = harness.advance_processing_time(60 * SECOND)
+    assert seconds(idle, "window_end") == []  # the side that is silent is idle; the other has said nothing since
+    assert seconds(harness.feed(one_stream(description, [Row("left", "a", 33, 3)])), "window_end") == [10, 30]
+    assert description.describe()["watermark"]["by"] == "side"
+
+
+def test_three_sides_and_an_order_of_their_own() -> None:
+    schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("v", pa.int64()), ("n", pa.int64())])
+    description = merge(event_time="t", sides=("a", "b", "c"), offset="n").window(count_window(3))
+    description = description.aggregate(n=count()).cogroup(a="v", b="v", c="v")
+    one = description.schema(schema, schema, schema)
+    parts = {
+        side: pa.table({"t": [number], "v": [number], "n": [number]}).cast(
+            pa.schema([("t", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
+        )
+        for side, number in (("a", 3), ("b", 1), ("c", 2))
+    }
+    harness = Harness(description, one)
+    panes = harness.feed(description.rows(one, **{side: rows_.cast(schema) for side, rows_ in parts.items()}))
+    assert panes.select(["n", "a", "b", "c"]).to_pylist() == [{"n": 3, "a": [3], "b": [1], "c": [2]}]
+    assert set(description.describe()["sides"]["names"]) == {"a", "b", "c"}
+
+
+def test_an_accumulation_travels_and_says_what_it_is() -> None:
+    made = pickle.loads(pickle.dumps(balance()))
+    assert made.describe() == balance().describe()
+    assert made.describe()["columns"] == ["side", "left_price", "right_cost"]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "too few rows": ({"lift_left": lambda rows_: earned(rows_).slice(1)}, "own-function"),
+    "no table": ({"lift_right": lambda rows_: rows_["right_cost"]}, "own-function"),
+    "another type": (
+        {"lift_right": lambda rows_: pa.table({"balance": ["x"] * len(rows_), "moves": [1] * len(rows_)})},
+        "own-function",
+    ),
+    "another column": ({"lift_left": lambda rows_: rows_}, "own-function"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_lift_returns_is_checked(name: str) -> None:
+    changes, code = WRONG[name]
+    description = merge(event_time=TIMES, key="k").window(tumbling("5 s"))
+    description = description.aggregate(own=balance(**changes, name=f"balance {name}"))
+    harness = Harness(description, description.schema(LEFT, RIGHT))
+    with pytest.raises(UsageError, match=code):
+        harness.feed(one_stream(description, [Row("left", "a", 1, 1), Row("right", "a", 1, 1)]))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "one side": ({"sides": ("a",)}, "sides"),
+    "a side twice": ({"sides": ("a", "a")}, "sides"),
+    "a side without a name": ({"sides": ("a", "")}, "sides"),
+    "three times of two sides": ({"event_time": ("t", "t", "t")}, "event-time"),
+    "by the time": ({"key": "t"}, "key-columns"),
+    "by the side": ({"key": "side"}, "key-columns"),
+    "a shared key": ({"shared": "k"}, "key-columns"),
+    "an origin without an offset": ({"origin": "o"}, "offset"),
+    "negative delay": ({"watermark_delay": "-1 s"}, "watermark-delay"),
+    "no name": ({"name": "a b"}, "operator-name"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_senseless_merges_are_refused(name: str) -> None:
+    asked, code = REFUSED[name]
+    with pytest.raises(UsageError, match=rf"\[{code}\]"):
+        merge(**({"event_time": "t", "key": "k"} | asked))
+
+
+def test_groups_of_no_side_windows_of_offsets_and_lifts_of_nothing_are_refused() -> None:
+    begun = merge(event_time=TIMES, key="k", offset="n")
+    with pytest.raises(UsageError, match=r"\[sides\]"):
+        begun.cogroup(middle="price")
+    with pytest.raises(UsageError, match=r"\[sides\]"):
+        begun.cogroup()
+    with pytest.raises(UsageError, match="aggregate-option"):
+        balance(left=())
+    with pytest.raises(UsageError, match=r"\[offset\]"):
+        begun.window(count_window(5, by="offset"))
+    with pytest.raises(UsageError, match=r"\[window\]"):
+        begun.window("1 hour")  # type: ignore[arg-type]
+
+
+def test_the_blocks_of_the_page_run() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "MERGING.md").read_text(), re.S | re.M)
+    assert len(blocks) >= 4
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [line.removeprefix("# ") for block in blocks for line in block.splitlines() if line.startswith("# {")]
+    assert done.stdout.splitlines() == said

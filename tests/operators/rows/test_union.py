@@ -1,0 +1,148 @@
+"""Unions: every row is passed on at once with its side, whatever the watermark; only rows without a time are not."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conformance.harness import SCRATCH
+from tests.helpers.two_streams import SECOND, STORES, TIME
+from tidestate.operators import Unioned, union
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import StoreConfig
+
+PANES = pa.schema(
+    [
+        ("k", pa.string()),
+        ("t", TIME),
+        ("v", pa.list_(pa.int64())),
+        ("kind", pa.dictionary(pa.int8(), pa.string())),
+    ]
+)
+NAMES = ("a", "b", "c")
+Event = tuple[str, str | None, int | None, list[int]]
+events = st.tuples(
+    st.sampled_from(NAMES),
+    st.sampled_from(["x", "y", None]),
+    st.one_of(st.none(), st.integers(-50, 50)),
+    st.lists(st.integers(0, 9), max_size=3),
+)
+
+
+def three() -> Unioned:
+    return union(event_time="t", sides=NAMES)
+
+
+def one_stream(description: Unioned, batch: list[Event]) -> pa.Table:
+    sides = {}
+    for side in NAMES:
+        own = [(k, None if at is None else at * SECOND, v) for name, k, at, v in batch if name == side]
+        columns: list[Any] = [
+            pa.array([k for k, _, _ in own], pa.string()),
+            pa.array([at for _, at, _ in own], pa.int64()).cast(TIME),
+            pa.array([v for _, _, v in own], pa.list_(pa.int64())),
+            pa.array(["emit"] * len(own), pa.string()).dictionary_encode().cast(PANES.field("kind").type),
+        ]
+        sides[side] = pa.table(columns, schema=PANES)
+    return description.rows(description.schema(PANES, PANES, PANES), **sides)
+
+
+def told(panes: pa.Table) -> Counter[tuple[Any, ...]]:
+    times = [at // SECOND for at in panes["time"].cast(pa.int64()).to_pylist()]
+    assert panes["time"].equals(panes["t"])
+    columns = (panes["side"].to_pylist(), panes["k"].to_pylist(), times, panes["v"].to_pylist())
+    return Counter((side, k, at, tuple(v)) for side, k, at, v in zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_every_row_is_passed_on_in_its_batch(store: StoreConfig) -> None:
+    @settings(deadline=None, max_examples=15)
+    @given(st.lists(st.lists(events, max_size=8), min_size=1, max_size=4), st.integers(1, 3), st.booleans())
+    def check(batches: list[list[Event]], partitions: int, restart: bool) -> None:
+        description, lost = three(), 0
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+            schema = description.schema(PANES, PANES, PANES)
+            harness = Harness(description, schema, store=store, folder=folder, partitions=partitions)
+            for batch in batches:
+                panes = harness.feed(one_stream(description, batch))
+                timed = [(*one[:3], tuple(one[3])) for one in batch if one[2] is not None]
+                assert told(panes) == Counter(timed)
+                lost += len(batch) - len(timed)
+                if restart:
+                    harness.restart()
+            assert harness.finish().num_rows == 0
+            ledger = harness.ledger()
+        assert ledger["reason"].to_pylist() == ["null_event_time"] * lost
+
+    check()
+
+
+def test_the_watermark_is_the_smallest_and_holds_what_is_to_come() -> None:
+    description = union(event_time="t", sides=NAMES, watermark_delay=("0 s", "5 s", "0 s"))
+    plan: Any = bind_plan(description, description.schema(PANES, PANES, PANES))
+    assert [plan.released(mark) for mark in (BEGINNING_US, 7, END_US)] == [BEGINNING_US, 7, END_US]
+    with pytest.raises(UsageError, match="chain-time"):
+        plan.released(7, "window_end")
+    runner = description.standalone(checkpoint=tempfile.mkdtemp())
+    batches = [[("a", "x", 20, [])], [("b", "x", 30, []), ("c", "x", 40, [])]]
+    seen = []
+    for count, _ in enumerate(runner.stream(one_stream(description, batch) for batch in batches)):  # type: ignore[arg-type]
+        seen.append(runner.head.watermark_us)
+        assert count == len(seen) - 1
+    assert seen[1] == 20 * SECOND
+
+
+def test_it_runs_alone_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    description = three()
+    batches = [one_stream(description, [("a", "x", at, [at]), ("b", "y", at + 1, [])]) for at in range(4)]
+    first = description.standalone(checkpoint=tmp_path, partitions=2).run(batches[:2])
+    rest = description.standalone(checkpoint=tmp_path, partitions=2).run(batches, drain=True)
+    assert told(first) + told(rest) == told(pa.concat_tables(batches))
+    assert first.schema.names == ["k", "t", "v", "kind", "side", "time"]
+
+
+def test_a_union_is_a_side_of_another() -> None:
+    inner = union(event_time="t", sides=("a", "b"))
+    panes = bind_plan(inner, inner.schema(PANES, PANES)).pane_schema
+    outer = union(event_time=("time", "t"), sides=("both", "more"))
+    plain = pa.schema([field for field in panes if field.name not in ("side", "time")])
+    schema = outer.schema(panes, plain)
+    assert schema.names == panes.names
+    row = {"k": "x", "t": 5, "v": [], "kind": "emit", "side": "a", "time": 7}
+    one = pa.Table.from_pylist([row], pa.schema([(f.name, "int64" if f.type == TIME else f.type) for f in panes]))
+    both = outer.rows(schema, both=one.cast(panes)).select(["side", "time"])
+    assert (both["side"].to_pylist(), both["time"].cast(pa.int64()).to_pylist()) == (["both"], [7])
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "one side": ({"sides": ("a",)}, "sides"),
+    "sides in one word": ({"sides": "ab"}, "sides"),
+    "negative delay": ({"watermark_delay": "-1 s"}, "watermark-delay"),
+    "times of other sides": ({"event_time": ("t", "t", "t")}, "event-time"),
+    "no name": ({"name": ""}, "operator-name"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_senseless_unions_are_refused(name: str) -> None:
+    asked, code = REFUSED[name]
+    with pytest.raises(UsageError, match=rf"\[{code}\]"):
+        union(**({"event_time": "t", "sides": ("a", "b")} | asked))
+
+
+def test_sides_that_are_not_alike_are_refused() -> None:
+    more = PANES.append(pa.field("extra", pa.int64()))
+    with pytest.raises(UsageError, match="side-columns"):
+        three().schema(PANES, PANES, more)
+    with pytest.raises(UsageError, match="column-missing"):
+        three().schema(more, PANES, more)

@@ -1,0 +1,204 @@
+"""The general window operator against its naive twin, and the twin itself against transcripts written by hand."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as run_settings
+from hypothesis import strategies as st
+
+from tests.operators.windows.test_windows import STORES, added, new_folder, store_config
+from tests.twins import general_streams as streams
+from tests.twins.general import Twin
+from tests.twins.general_scenarios import SCENARIOS, played
+from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, ledger_rows
+from tests.twins.naive import Setting as OldSetting
+from tests.twins.naive import Twin as OldTwin
+from tests.twins.words import EACH_BATCH, Row, Setting
+from tidestate.statestore.spec.store import StoreName
+
+LONG = os.environ.get("TIDESTATE_LONG") == "1"
+SHARE = run_settings.default.max_examples
+RUNS = run_settings(max_examples=SHARE * 3 if LONG else SHARE)
+HALF = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 2))
+LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1)])
+PARTITIONS = st.sampled_from([1, 1, 1, 3])
+patient = pytest.mark.timeout(7200 if LONG else 600)
+# Sessions that do not retract are warned about; here they are wanted.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_twin_says_what_was_worked_out_by_hand(name: str) -> None:
+    setting, steps = SCENARIOS[name]
+    assert played(setting, steps) == steps
+
+
+@given(setting=streams.settings(), history=streams.histories())
+def test_the_twin_of_plain_windows_is_the_older_twin(setting: Setting, history: History) -> None:
+    """Two twins written apart, where both know the rules."""
+    sizes = (5, 2, 1) if setting.windows.name != "sliding" else setting.windows.sizes
+    delay = history.delay or 0
+    one = Setting(streams.sliding(*sizes), setting.allowed, mode=setting.mode, key=setting.key)
+    player = TwinPlayer(one, History(history.steps, delay), few=False)
+    other = OldTwin(OldSetting(*sizes, delay, setting.allowed, setting.mode, setting.key))
+    for step in history.steps:
+        if step.kind == "feed":
+            found = player.play(step)
+            other.batch(list(step.events))
+            assert Counter(map(flat, found)) == Counter(other.panes[-1])
+    assert Counter((*row.event, row.reason, row.watermark) for row in player.twin.ledger) == Counter(other.ledger)
+
+
+def flat(row: Row) -> tuple:
+    return (row.window_start, row.window_end, *row.key, *row.values, *row[4:])
+
+
+@patient
+@pytest.mark.parametrize("name", STORES)
+@RUNS
+@given(
+    setting=streams.settings(),
+    history=streams.histories(),
+    few=st.booleans(),
+    partitions=PARTITIONS,
+    limits=LIMITS,
+)
+def test_every_step_equals_the_twins(
+    name: StoreName, setting: Setting, history: History, few: bool, partitions: int, limits: tuple[int, int]
+) -> None:
+    with new_folder() as folder:
+        real = HarnessPlayer(setting, history, few, store_config(name, folder, limits), folder / "root", partitions)
+        check_run(setting, history, few, real, restarts=frozenset())
+
+
+@patient
+@HALF
+@given(
+    name=st.sampled_from(STORES),
+    setting=streams.settings(),
+    history=streams.histories(),
+    restarts=st.frozensets(st.integers(0, 11), max_size=4),
+    limits=LIMITS,
+)
+def test_a_restart_at_any_step_changes_nothing(
+    name: StoreName, setting: Setting, history: History, restarts: frozenset[int], limits: tuple[int, int]
+) -> None:
+    with new_folder() as folder:
+        real = HarnessPlayer(setting, history, False, store_config(name, folder, limits), folder / "root", 2)
+        check_run(setting, history, False, real, restarts)
+
+
+def check_run(setting: Setting, history: History, few: bool, real: HarnessPlayer, restarts: frozenset[int]) -> None:
+    twin = TwinPlayer(setting, history, few)
+    for number, step in enumerate(history.steps):
+        if number in restarts:
+            real.harness.restart()
+        check_panes(setting, real.play(step), twin.play(step), step)
+        if number in restarts or number == len(history.steps) - 1:
+            check_windows(real, twin.twin)
+    check_panes(setting, real.finish(), twin.finish(), "finish")
+    assert Counter(real.ledger()) == Counter(row for entry in twin.twin.ledger for row in ledger_rows(entry))
+    check_windows(real, twin.twin)
+
+
+def check_panes(setting: Setting, found: list[Row], expected: list[Row], step: object) -> None:
+    """The same panes, and no retraction after what it makes room for."""
+    assert sorted(found, key=str) == sorted(expected, key=str), step
+    for number, row in enumerate(found):
+        later = [other for other in found[number + 1 :] if other.kind == "retract" and other.key == row.key]
+        assert row.kind == "retract" or not any(related(setting, row, other) for other in later)
+
+
+def related(setting: Setting, row: Row, other: Row) -> bool:
+    if setting.windows.name == "session":
+        return row.window_start < other.window_end and other.window_start < row.window_end
+    return row[:2] == other[:2]
+
+
+def check_windows(real: HarnessPlayer, twin: Twin) -> None:
+    found, expected = real.windows(), twin.live_windows()
+    slices = twin.setting.windows.name == "sliding" and twin.setting.early is None
+    if found and slices and twin.setting.mode == "discarding":
+        # Windows kept as slices hold all they have seen, also what a pane has shown and discarded.
+        found, expected = [row[:3] for row in found], [row[:3] for row in expected]
+    assert found is None or sorted(found, key=str) == sorted(expected, key=str)
+
+
+# The net of all panes
+
+
+def complete(setting: Setting) -> bool:
+    """Whether every element is in some pane at the end of the input, by whatever triggers."""
+    if setting.closing != "never":
+        return True
+    return setting.late == EACH_BATCH and (setting.on_time != "never" or setting.early == EACH_BATCH)
+
+
+def net(setting: Setting, rows: Iterable[Row]) -> dict:
+    """What a reader who puts all panes together ends up with, per window and key.
+
+    Sessions in the other modes leave the panes of smaller sessions standing: discarding, the parts still add up per
+    key; accumulating, there is no net.
+    """
+    found: dict = {}
+    if setting.mode == "retracting":
+        signed: Counter = Counter()
+        for row in rows:
+            signed[row[:4]] += 1 if row.kind == "emit" else -1
+        assert set(signed.values()) <= {0, 1}
+        found = {where[:3]: where[3] for where, times in signed.items() if times}
+        assert len(found) == sum(signed.values())
+    elif setting.mode == "discarding":
+        for row in rows:
+            where = row.key if setting.windows.name == "session" else row[:3]
+            found[where] = added(found[where], row.values) if where in found else row.values[:6]
+    elif setting.windows.name != "session":
+        found = {row[:3]: row.values for row in rows}
+    return found
+
+
+def outcome(setting: Setting, history: History, player: TwinPlayer | HarnessPlayer) -> dict:
+    return net(setting, [row for step in history.steps for row in player.play(step)] + player.finish())
+
+
+@RUNS
+@given(
+    setting=streams.settings().filter(complete),
+    history=streams.histories(generated=False),
+    data=st.data(),
+)
+def test_the_twins_net_does_not_depend_on_how_events_are_split(
+    setting: Setting, history: History, data: st.DataObject
+) -> None:
+    other = data.draw(streams.retold(setting, history), label="retold")
+    one, two = TwinPlayer(setting, history, few=False), TwinPlayer(setting, other, few=False)
+    assert outcome(setting, history, one) == outcome(setting, other, two)
+    assert Counter(one.twin.ledger) == Counter(two.twin.ledger)
+
+
+@patient
+@HALF
+@given(
+    setting=streams.settings().filter(complete),
+    history=streams.histories(generated=False),
+    data=st.data(),
+)
+def test_the_net_does_not_depend_on_how_events_are_split(
+    setting: Setting, history: History, data: st.DataObject
+) -> None:
+    other = data.draw(streams.retold(setting, history), label="retold")
+    nets, ledgers = [], []
+    for told in (history, other):
+        name = data.draw(st.sampled_from(STORES), label="store")
+        with new_folder() as folder:
+            store = store_config(name, folder, data.draw(LIMITS, label="limits"))
+            player = HarnessPlayer(setting, told, False, store, folder / "root", data.draw(PARTITIONS))
+            nets.append(outcome(setting, told, player))
+            ledgers.append(Counter(player.ledger()))
+    assert nets[0] == nets[1]
+    assert ledgers[0] == ledgers[1]

@@ -1,0 +1,346 @@
+"""Retention and feeding back, and elements that come to a finished window: worked examples, and the twin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import evidence
+from tests.operators.windows.test_windows import new_folder, store_config
+from tests.twins import ordered_strategies as strategies
+from tests.twins import ordered_streams as streams
+from tests.twins.general_streams import plain
+from tests.twins.ordered import OrderedSetting
+from tests.twins.ordered_checks import (
+    LIMITS,
+    NAMES,
+    PARTITIONS,
+    RESTARTS,
+    RUNS,
+    SOME,
+    check_kept,
+    check_ledger,
+    check_net,
+    check_run,
+    check_scenario,
+    compare,
+    complete,
+    patient,
+    totals,
+)
+from tests.twins.ordered_strategies import History, Step
+from tests.twins.ordered_streams import TwinPlayer
+from tests.twins.transcripts import CLOSED, FEEDING
+from tests.twins.words import EACH_BATCH
+from tidestate.operators import after_count, count, sliding, sum_, tumbling, windowed
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import StoreName
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+HERE = {**FEEDING, **CLOSED}
+SCHEMA = pa.schema([("time", streams.TIME), ("k", pa.string()), ("v", pa.int64())])
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
+    setting, steps = HERE[name]
+    check_scenario(setting, steps, restarts)
+
+
+# Examples that are not transcripts
+
+
+def per_ten(retain: str | None = "20 microseconds", **more: Any) -> Windowed:
+    found = windowed(event_time="time", key="k").window(tumbling("10 microseconds"))
+    found = found.aggregate(total=sum_("v")).late("0 seconds", **more)
+    return found.retain(retain) if retain else found
+
+
+def feed(harness: Harness, *events: tuple[Any, ...]) -> list[tuple]:
+    return plain(harness.feed(table(*events)))
+
+
+def table(*events: tuple[Any, ...]) -> pa.Table:
+    """Events given as (time, key, value)."""
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(zip(*events, strict=True), SCHEMA, strict=True)],
+        schema=SCHEMA,
+    )
+
+
+def test_feeding_does_not_move_a_generated_watermark() -> None:
+    harness = Harness(per_ten(), SCHEMA)
+    feed(harness, (1, "a", 1), (12, "a", 2))
+    found = plain(harness.feed_back(table((1, "a", 4), (500, "a", 8))))
+    assert [(*row[:4], row[5], row[7]) for row in found] == [(0, 10, "a", 5, "late", True)]
+    assert feed(harness, (13, "a", 16)) == []  # 13 is on time: the watermark is 12 still
+    assert harness.counters().get("very_late", 0) == 0
+    assert [row[:4] for row in feed(harness, (20, "b", 32))] == [(10, 20, "a", 18)]
+
+
+def test_counters_of_feeding() -> None:
+    harness = Harness(per_ten(), SCHEMA)
+    feed(harness, (1, "a", 1), (25, "a", 2))
+    feed(harness, (2, "a", 4), (11, "b", 8), (None, "a", 1), (13, None, 1))
+    before = harness.counters()
+    assert before["very_late"] == 2
+    feed(harness, (32, "a", 1))  # [0, 10) is gone: 10 + 20 <= 32
+    between = harness.counters()
+    harness.feed_back()
+    after = harness.counters()
+    assert (after["fed"], after["fed_accepted"], after["purged"]) == (2, 1, 1)
+    for name in (
+        "events",
+        "accepted",
+        "on_time",
+        "mildly_late",
+        "future",
+        "very_late",
+        "null_key",
+        "null_event_time",
+    ):
+        assert after.get(name, 0) == between.get(name, 0), name
+    harness.feed_back()
+    assert harness.counters() == after
+
+
+def test_feeding_is_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    harness = Harness(per_ten(), SCHEMA, folder=tmp_path)
+    feed(harness, (15, "a", 1))
+    feed(harness, (2, "a", 4))
+    before = len(evidence.work(tmp_path))
+    harness.feed_back()
+    assert len(evidence.work(tmp_path)) == before + 1
+    assert evidence.work(tmp_path)[-1]["watermark_us"] == 15
+
+
+def test_only_what_was_too_late_is_fed() -> None:
+    harness = Harness(per_ten(), SCHEMA)
+    feed(harness, (15, "a", 1))
+    feed(harness, (None, "a", 1), (3, None, 1))
+    assert plain(harness.feed_back()) == []
+    assert harness.counters().get("fed", 0) == 0
+    assert sorted(harness.ledger()["reason"].to_pylist()) == ["null_event_time", "null_key"]
+
+
+def test_a_purged_row_is_in_the_ledger_beside_the_first_one() -> None:
+    harness = Harness(per_ten(None, keep=("v",)), SCHEMA)
+    feed(harness, (15, "a", 1))
+    feed(harness, (2, "b", 4))
+    feed(harness, (18, "a", 1))
+    assert plain(harness.feed_back()) == []
+    found = plain(harness.ledger().select(["time", "k", "v", "reason", "watermark"]))
+    assert found == [(2, "b", 4, "very_late", 15), (2, "b", 4, "purged", 18)]
+
+
+def test_feeding_an_empty_ledger_shows_nothing() -> None:
+    harness = Harness(per_ten(), SCHEMA)
+    assert plain(harness.feed_back()) == []
+    feed(harness, (1, "a", 1))
+    assert plain(harness.feed_back()) == []
+    assert [row[:4] for row in feed(harness, (12, "a", 2))] == [(0, 10, "a", 1)]
+
+
+def test_given_rows_may_be_fed_again_and_do_not_use_up_the_ledger() -> None:
+    """A row of the ledger is fed once; what is given is given."""
+    harness = Harness(per_ten(), SCHEMA)
+    feed(harness, (15, "a", 1))
+    feed(harness, (2, "a", 4))
+    given = table((3, "a", 16))
+    assert [row[3] for row in plain(harness.feed_back(given))] == [16]
+    assert [row[3] for row in plain(harness.feed_back(given))] == [32]
+    assert [row[3] for row in plain(harness.feed_back())] == [36]
+    assert plain(harness.feed_back()) == []
+
+
+def test_rows_may_be_given_as_dicts() -> None:
+    harness = Harness(per_ten(), SCHEMA)
+    feed(harness, (15, "a", 1))
+    assert [row[3] for row in plain(harness.feed_back([{"time": 3, "k": "a", "v": 2}]))] == [2]
+
+
+def test_a_restart_remembers_what_was_fed() -> None:
+    harness = Harness(per_ten(), SCHEMA, partitions=3)
+    feed(harness, *[(15, key, 1) for key in "abcdef"])
+    feed(harness, *[(2, key, 4) for key in "abcdef"])
+    harness.restart()
+    assert sorted(row[2:4] for row in plain(harness.feed_back())) == [(key, 4) for key in "abcdef"]
+    harness.restart()
+    assert plain(harness.feed_back()) == []
+    feed(harness, (3, "a", 8))
+    harness.restart()
+    assert [row[2:4] for row in plain(harness.feed_back())] == [("a", 12)]
+
+
+def test_retention_below_the_allowed_lateness_is_refused() -> None:
+    description = per_ten(None).late("10 microseconds")
+    with pytest.raises(UsageError) as caught:
+        Harness(description.retain("9 microseconds"), SCHEMA)
+    assert caught.value.code == "retention"
+    Harness(description.retain("10 microseconds"), SCHEMA)
+
+
+def test_window_closed_is_counted_and_accepted() -> None:
+    description = (
+        windowed(event_time="time", key="k")
+        .window(sliding("10 microseconds", "5 microseconds"))
+        .aggregate(n=count(), total=sum_("v"))
+        .trigger(when=after_count(2))
+    )
+    harness = Harness(description, SCHEMA, generate=False)
+    feed(harness, (7, "a", 1), (8, "a", 2))
+    feed(harness, (7, "a", 4))
+    found = harness.counters()
+    assert found["events"] == found["accepted"] == 3
+    assert found["window_closed"] == 2
+    ledger = harness.ledger()
+    assert sorted(plain(ledger.select(["time", "k", "reason", "window_start", "window_end"]))) == [
+        (7, "a", "window_closed", 0, 10),
+        (7, "a", "window_closed", 5, 15),
+    ]
+    assert plain(harness.feed_back()) == []
+    assert harness.counters().get("fed", 0) == 0
+
+
+def test_standalone_feeds_back(tmp_path: Path) -> None:
+    job = per_ten().standalone(checkpoint=str(tmp_path / "job"))
+    batches = [table((1, "a", 1), (15, "a", 2)), table((2, "a", 4))]
+    job.run(batches)
+    assert [row[:4] for row in plain(job.feed_back())] == [(0, 10, "a", 5)]
+    assert plain(job.feed_back()) == []
+    again = per_ten().standalone(checkpoint=str(tmp_path / "job"))
+    assert again.run(batches).num_rows == 0
+    assert plain(again.feed_back()) == []
+    assert evidence.ledger(tmp_path / "job", ["time", "k"]) == Counter([(2, "a", "very_late", 15)])
+    assert [row[:4] for row in plain(again.run([*batches, table((20, "a", 8))]))] == [(10, 20, "a", 2)]
+
+
+# The twin
+
+FED = strategies.with_history(strategies.feeding_settings(), back=True)
+
+
+@patient
+@RUNS
+@given(name=NAMES, told=FED, partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS, generate=st.booleans())
+def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
+    name: StoreName,
+    told: tuple[OrderedSetting, History],
+    partitions: int,
+    limits: tuple[int, int],
+    restarts: frozenset[int],
+    generate: bool,
+) -> None:
+    check_run(*told, "values", name, partitions, limits, restarts, generate or told[0].axis != "event")
+
+
+@patient
+@SOME
+@given(
+    told=FED.filter(lambda told: complete(told) and told[0].axis == "event" and told[0].when is None),
+    data=st.data(),
+)
+def test_the_net_does_not_depend_on_how_events_are_split(
+    told: tuple[OrderedSetting, History], data: st.DataObject
+) -> None:
+    check_net(*told, data)
+
+
+@patient
+@SOME
+@given(name=NAMES, told=FED, restart=st.booleans())
+def test_feeding_twice_changes_nothing(name: StoreName, told: tuple[OrderedSetting, History], restart: bool) -> None:
+    """After each feeding another one, of which the twin knows nothing."""
+    setting, history = told
+    with new_folder() as folder:
+        real = streams.real(setting, "values", store_config(name, folder, (12, 4 << 20)), folder / "root", 2)
+        twin = TwinPlayer(setting)
+        for step in history:
+            compare(setting, real.play(step), twin.play(step), step)
+            if step.kind == "back" and not step.given:
+                before = real.harness.counters(), Counter(real.ledger()), sorted(real.windows(), key=str)
+                if restart:
+                    real.harness.restart()
+                assert real.feed_back() == []
+                after = real.harness.counters(), Counter(real.ledger()), sorted(real.windows(), key=str)
+                assert after == before
+        compare(setting, real.finish(), twin.finish(), "finish")
+        check_ledger(real, twin)
+        check_kept(real, twin)
+
+
+@patient
+@SOME
+@given(name=NAMES, told=strategies.with_history(strategies.feeding_settings()))
+def test_keeping_windows_for_longer_shows_nothing_else(name: StoreName, told: tuple[OrderedSetting, History]) -> None:
+    """Without feeding, retention changes no pane and refuses nothing more or less."""
+    setting, history = told
+    found = []
+    for each in (setting, replace(setting, retain=None, newest=None)):
+        with new_folder() as folder:
+            player = streams.real(each, "values", store_config(name, folder, (12, 4 << 20)), folder / "root", 2)
+            panes = [sorted(player.play(step), key=str) for step in history] + [sorted(player.finish(), key=str)]
+            found.append((panes, Counter(player.ledger())))
+    assert found[0] == found[1]
+
+
+def patient_too(told: tuple[OrderedSetting, History]) -> bool:
+    """Whether lateness alone decides what is computed: no feeding in between, all of it kept, and all of it shown."""
+    setting = told[0]
+    plainly = setting.axis == "event" and setting.when is None and setting.windows.name in ("sliding", "session")
+    return plainly and setting.rule == "event" and setting.late == EACH_BATCH and setting.on_time == "always"
+
+
+@patient
+@SOME
+@given(name=NAMES, told=FED.filter(patient_too))
+def test_feeding_back_at_the_end_gives_what_patience_would_have_given(
+    name: StoreName, told: tuple[OrderedSetting, History]
+) -> None:
+    """All that was too late, fed back to windows that are kept, nets the same as if it had been allowed."""
+    setting, steps = told
+    history = tuple(step for step in steps if step.kind != "back")
+    keeping = replace(setting, retain=100_000, newest=None)
+    waiting = replace(setting, allowed=100_000, retain=None, newest=None)
+    nets = []
+    for each, more in ((keeping, (Step("back"),)), (waiting, ())):
+        with new_folder() as folder:
+            player = streams.real(each, "values", store_config(name, folder, (12, 4 << 20)), folder / "root", 2)
+            rows = [row for step in (*history, *more) for row in player.play(step)] + player.finish()
+            nets.append(totals(setting, rows))
+            assert "purged" not in {row[-4] for row in player.ledger()}
+    assert nets[0] == nets[1]
+
+
+@patient
+@SOME
+@given(told=FED)
+def test_counters_of_feeding_add_up(told: tuple[OrderedSetting, History]) -> None:
+    setting, history = told
+    with new_folder() as folder:
+        real = streams.real(setting, "values", store_config("memory", folder, (12, 4 << 20)), folder / "root", 2)
+        twin = TwinPlayer(setting)
+        for step in history:
+            before = real.harness.counters()
+            real.play(step)
+            twin.play(step)
+            after = real.harness.counters()
+            if step.kind == "back":
+                for name in ("events", "accepted", "on_time", "mildly_late", "future", "very_late"):
+                    assert after.get(name, 0) == before.get(name, 0), name
+        for name, expected in twin.twin.counters.items():
+            assert real.harness.counters().get(name, 0) == expected, name
+        if all(not entry.taken for entry in twin.twin.ledger):
+            reasons = Counter(entry.reason for entry in twin.twin.ledger)
+            assert real.harness.counters().get("purged", 0) == reasons["purged"]

@@ -1,0 +1,203 @@
+"""The wheel, installed into an empty environment beside a project whose folders are called as ours are here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from dataclasses import dataclass
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+FOLDERS = ("operators", "recovery", "statestore", "tests", "tools")
+EVERYTHING = """
+import operators, recovery, statestore, tests, tools
+import pkgutil, sys, tidestate
+
+for one in pkgutil.walk_packages(tidestate.__path__, "tidestate."):
+    __import__(one.name)
+ours = [module for name, module in sys.modules.items() if name.partition(".")[0] == "tidestate"]
+assert len(ours) > 200 and tidestate.SparkJob.__module__ in sys.modules
+assert {str(module.__file__).startswith(sys.prefix) for module in ours} == {True}
+assert not [name for name in sys.modules if name.startswith(("operators.", "recovery.", "statestore."))]
+assert all(module.WHOSE == "the project's" for module in (operators, recovery, statestore, tests, tools))
+print(tidestate.__version__)
+"""
+
+
+def run(command: list[str], **options: object) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
+
+
+def build(source: Path, target: Path, *kinds: str) -> None:
+    run([sys.executable, "-m", "hatchling", "build", "-d", str(target), *kinds], cwd=source)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist, and in ``again`` the wheel from the sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    build(ROOT, folder, "-t", "sdist", "-t", "wheel")
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    build(folder / sdist.name.removesuffix(".tar.gz"), folder / "again", "-t", "wheel")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_wheel_is_one_package_and_that_from_the_sdist_the_same(built: Path) -> None:
+    files = contents(built)
+    assert {name.partition("/")[0] for name in files} == {"tidestate", f"tidestate-{PROJECT['version']}.dist-info"}
+    assert "tidestate/py.typed" in files
+    shipped = {name.removeprefix("tidestate/") for name in files if name.startswith("tidestate/")}
+    here = [path for name in ("operators", "recovery", "statestore") for path in (ROOT / name).rglob("*")]
+    sources = {
+        path.relative_to(ROOT).as_posix() for path in here if path.is_file() and path.parent.name != "__pycache__"
+    }
+    assert shipped == sources | {"__init__.py", "py.typed"}
+    assert files == contents(built / "again")
+
+
+def test_a_checkout_without_links_works(built: Path) -> None:
+    (checkout,) = (path for path in built.iterdir() if path.is_dir() and path.name != "again")
+    assert not (checkout / "tidestate" / "operators").exists()
+    program = "import tidestate, tidestate.recovery.cli.main; print(tidestate.recovery.__file__)"
+    assert Path(run([sys.executable, "-c", program], cwd=checkout).strip()).parent == checkout / "recovery"
+
+
+def test_the_readme_of_the_index_links_to_the_repository(built: Path) -> None:
+    files = contents(built)
+    (metadata,) = [data for name, data in files.items() if name.endswith("/METADATA")]
+    message = message_from_bytes(metadata)
+    readme = str(message.get_payload())
+    repository = PROJECT["urls"]["Repository"]
+    assert {url for url in PROJECT["urls"].values() if not url.startswith(repository)} == set()
+    links = re.findall(r"\]\(([^)]+)\)", readme)
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())) > 20
+    strange = [link for link in links if not re.match(rf"{repository}/(?:blob|raw)/main/", link)]
+    assert strange == []
+    paths = [link.split("/main/")[1].partition("#")[0] for link in links]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert message["Description-Content-Type"] == "text/markdown"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with the wheel, and a project that is the current folder and on Python's path."""
+
+    bin: Path
+    project: Path
+
+    def run(self, program: str, *arguments: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        environment |= {"PYTHONPATH": str(self.project), "NO_COLOR": "1"}
+        return run([str(self.bin / program), *arguments], cwd=self.project, env=environment)
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """What is needed is linked from here; ours is installed from the wheel that the sdist made."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "venv", symlinks=True)
+    (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    for one in Path(sysconfig.get_path("purelib")).iterdir():
+        if "tidestate" not in one.name and one.suffix != ".pth":
+            (packages / one.name).symlink_to(one)
+    python = str(folder / "venv" / "bin" / "python")
+    (wheel,) = (built / "again").glob("*.whl")
+    run([sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps", str(wheel)])
+    for name in FOLDERS:
+        (folder / "project" / name).mkdir(parents=True)
+        (folder / "project" / name / "__init__.py").write_text('WHOSE = "the project\'s"\n')
+    return Installed(folder / "venv" / "bin", folder / "project")
+
+
+def test_every_module_is_ours_where_the_project_has_the_same_folders(installed: Installed) -> None:
+    assert installed.run("python", "-c", EVERYTHING).strip() == PROJECT["version"]
+
+
+def test_a_job_and_the_command_run_there(installed: Installed, tmp_path: Path) -> None:
+    program = "\n".join(["import operators, recovery, tests, tools", *BLOCKS])
+    (installed.project / "jobs.py").write_text(program.replace("/tmp/readme-flights", str(tmp_path / "flights")))
+    assert "'mean_delay': 3.0" in installed.run("python", "jobs.py")
+    root = str(tmp_path / "flights")
+    assert installed.run("tidestate", "--version") == f"tidestate {PROJECT['version']}\n"
+    assert "flights_per_hour" in installed.run("tidestate", "show", root)
+    assert f'"version": "{PROJECT["version"]}"' in installed.run("tidestate", "show", root, "--json")
+    assert "EWR" in installed.run("tidestate", "panes", root)
+    assert "bootstrap" in installed.run("tidestate", "--help")  # by the entry point of the package
+    installed.run("tidestate", "verify", root, "--read-data")
+    installed.run("tidestate", "report", root, "--output", str(tmp_path / "page.html"))
+    assert "<html" in (tmp_path / "page.html").read_text()
+
+
+TYPED = """
+from pyspark.sql import DataFrame
+
+import tidestate
+from tidestate import Checkpoint, DurableQuery, Harness, SparkJob, Standalone
+
+
+def start(stream: DataFrame) -> DurableQuery:
+    job: SparkJob = flights_per_hour.on_spark(stream, checkpoint="/data/flights")
+    reveal_type(flights_per_hour)
+    reveal_type(flights_per_hour.standalone(checkpoint="x"))
+    reveal_type(Checkpoint.open("x").head())
+    reveal_type(tidestate.__version__)
+    return job.start()
+"""
+REVEALED = ["Windowed", "Standalone", "Head | None", "str"]
+WRONG = """
+import tidestate
+from tidestate import neither
+from tidestate.operators import nor
+from tidestate.recovery import either
+from tidestate.statestore import too
+
+tidestate.windowed(event_time=3)
+"""
+
+
+def types(installed: Installed, program: str) -> list[str]:
+    """What a user's mypy says. pyarrow has no types of its own, which a user knows."""
+    (installed.project / "mypy.ini").write_text(
+        "[mypy]\nstrict = true\n[mypy-pyarrow.*]\nignore_missing_imports = true\n"
+    )
+    (installed.project / "typed.py").write_text(program)
+    options = ["--no-pretty", "--python-executable", str(installed.bin / "python"), "typed.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options], cwd=installed.project, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_a_user_s_job_has_types(installed: Installed) -> None:
+    *lines, last = types(installed, "\n".join(BLOCKS) + TYPED)
+    assert last == "Success: no issues found in 1 source file", lines
+    revealed = [line.partition('Revealed type is "')[2].removesuffix('"') for line in lines]
+    assert [re.sub(r"tidestate\.(?:\w+\.)*", "", kind) for kind in revealed] == REVEALED
+
+
+def test_a_user_s_mistakes_are_found(installed: Installed) -> None:
+    *errors, _ = types(installed, WRONG)
+    assert [error.rpartition("[")[2] for error in errors] == ["attr-defined]"] * 4 + ["arg-type]"], errors

@@ -1,0 +1,252 @@
+"""The command ``tidestate`` as a person runs it: a process, its output, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import evidence
+from tests.operators.local.test_standalone import STREAM, example
+from tests.operators.progress.test_standalone import SCHEMA
+from tests.operators.progress.test_standalone import job as sources
+from tests.operators.progress.test_standalone import rows as events
+from tidestate.operators.local.harness import Harness
+from tidestate.statestore.distribution import NAME, version
+from tidestate.statestore.spec.store import Parquet
+
+ROOT = Path(__file__).parents[3]
+
+
+def tidestate(
+    *arguments: object, columns: int = 80, stdout: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tidestate.recovery.cli.main", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the worked example: a fence, six batches, a drain."""
+    folder = tmp_path_factory.mktemp("cli") / "root"
+    example("retracting").standalone(checkpoint=folder, store=Parquet(), partitions=2).run(STREAM, drain=True)
+    return folder
+
+
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    """One that may be damaged."""
+    for path in root.rglob("*"):
+        if path.is_file():
+            target = tmp_path / "copy" / path.relative_to(root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    return tmp_path / "copy"
+
+
+def test_list_as_json_holds_the_numbers_of_the_manifests(root: Path) -> None:
+    done = tidestate("list", root, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    manifests = evidence.manifests(root)
+    assert [row["id"] for row in found] == list(range(1, 9))
+    assert [row["kind"] for row in found] == ["fence", *["batch"] * 6, "drained"]
+    assert [row["events"] for row in found] == [0, 3, 1, 2, 1, 1, 3, 0]
+    assert [row["panes"] for row in found] == [0, 0, 2, 3, 2, 1, 0, 1]
+    assert [row["rejected"] for row in found] == [0, 0, 0, 0, 0, 0, 3, 0]
+    assert [row["watermark"] for row in found] == [
+        None,
+        "1970-01-01 00:00:07",
+        *["1970-01-01 00:00:11"] * 3,
+        *["1970-01-01 00:00:43"] * 2,
+        "+inf",
+    ]
+    states = [m["operators"]["windows"]["partitions"] for m in manifests]
+    files = [[ref for state in parts for ref in state["files"]] for parts in states]
+    assert [row["state_files"] for row in found] == [len(refs) for refs in files]
+    assert [row["state_bytes"] for row in found] == [sum(ref["bytes"] for ref in refs) for refs in files]
+    assert {row["spark_batch"] for row in found} == {None}
+
+
+def test_list_shows_only_the_last_ones(root: Path) -> None:
+    done = tidestate("list", root, "--last", 2)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:3] == ["id", "kind", "batch"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["7", "batch"], ["8", "drained"]]
+    assert lines[3] == "6 older ones; --last 8 shows all"
+    assert [row["id"] for row in json.loads(tidestate("list", root, "--last", 2, "--json").stdout)] == [7, 8]
+
+
+def test_show_as_json_is_the_manifest_with_readable_times(root: Path) -> None:
+    done = tidestate("show", root, 7, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    manifest = evidence.manifests(root)[6]
+    assert {name: found[name] for name in manifest} == manifest
+    assert (found["watermark"], found["watermark_before"]) == ("1970-01-01 00:00:43",) * 2
+    assert found["counters"]["very_late"] == 1
+    newest = json.loads(tidestate("show", root, "--json").stdout)
+    assert (newest["id"], newest["drained"], newest["watermark"]) == (8, True, "+inf")
+
+
+def test_show_names_what_a_person_looks_for(root: Path) -> None:
+    done = tidestate("show", root, 7)
+    assert (done.returncode, done.stderr) == (0, "")
+    (late,) = evidence.manifests(root)[6]["late"]
+    unfolded = "".join(line.strip() for line in done.stdout.splitlines())
+    for fact in ("7  (batch, writer epoch 1)", "1970-01-01 00:00:43", "6 batches", f"{late['path']} (3 rows)"):
+        assert fact in unfolded or fact in done.stdout
+    words = [line.split() for line in done.stdout.splitlines()]
+    assert ["very", "late", "1", "1"] in words
+    assert ["events", "3", "11"] in words
+    assert ["accumulation", "retracting"] in words
+    assert "drained (takes no new input)" in tidestate("show", root).stdout
+
+
+def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> None:
+    tested = Harness(sources(idle_timeout="5 seconds"), SCHEMA, folder=tmp_path)
+    tested.feed(pa.concat_tables([events("orders", 15), events("prices", 3)]))
+    tested.advance_processing_time(4_000_000)
+    tested.feed(events("orders", 32))
+    tested.advance_processing_time(6_000_000)
+    done = tidestate("show", tmp_path)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    at = lines.index(["sources"])
+    assert lines[at + 1] == ["source", "watermark", "(UTC)", "lag", "standing", "rows"]
+    assert lines[at + 2] == ["orders", "1970-01-01", "00:00:32", "-26.000", "s", "counted", "2"]
+    assert lines[at + 3] == ["prices", "1970-01-01", "00:00:03", "3.000", "s", "idle", "1"]
+    found = json.loads(tidestate("show", tmp_path, "--json").stdout)
+    assert [row["standing"] for row in found["sources"]] == ["counted", "idle"]
+    assert found["sources"][1]["lag_seconds"] == 3.0
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize("verb", [["list"], ["show"], ["show", "7"], ["--help"], ["list", "--help"]], ids=" ".join)
+def test_output_fits_the_window(root: Path, verb: list[str], columns: int) -> None:
+    if "--help" not in verb:
+        verb = [verb[0], str(root), *verb[1:]]
+    done = tidestate(*verb, columns=columns)
+    assert done.returncode == 0
+    assert done.stdout
+    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= columns
+
+
+@pytest.mark.parametrize("verb", ["list", "show"])
+def test_no_checkpoint_there(tmp_path: Path, verb: str) -> None:
+    done = tidestate(verb, tmp_path / "nowhere")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == (
+        "tidestate: no checkpoint here: give the folder that was passed as checkpoint= [no-checkpoint] "
+        f"root={tmp_path / 'nowhere'}\n"
+    )
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_no_such_checkpoint(root: Path) -> None:
+    done = tidestate("show", root, 99)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == "tidestate: no such checkpoint [no-such-checkpoint] id=99\n"
+
+
+@pytest.mark.parametrize("verb", ["list", "show"])
+def test_a_damaged_newest_manifest(copy: Path, verb: str) -> None:
+    path = copy / "manifests/00000000000000000008.json"
+    path.write_bytes(path.read_bytes().replace(b'"epoch":1', b'"epoch":2'))
+    done = tidestate(verb, copy)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("tidestate: the manifest is damaged (checksum does not match)")
+    assert done.stderr.endswith("[manifest-damaged] path=manifests/00000000000000000008.json\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_older_checkpoint_can_be_shown_beside_a_damaged_one(copy: Path) -> None:
+    (copy / "manifests/00000000000000000008.json").write_bytes(b"")
+    done = tidestate("show", copy, 6, "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["id"] == 6
+
+
+def test_storage_that_refuses_and_wrong_usage(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    refused = tidestate("list", tmp_path / "file")
+    assert (refused.returncode, refused.stdout) == (5, "")
+    assert "[storage]" in refused.stderr
+    assert tidestate("list").returncode == 2
+    assert tidestate("list", root, "--last", 0).returncode == 2
+    assert tidestate("show", root, "seven").returncode == 2
+    assert tidestate("frobnicate", root).returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show"], ["list", "--json"]], ids=" ".join)
+def test_a_reader_that_goes_away_is_no_error(root: Path, arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = tidestate(arguments[0], root, *arguments[1:], stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_head_takes_what_it_wants(root: Path) -> None:
+    line = f"set -o pipefail; {sys.executable} -m tidestate.recovery.cli.main list {root} | head -1"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split()[0] == "id"
+
+
+def test_a_table_goes_into_the_file_that_is_named(root: Path, tmp_path: Path) -> None:
+    windows = ["--key", "k=a", "--window", "1970-01-01T00:00:00"]
+    for number, verb in enumerate([["panes", root], ["diff", root, 3, 4], ["history", root, *windows]]):
+        output = tmp_path / str(number)
+        done = tidestate(*verb, "--output", output)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert output.read_text() == tidestate(*verb).stdout
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["panes"], ["list"], ["panes", "--format", "csv"], ["panes", "--format", "arrow", "--output", "/dev/full"]],
+)
+def test_output_that_cannot_be_written(root: Path, verb: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = tidestate(verb[0], root, *verb[1:], stdout=full.fileno())
+    assert done.returncode == 5
+    assert done.stderr.startswith("tidestate: the output cannot be written (no space left on device)")
+
+
+def test_a_report_that_cannot_be_written(root: Path) -> None:
+    done = tidestate("report", root, "--output", f"/tmp/{'r' * 255}")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith("tidestate: the output cannot be written (file name too long)")
+
+
+def test_the_version_is_printed(root: Path) -> None:
+    done = tidestate("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{NAME} {version()}\n", "")
+    assert f"{NAME} {version()}" in tidestate("show", root).stdout
+
+
+def test_looking_needs_no_spark_and_changes_nothing(root: Path) -> None:
+    program = (
+        "import sys\nimport tidestate.recovery.cli.main\n"
+        "heavy = {'pyspark', 'pandas', 'rocksdict', 'tidestate.operators'} & {*sys.modules}\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    def state() -> dict[str, tuple[int, int]]:
+        return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in root.rglob("*")}
+
+    before = state()
+    for verb in (["list"], ["show"], ["show", 3, "--json"]):
+        assert tidestate(verb[0], root, *verb[1:]).returncode == 0
+    assert state() == before

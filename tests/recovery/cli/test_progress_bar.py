@@ -1,0 +1,188 @@
+"""Progress bars: drawn on a terminal, by every verb that reads much; nothing of them in what is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.operators.local.test_standalone import STREAM, example
+from tests.recovery.spark.test_spark_checkpoint import made
+from tidestate.recovery.log.prefetch import AT_ONCE, ahead, each
+from tidestate.statestore.spec.store import Parquet
+
+ROOT = Path(__file__).parents[3]
+COMMAND = """
+import sys
+from tidestate.recovery.cli import progress_bar
+progress_bar.PATIENCE_S = float(sys.argv.pop(1))
+from tidestate.recovery.cli.main import main
+main()
+"""
+VERBS = {
+    "list": (["list", "ROOT"], "checkpoints"),
+    "state": (["state", "ROOT", "--at", 7], "partitions"),
+    "diff": (["diff", "ROOT", 3, 7], "partitions"),
+    "panes": (["panes", "ROOT"], "checkpoints"),
+    "late": (["late", "ROOT"], "checkpoints"),
+    "history": (["history", "ROOT", "--key", "k=a", "--window", "1970-01-01T00:00:00"], "changes"),
+    "verify": (["verify", "ROOT", "--read-data"], "files"),
+    "gc": (["gc", "ROOT", "--keep", 2, "--grace", "0 seconds"], "checkpoints"),
+    "report": (["report", "ROOT", "--output", "REPORT"], "windows"),
+    "rewind": (["rewind", "FILES", "--to", 3], "input"),
+    "rewind to a time": (["rewind", "FILES", "--to", "2999-01-01"], "checkpoints"),
+    "repair": (["repair", "ROOT", "--to", "newest-good"], "files"),
+    "resync": (["repair", "OTHER", "--resync-spark"], "checkpoints"),
+    "fork": (["fork", "FILES", "FORK", "--at", 3], "checkpoints"),
+    "restore": (["restore", "ROOT", "--at", 7], "rows"),
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A root of the worked example, one of a source of files, and one that Spark's log does not agree with."""
+    folder = tmp_path_factory.mktemp("bars")
+    runner = example("retracting").standalone(checkpoint=folder / "root", store=Parquet(), partitions=2)
+    runner.run(STREAM, drain=True)
+    made(str(folder / "files"))
+    made(str(folder / "other"))
+    (folder / "other/spark/metadata").write_bytes(b'{"id":"second"}')
+    return {name.upper(): str(folder / name) for name in ("root", "files", "other", "fork", "report")}
+
+
+def on_terminal(
+    places: dict[str, str], *arguments: object, patience: float, rows_too: bool = False
+) -> tuple[int, str, str]:
+    """Exit code, standard output, and what a terminal got: standard error, with ``rows_too`` both."""
+    ours, theirs = pty.openpty()
+    code = [sys.executable, "-c", COMMAND, str(patience)]
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
+    output = theirs if rows_too else subprocess.PIPE
+    with subprocess.Popen(
+        [*code, *(places.get(str(one), str(one)) for one in arguments)],
+        cwd=ROOT,
+        env=environment,
+        stdout=output,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        drawn: list[bytes] = []
+        reader = threading.Thread(target=lambda: drawn.extend(_read(ours)))
+        reader.start()
+        printed = process.stdout.read().decode() if process.stdout is not None else ""
+        process.wait()
+        reader.join()
+    os.close(ours)
+    return process.returncode, printed, b"".join(drawn).decode()
+
+
+def _read(terminal: int) -> Iterator[bytes]:
+    """All that comes, until nobody can write any more."""
+    while True:
+        try:
+            data = os.read(terminal, 1 << 16)
+        except OSError:
+            return
+        if not data:
+            return
+        yield data
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_that_takes_long_has_a_bar_on_a_terminal(places: dict[str, str], name: str) -> None:
+    arguments, counted = VERBS[name]
+    code, printed, drawn = on_terminal(places, *arguments, "--json", patience=0)
+    assert code == 0
+    assert counted in drawn
+    assert "━" in drawn
+    lines = printed.splitlines() if name in ("state", "diff", "panes", "late") else [printed]
+    assert [json.loads(line) for line in lines]
+    assert not {"━", "\x1b", "\r"} & set(printed)
+
+
+def test_nothing_of_a_bar_is_left_where_rows_are_printed_beside_it(places: dict[str, str]) -> None:
+    plain = subprocess.run(
+        [sys.executable, "-m", "tidestate.recovery.cli.main", "panes", places["ROOT"], "--format", "csv"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert plain.stderr == b""
+    rows = plain.stdout.decode().splitlines()
+    _, _, both = on_terminal(places, "panes", "ROOT", "--format", "csv", patience=0, rows_too=True)
+    assert "checkpoints" in both
+    # A bar is rubbed out to the start of its line, then rows come.
+    assert [line.rpartition("\x1b[2K")[2] for line in both.splitlines() if line.endswith(tuple(rows))] == rows
+
+
+def test_what_takes_no_time_has_no_bar(places: dict[str, str]) -> None:
+    code, printed, drawn = on_terminal(places, "list", "ROOT", "--json", patience=3600)
+    assert code == 0
+    assert len(json.loads(printed)) == 8
+    assert "checkpoints" not in drawn
+    assert "━" not in drawn
+
+
+def test_reading_ahead_keeps_order_and_raises_in_its_turn() -> None:
+    def act(number: int) -> int:
+        if number % 7 == 3:
+            raise ValueError(number)
+        return 2 * number
+
+    found: list[int | str] = []
+    told: list[tuple[str, int, int]] = []
+    for number, read in each(lambda *one: told.append(one), "numbers", act, range(40)):
+        try:
+            found.append(read())
+        except ValueError:
+            found.append(f"not {number}")
+    assert found == [f"not {n}" if n % 7 == 3 else 2 * n for n in range(40)]
+    assert told == [("numbers", done, 40) for done in range(41)]
+
+
+READER = """
+import sys
+from tidestate.recovery.log.checkpoint import Checkpoint
+sys.setswitchinterval(1e-6)
+checkpoint = Checkpoint.open(sys.argv[1])
+print([read().manifest.id for _, read in checkpoint.loads(checkpoint.ids())])
+"""
+
+
+def test_threads_may_be_the_first_to_read_a_manifest(places: dict[str, str]) -> None:
+    for _ in range(8):  # msgspec builds what it knows of a type at the first decoding, guarded by nothing
+        done = subprocess.run(
+            [sys.executable, "-c", READER, places["ROOT"]], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, f"{list(range(1, 9))}\n")
+
+
+def test_no_more_is_read_ahead_than_was_said() -> None:
+    begun: list[int] = []
+    reading = ahead(begun.append, iter(range(10_000)))
+    for _ in range(5):
+        next(reading)[1]()
+    reading.close()
+    assert sorted(begun) == list(range(len(begun)))
+    assert 5 <= len(begun) <= 5 + AT_ONCE
+
+
+DROPPED = """
+import threading
+from tidestate.recovery.log.prefetch import ahead
+reading = ahead(len, ["x"] * 100)
+next(reading)
+with getattr(threading, "_shutdown_locks_lock", threading.Lock()):  # held while a thread starts
+    del reading
+"""
+
+
+def test_what_was_read_ahead_may_be_dropped_while_a_thread_starts() -> None:
+    subprocess.run([sys.executable, "-c", DROPPED], cwd=ROOT, timeout=60, check=True)

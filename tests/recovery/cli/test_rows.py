@@ -1,0 +1,224 @@
+"""The verbs that print rows, and the one that checks: as a person runs them."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import evidence
+from tests.operators.local.test_standalone import STREAM, example
+from tests.recovery.cli.test_cli import ROOT, copy, tidestate
+from tidestate.operators import chain, count, sum_, tumbling, windowed
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.cli.printing import Format, print_rows
+from tidestate.recovery.inspect.rows import difference
+from tidestate.statestore.spec.store import Parquet
+
+__all__ = ["copy"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the worked example: a fence and six batches."""
+    folder = tmp_path_factory.mktemp("cli") / "root"
+    example("retracting").standalone(checkpoint=folder, store=Parquet(), partitions=2).run(STREAM)
+    return folder
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_state_of_any_checkpoint_by_key_window_and_time(root: Path) -> None:
+    slices = lines(tidestate("state", root, "--at", 3, "--json"))
+    assert sorted((row["slice_end"], row["k"], row["n"]) for row in slices) == [
+        ("1970-01-01 00:00:10", "a", 2),
+        ("1970-01-01 00:00:10", "b", 1),
+        ("1970-01-01 00:00:20", "a", 1),
+    ]
+    fired = ["state", root, "--at", 3, "--table", "fired", "--json"]
+    assert [row["k"] for row in lines(tidestate(*fired, "--key", "k=a"))] == ["a"]
+    assert lines(tidestate(*fired, "--key", "k=a", "--key", "n=7")) == []
+    assert len(lines(tidestate(*fired, "--window", "1970-01-01T00:00:10"))) == 2
+    assert len(lines(tidestate(*fired, "--since", "1970-01-01T00:00:10", "--until", "1970-01-01T00:00:11"))) == 2
+    assert lines(tidestate(*fired, "--since", "1970-01-01T00:00:11")) == []
+
+
+def test_panes_and_ledger_are_those_of_the_files(root: Path) -> None:
+    panes = lines(tidestate("panes", root, "--json"))
+    named = [(m["id"], ref) for m in evidence.manifests(root) for ref in m.get("panes", [])]
+    assert [row["checkpoint"] for row in panes] == [number for number, ref in named for _ in range(ref["rows"])]
+    assert [row["k"] for row in lines(tidestate("panes", root, "--from", 4, "--to", 4, "--json"))] == ["c", "a", "a"]
+    assert [row["kind"] for row in lines(tidestate("panes", root, "--key", "kind=retract", "--json"))] == [
+        "retract"
+    ] * 2
+    assert [row["reason"] for row in lines(tidestate("late", root, "--json"))] == [
+        "very_late",
+        "null_key",
+        "null_event_time",
+    ]
+
+
+def test_difference_of_two_checkpoints_by_key(root: Path) -> None:
+    found = lines(tidestate("diff", root, 3, 5, "--key", "slice_end=1970-01-01T00:00:10", "--json"))
+    assert [(row["change"], row["k"], row["n"], row["total"]) for row in found] == [
+        ("was", "a", 2, 4),
+        ("is", "a", 4, 15),
+        ("added", "c", 1, 7),
+    ]
+    back = lines(tidestate("diff", root, 5, 3, "--json"))
+    assert [row["change"] for row in back if row["k"] == "c"] == ["removed"]
+
+
+def test_rows_in_the_formats_of_other_tools(root: Path, tmp_path: Path) -> None:
+    tables = []
+    for form in ("parquet", "arrow", "csv"):
+        path = tmp_path / form
+        assert tidestate("panes", root, "--format", form, "--output", path).returncode == 0
+        tables.append(path.read_bytes())
+    parquet = pq.read_table(io.BytesIO(tables[0]))
+    assert pa.ipc.open_stream(tables[1]).read_all().equals(parquet)
+    assert pa.csv.read_csv(io.BytesIO(tables[2]))["k"].to_pylist() == parquet["k"].to_pylist()
+    assert parquet.num_rows == len(lines(tidestate("panes", root, "--json")))
+
+
+def test_a_table_fits_the_terminal_and_says_when_there_is_more(root: Path) -> None:
+    done = tidestate("panes", root, "--limit", 2)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "more than 2 rows" in done.stdout
+    assert "more than" not in tidestate("panes", root).stdout
+
+
+@pytest.mark.parametrize("form", [Format.json, Format.csv, Format.arrow, Format.parquet])
+def test_a_limit_is_the_number_of_rows_in_every_format(tmp_path: Path, form: Format) -> None:
+    parts = [pa.table({"n": pa.array(range(start, start + 3))}) for start in (0, 3)]
+    read: dict[Format, Callable[[Path], list[int]]] = {
+        Format.json: lambda path: [json.loads(line)["n"] for line in path.read_text().splitlines()],
+        Format.csv: lambda path: pa.csv.read_csv(path)["n"].to_pylist(),
+        Format.arrow: lambda path: pa.ipc.open_stream(path.read_bytes()).read_all()["n"].to_pylist(),
+        Format.parquet: lambda path: pq.read_table(path)["n"].to_pylist(),
+    }
+    for limit in (0, 1, 2, 3, 4, 5, 6, 7, None):
+        path = tmp_path / f"{limit}"
+        print_rows(parts, form, path, limit)
+        assert read[form](path) == list(range(6))[:limit]
+
+
+def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
+    line = f"set -o pipefail; {sys.executable} -m tidestate.recovery.cli.main state {root} --format csv | head -1"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--key", "nobody=1"], "read-column"),
+        (["--key", "n=many"], "read-value"),
+        (["--key", "n"], "read-value"),
+        (["--window", "yesterday"], "read-value"),
+        (["--table", "nothing"], "no-such-table"),
+        (["--operator", "nobody"], "no-such-operator"),
+        (["--at", "99"], "no-such-checkpoint"),
+    ],
+)
+def test_what_is_not_there_is_said(root: Path, options: list[str], code: str) -> None:
+    done = tidestate("state", root, *options)
+    assert done.returncode in (4, 5)
+    assert f"[{code}]" in done.stderr
+    assert done.stdout == ""
+
+
+def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
+    second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
+    tested = Harness(chain(first.late("0 seconds"), second), schema, folder=tmp_path)
+    tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
+    tested.feed([{"t": 1, "k": "late"}])
+    assert [row["n"] for row in lines(tidestate("state", tmp_path, "--json"))] == [1]
+    assert [row["k"] for row in lines(tidestate("state", tmp_path, "--operator", "first", "--json"))] == ["b"]
+    assert [row["k"] for row in lines(tidestate("late", tmp_path, "--operator", "first", "--json"))] == ["late"]
+    assert lines(tidestate("late", tmp_path, "--json")) == []
+    assert "operator" in tidestate("show", tmp_path).stdout
+    assert [row["events"] for row in json.loads(tidestate("list", tmp_path, "--json").stdout)] == [0, 2, 1]
+
+
+def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:
+    done = tidestate("verify", root, "--read-data")
+    assert done.returncode == 0
+    assert done.stdout.startswith("whole: 7 checkpoints")
+    assert json.loads(tidestate("verify", root, "--json").stdout)["good"] == 7
+
+
+def damaged(root: Path, name: str) -> tuple[int, str, str]:
+    """Damage a root in one way: the exit code, the kind of the finding and the path it names."""
+    head = evidence.manifests(root)[-1]
+    ref = next(
+        ref["path"] for one in head["operators"].values() for part in one["partitions"] for ref in part["files"]
+    )
+    data = root / ref
+    manifest = root / "manifests" / f"{4:020d}.json"
+    if name == "manifest":
+        manifest.write_bytes(manifest.read_bytes().replace(b'"kind":"batch"', b'"kind":"tick"'))
+        return 10, "manifest", manifest.name
+    if name == "chain":
+        manifest.unlink()
+        return 11, "chain", manifest.name
+    if name == "gone":
+        data.unlink()
+        return 12, "file", ref
+    if name == "cut":
+        data.write_bytes(data.read_bytes()[:-1])
+        return 12, "file", ref
+    whole = bytearray(data.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    data.write_bytes(whole)
+    return 13, "bytes", ref
+
+
+@pytest.mark.parametrize("name", ["manifest", "chain", "gone", "cut", "bytes"])
+def test_damage_is_found_and_named(copy: Path, name: str) -> None:
+    code, kind, path = damaged(copy, name)
+    done = tidestate("verify", copy, "--read-data", 100, "--json")
+    assert done.returncode == code
+    found = json.loads(done.stdout)
+    assert found["findings"][0]["kind"] == kind
+    assert found["findings"][0]["path"].endswith(path)
+    if name in ("gone", "cut", "bytes"):
+        assert found["good"] is None or found["good"] < evidence.manifests(copy)[-1]["id"]
+    if name == "bytes":
+        assert tidestate("verify", copy).returncode == 0  # only who reads the data can know
+
+
+def test_a_difference_of_values_of_any_type() -> None:
+    def table(*rows: tuple[int, Any, Any]) -> pa.Table:
+        kinds = (pa.int64(), pa.list_(pa.struct([("a", pa.float64())])), pa.map_(pa.string(), pa.int64()))
+        columns = list(zip(*rows, strict=True)) or [[], [], []]
+        return pa.table([pa.array(c, kind) for c, kind in zip(columns, kinds, strict=True)], names=["k", "l", "m"])
+
+    before = table(
+        (1, [{"a": float("nan")}], [("x", 1)]), (2, [], None), (3, None, []), (4, [{"a": 1.0}], [("x", 1)])
+    )
+    after = table((1, [{"a": float("nan")}], [("x", 1)]), (2, None, None), (4, [{"a": 1.0}], [("x", 2)]), (5, [], []))
+    found = difference(before, after, ["k"])
+    assert list(zip(found["k"].to_pylist(), found["change"].to_pylist(), strict=True)) == [
+        (2, "was"),
+        (2, "is"),
+        (3, "removed"),
+        (4, "was"),
+        (4, "is"),
+        (5, "added"),
+    ]
+    assert difference(before, before, ["k"]).num_rows == difference(table(), table(), ["k"]).num_rows == 0

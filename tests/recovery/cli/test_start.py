@@ -1,0 +1,121 @@
+"""How the command starts: without what is heavy; and its completion in bash."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.operators.local.test_standalone import STREAM, example
+from tidestate.operators import Parquet
+from tidestate.recovery import cli
+from tidestate.recovery.cli.app import verbs
+from tidestate.recovery.cli.group import VERBS, own
+
+ROOT = Path(__file__).parents[3]
+HEAVY = {
+    *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2", "pydantic"),
+    *("pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
+}
+"""What takes long to import, and looking at checkpoints does not need."""
+STATE = {"pyarrow", "numpy", "tidestate.recovery.log.checkpoint"}
+"""What the list of all verbs does not need either."""
+PLUG_IN = {
+    *("tidestate.operators", "tidestate.operators.cli"),
+    *(f"tidestate.operators.cli.{name}" for name in ("bootstrap", "history", "report")),
+}
+"""What is loaded for the line that the list has about the verb of another package."""
+
+
+def loaded(arguments: list[str], **environment: str) -> set[str]:
+    """The modules there are when the command has done its work."""
+    program = (
+        "import sys\nfrom tidestate.recovery.cli.main import main\nsys.argv[0] = 'tidestate'\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    environment = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["show"], ["list", "--json"], ["list", "--help"], ["show", "--help"]]
+)
+def test_looking_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    example("retracting").standalone(checkpoint=tmp_path / "root", store=Parquet()).run(STREAM[:2])
+    verb, *options = arguments
+    modules = loaded([verb, str(tmp_path / "root"), *options])
+    assert modules & (HEAVY | {"tidestate.operators"}) == set()
+
+
+def test_the_list_of_all_verbs_loads_none_of_ours() -> None:
+    modules = loaded(["--help"])
+    assert modules & (HEAVY | STATE) == set()
+    assert {one for one in modules if one.startswith("tidestate.operators")} == PLUG_IN
+
+
+def test_completing_a_verb_loads_none_of_ours() -> None:
+    modules = loaded([], _TIDESTATE_COMPLETE="complete_bash", COMP_WORDS="tidestate re", COMP_CWORD="1")
+    assert modules & (HEAVY | STATE) == set()
+    assert {one for one in modules if one.startswith("tidestate.operators")} == PLUG_IN
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """An environment with the command on the path and an empty home."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "tidestate"
+    command.write_text(f"#!{sys.executable}\nfrom tidestate.recovery.cli.main import main\nmain()\n")
+    command.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HOME": str(home), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+
+
+def bash(script: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_bash_completes_verbs_and_options(shell: dict[str, str]) -> None:
+    ask = (
+        "source <(tidestate --show-completion); COMP_WORDS=({words}); COMP_CWORD={place}; "
+        '_tidestate_completion tidestate; echo "${{COMPREPLY[@]}}"'
+    )
+    assert "restore" in bash(ask.format(words="tidestate re", place=1), shell).split()
+    assert bash(ask.format(words="tidestate restore --par", place=2), shell).split() == ["--parallel"]
+
+
+def test_completion_installs_itself_for_bash(shell: dict[str, str]) -> None:
+    assert "bash completion installed" in bash("tidestate --install-completion; true", shell)
+    installed = (
+        "source ~/.bashrc; COMP_WORDS=(tidestate lis); COMP_CWORD=1; _tidestate_completion tidestate; "
+        "echo ${COMPREPLY}"
+    )
+    assert bash(installed, shell).split() == ["list"]
+
+
+def test_each_verb_stands_with_its_module() -> None:
+    for name, (module, _) in VERBS.items():
+        assert own(name).callback.__module__ == f"tidestate.recovery.cli.{module}"
+    modules = {one.name for one in pkgutil.iter_modules(cli.__path__)} - {
+        "app",
+        "group",
+        "main",
+        "options",
+        "printing",
+        "progress_bar",
+    }
+    assert modules == {module for module, _ in VERBS.values()}
+    assert {one.name or one.callback.__name__ for one in verbs.registered_commands if one.callback} == set(VERBS)

@@ -1,0 +1,451 @@
+"""Input that nobody of good will has written: every verb answers in words, within bounds, and touches nothing."""
+
+from __future__ import annotations
+
+import copy as copying
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from click.testing import Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tests.conftest import SCRATCH, forget
+from tests.operators.local.test_standalone import STREAM, example
+from tidestate.operators import chain, count, query, session, sliding, sum_, tumbling, windowed
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.cli.main import app
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.input_files import NOTHING, with_files
+from tidestate.recovery.log.manifest_file import decode
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import (
+    CorruptionError,
+    DataError,
+    IncompatibleError,
+    NotFoundError,
+    TidestateError,
+    UsageError,
+)
+from tidestate.statestore.spec.store import Parquet
+
+BIG = 2**63
+POOL: list[Any] = [
+    None, True, -1, 0, 1, 7, BIG - 1, BIG, -BIG, -BIG - 1, 2**64, 10**30, 0.5, 1e300, "", "x", "..", "../../x",
+    "/etc/passwd", "a/../../b", "data//x", "./x", "C:\\x", "nul\x00byte", "line\nbreak", "\x1b[31mred", "[/]",
+    "[bold]", "é" * 300, "9" * 5000, "timestamp[us, tz=Nowhere]", "list<item: int64>", [], {}, [None], ["x"],
+    {"x": 1}, [[1, 2]],
+    [[1, BIG]], {"0": ["no json"]}, {"sources": {"x": 1}}, {"kind": "tumbling"}, {"kind": "sliding", "size": 1},
+    {"kind": "offsets", "count": "x", "step": []}, "0" * 40, "18446744073709551616",
+]  # fmt: skip
+VERBS = (
+    ["list"],
+    ["list", "--json"],
+    ["show"],
+    ["show", "--json"],
+    ["show", "3"],
+    ["state"],
+    ["state", "--at", "3", "--format", "json", "--output", os.devnull],
+    ["panes"],
+    ["late"],
+    ["diff", "3", "4"],
+    ["verify", "--json"],
+    ["verify", "--read-data", "100", "--spark-checkpoint"],
+    ["rewind", "--to", "3"],
+    ["repair", "--to", "newest-good"],
+    ["history", "--key", "k=a", "--window", "1970-01-01"],
+    ["history", "--key", "k=a", "--window", "1970-01-01T00:00:05", "--json"],
+)
+SOME = st.lists(st.sampled_from(VERBS), min_size=6, max_size=6, unique_by=tuple)
+OF_SPARK = [verb for verb in VERBS if verb[0] in ("show", "verify", "history", "rewind", "repair")]
+DOCUMENTED = {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14}
+
+
+def _roots(folder: Path) -> Iterator[Path]:
+    """Checkpoints of several kinds of job: made once, damaged many times."""
+    example("retracting").standalone(checkpoint=folder / "tumbling", store=Parquet(), partitions=2).run(STREAM)
+    base = windowed(event_time="t", key="k")
+    for name, windows in (("sliding", sliding("10 seconds", "5 seconds")), ("session", session("5 seconds"))):
+        described = base.window(windows).aggregate(n=count(), total=sum_("v")).late("20 seconds")
+        described.standalone(checkpoint=folder / name, store=Parquet(max_levels=2, snapshot_bytes=1)).run(STREAM)
+    schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
+    second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
+    tested = Harness(chain(first.late("0 seconds"), second), schema, folder=folder / "chain")
+    for at in (0, 90_000_000, 1, 200_000_000):
+        tested.feed([{"t": at, "k": "a"}])
+    yield from (folder / name for name in ("tumbling", "sliding", "session", "chain"))
+
+
+@pytest.fixture(scope="module")
+def roots() -> Iterator[list[Path]]:
+    folder = Path(tempfile.mkdtemp(prefix="hostile-", dir=SCRATCH))
+    found = list(_roots(folder))
+    _spark(found[0])
+    yield found
+    shutil.rmtree(folder)
+
+
+def _spark(root: Path) -> None:
+    """Give the checkpoints of a root positions as Spark's."""
+    read = NOTHING
+    for number in range(2, 8):
+        tree = json.loads((root / manifest_path(number)).read_bytes())["manifest"]
+        tree["parent"] = json.loads((root / manifest_path(number - 1)).read_bytes())["checksum"]
+        ends = [json.dumps({"logOffset": number}), json.dumps({"topic": {"0": number, "1": 3}})]
+        files = {"0": [f"file:///in/{number}.parquet 1000"]}
+        tree["spark"] = {"query_id": "q", "batch_id": number, "start": [], "end": ends, "files": files}
+        read = with_files(read, files["0"])
+        tree["spark"]["read"] = {"0": {"files": read.files, "digest": read.digest}}
+        put(root, number, json.dumps(tree).encode())
+
+
+def put(root: Path, number: int, body: bytes) -> None:
+    """A manifest whose checksum is right, whatever it says."""
+    (root / manifest_path(number)).write_bytes(manifest_of(body))
+
+
+def manifest_of(body: bytes) -> bytes:
+    return b'{"checksum":"%s",\n"manifest":%s}\n' % (checksum(body).encode(), body)
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where there is something in a tree."""
+    if path:
+        yield path
+    parts = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for name, part in parts:
+        yield from places(part, (*path, name))
+
+
+def changed(tree: Any, path: tuple[Any, ...], value: Any, how: str) -> Any:
+    """A tree with one thing otherwise."""
+    made = copying.deepcopy(tree)
+    inside = made
+    for name in path[:-1]:
+        inside = inside[name]
+    if how == "drop":
+        del inside[path[-1]]
+    elif how == "rename" and isinstance(inside, dict):
+        inside[str(value)] = inside.pop(path[-1])
+    elif how == "repeat" and isinstance(inside, list):
+        inside.extend([inside[path[-1]]] * 3)
+    else:
+        inside[path[-1]] = value
+    return made
+
+
+def run(root: Path, verb: list[str]) -> Result:
+    arguments = [verb[0], str(root), *verb[1:]]
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+
+
+def answers(root: Path, verbs: Sequence[list[str]] = VERBS) -> set[str]:
+    """What verbs say: only documented exit codes, and errors of ours."""
+    codes = set()
+    for verb in verbs:
+        done = run(root, verb)
+        error = done.exception
+        known = error is None or isinstance(error, TidestateError | SystemExit)
+        assert known, (verb, repr(error))
+        if isinstance(error, TidestateError):
+            assert error.code != "invariant"
+            codes.add(error.code)
+        else:
+            assert done.exit_code in DOCUMENTED, (verb, done.output)
+        assert "\x1b" not in done.output
+    return codes
+
+
+def listing(root: Path) -> dict[str, tuple[int, int]]:
+    return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in root.rglob("*")}
+
+
+def untouched(root: Path, path: Path, data: bytes, verbs: Sequence[list[str]]) -> bool:
+    """Whether verbs that meet ``data`` in place of a file answer in words, and leave all as it is."""
+    before = path.read_bytes()
+    try:
+        path.write_bytes(data)
+        was = listing(root)
+        answers(root, verbs)
+        return listing(root) == was
+    finally:
+        path.write_bytes(before)
+        forget()
+
+
+@settings(max_examples=settings.default.max_examples)
+@given(data=st.data())
+def test_manifests_that_lie(roots: list[Path], data: st.DataObject) -> None:
+    root = data.draw(st.sampled_from(roots))
+    number = data.draw(st.sampled_from([3, len(list((root / "manifests").iterdir()))]))
+    path = root / manifest_path(number)
+    tree = json.loads(path.read_bytes())["manifest"]
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from(list(places(tree))))
+        how = data.draw(st.sampled_from(["put", "put", "drop", "rename", "repeat"]))
+        tree = changed(tree, place, data.draw(st.sampled_from(POOL)), how)
+    assert untouched(root, path, manifest_of(json.dumps(tree).encode()), data.draw(SOME))
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(data=st.data())
+def test_manifests_of_broken_bytes(roots: list[Path], data: st.DataObject) -> None:
+    root = data.draw(st.sampled_from(roots))
+    path = root / manifest_path(3)
+    body = bytearray(json.dumps(json.loads(path.read_bytes())["manifest"]).encode())
+    at = data.draw(st.integers(0, len(body) - 1))
+    pieces = [b"", b"\x00", b"\xff\xfe", b"[", b"}", b'"', b"9" * 50, b"[" * 5000, b"\\u0000"]
+    piece = data.draw(st.sampled_from(pieces))
+    body[at : at + data.draw(st.integers(0, 3))] = piece
+    assert untouched(root, path, manifest_of(bytes(body)), data.draw(SOME))
+
+
+@pytest.fixture
+def root(roots: list[Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(roots[0], tmp_path / "root"))
+
+
+def tree_of(root: Path) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads((root / manifest_path(7)).read_bytes())["manifest"]
+    return tree
+
+
+LIES: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "a path out of the root": (("operators", "windows", "partitions", 1, "files", 0, "path"), "../../etc/passwd"),
+    "a path out of the middle": (("operators", "windows", "partitions", 1, "files", 0, "path"), "data/../../x"),
+    "an absolute path": (("late", 0, "path"), "/etc/passwd"),
+    "a path with a NUL": (("late", 0, "path"), "late/windows/a\x00b"),
+    "a path without end": (("late", 0, "path"), "late/windows/" + "a" * 5000),
+    "a size past 64 bits": (("late", 0, "bytes"), BIG),
+    "rows below nothing": (("late", 0, "rows"), -1),
+    "an id past 64 bits": (("id",), BIG),
+    "a watermark past 64 bits": (("operators", "windows", "watermark_us"), -BIG - 1),
+    "a bound past 64 bits": (("operators", "windows", "partitions", 0, "expired", "slices"), 10**30),
+    "no partitions": (("operators", "windows", "partitions"), []),
+    "more partitions than can be": (("operators", "windows", "partitions"), [{}] * 40_000),
+    "more tables than can be": (
+        ("operators", "windows", "tables"),
+        [{"name": f"t{n}", "key": [{"name": "k", "type": "string"}], "values": []} for n in range(201)],
+    ),
+    "a table of no name": (("operators", "windows", "tables", 0, "name"), "../x"),
+    "another type": (("operators",), 7),
+    "a column of a type that ends nowhere": (
+        ("operators", "windows", "tables", 0, "values", 0, "type"),
+        "list<item: " * 3000 + "int64" + ">" * 3000,
+    ),
+    "an operator that is a path": (("operators",), {"../x": {}}),
+    "abandoned ids that are not there yet": (("abandoned",), [[1, BIG - 1]]),
+    "a parent that comes later": (("parent_id",), 9),
+    "a version that commands a terminal": (("version",), "1\x1b[2J"),
+    "a version without end": (("version",), "1" * 65),
+    "a source that is none": (("operators", "windows", "progress", "sources"), {"x": []}),
+}
+SILENT = ("operators", "windows", "progress", "sources", "input", "standing")
+"""What only the job itself reads."""
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_cannot_be_is_damage(root: Path, lie: str) -> None:
+    path, value = LIES[lie]
+    body = json.dumps(changed(tree_of(root), path, value, "put")).encode()
+    with pytest.raises(CorruptionError) as caught:
+        decode(b'{"checksum":"%s",\n"manifest":%s}\n' % (checksum(body).encode(), body), "m")
+    assert caught.value.code == "manifest-damaged"
+    put(root, 7, body)
+    assert len(str(caught.value)) < 1000
+    answers(root)
+
+
+def rewritten(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change every manifest; each follows its parent again."""
+    parent = ""
+    for path in sorted((root / "manifests").iterdir()):
+        tree = json.loads(path.read_bytes())["manifest"]
+        change(tree)
+        tree["parent"] = parent
+        put(root, tree["id"], json.dumps(tree).encode())
+        parent = json.loads(path.read_bytes())["checksum"]
+
+
+@pytest.mark.parametrize(
+    ("table", "role"), [("fired", "pane_index"), ("slices", "window_end"), ("fired", "window_end")]
+)
+def test_roles_that_lie(root: Path, table: str, role: str) -> None:
+    """What a row says of its window is not what its table was made for."""
+
+    def lie(tree: dict[str, Any]) -> None:
+        for spec in tree["operators"]["windows"]["tables"]:
+            for column in (*spec["key"], *spec["values"]):
+                if spec["name"] == table and column.get("role") == role:
+                    column["role"] = ""
+
+    rewritten(root, lie)
+    answers(root, [verb for verb in VERBS if verb[0] in ("history", "state", "panes")])
+
+
+CONFIGURED: list[Any] = [None, [], {}, "x", -1, [None], {"kind": "session", "gap": "x"}, {"kind": "global"}, True]
+
+
+@pytest.mark.parametrize(
+    "name", ["window", "key", "aggregates", "allowed_lateness", "event_time", "retained", "signed"]
+)
+def test_configurations_that_lie(roots: list[Path], root: Path, name: str) -> None:
+    for kind in ("tumbling", "session"):
+        base = next(one for one in roots if one.name == kind)
+        path = manifest_path(3)
+        for value in ("GONE", *CONFIGURED):
+            tree = json.loads((base / path).read_bytes())["manifest"]
+            tree["operators"]["windows"]["configuration"][name] = value
+            if value == "GONE":
+                del tree["operators"]["windows"]["configuration"][name]
+            shutil.copytree(base / "data", root / "data", dirs_exist_ok=True)
+            put(root, 3, json.dumps(tree).encode())
+            with suppress(DataError, UsageError):
+                query(root, checkpoint=3).windows()
+
+
+def test_what_is_nested_without_end(root: Path) -> None:
+    for depth in (100, 100_000):
+        tree = tree_of(root)
+        tree["operators"]["windows"]["configuration"]["x"] = "DEEP"
+        body = json.dumps(tree).replace('"DEEP"', "[" * depth + "]" * depth).encode()
+        put(root, 7, body)
+        assert answers(root) <= {"manifest-damaged"}
+
+
+def test_manifests_without_end_are_not_read(root: Path) -> None:
+    with (root / manifest_path(7)).open("r+b") as file:
+        file.truncate(1 << 40)  # a hole: takes no room
+    assert answers(root) == {"manifest-damaged"}
+
+
+def test_markers(root: Path, tmp_path: Path) -> None:
+    marker = root / "tidestate.json"
+    good = json.loads(marker.read_bytes())
+    for said, code in (
+        ({"format": 2}, "checkpoint-format"),
+        ({"format": BIG}, "checkpoint-format"),
+        ({"format": "1"}, "marker-damaged"),
+        ({"job_id": 7}, "marker-damaged"),
+        ({"job_id": "x\x00y"}, "marker-damaged"),
+        ({"created_us": BIG}, "marker-damaged"),
+        ({"bases": ["http://127.0.0.1:1/x"]}, "base-scheme"),
+        ({"bases": ["github://org:repo@main/x"]}, "base-scheme"),
+        ({"bases": ["memory://x::http://127.0.0.1:1"]}, "base-scheme"),
+    ):
+        marker.write_text(json.dumps(good | said))
+        assert answers(root) == {code}
+    for data in (b"", b"\x00" * 100, b"[" * 100_000, b"\xff\xfe{}", b"7"):
+        marker.write_bytes(data)
+        assert answers(root) == {"marker-damaged"}
+
+
+def test_roots_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "empty").mkdir()
+    assert answers(tmp_path / "empty") == {"no-checkpoint"}
+    assert answers(tmp_path / "nowhere") == {"no-checkpoint"}
+    assert answers(tmp_path / "file") == {"storage"}
+    assert answers(tmp_path / "nul\x00byte") <= {"storage", "no-checkpoint"}
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_folders_and_links_in_place_of_files(root: Path, tmp_path: Path) -> None:
+    (root / "manifests" / "²3.json").write_bytes(b"{}")
+    (root / "manifests" / ("9" * 200 + ".json")).write_bytes(b"{}")
+    (root / "manifests" / "7.json").write_bytes(b"{}")
+    assert run(root, ["list"]).exit_code == 0  # names that are not ours say nothing
+    late = root / tree_of(root)["late"][0]["path"]
+    late.unlink()
+    secret = tmp_path / "secret"
+    secret.write_text("not for everybody")
+    late.symlink_to(secret)
+    done = run(root, ["late"])
+    assert isinstance(done.exception, DataError)
+    assert "everybody" not in done.output
+    newest = root / manifest_path(7)
+    newest.unlink()
+    newest.mkdir()
+    assert answers(root) == {"not-a-file"}
+
+
+def test_files_that_may_not_be_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert answers(root) == {"storage"}
+
+
+def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
+    for end in ("", "no json", "[", "7", '{"logOffset":"x"}', '{"logOffset":null}', "[" * 100_000, '{"t":{"0":[]}}'):
+        tree = tree_of(root)
+        tree["spark"] |= {"start": [end], "end": [end, end], "files": {}}
+        put(root, 7, json.dumps(tree).encode())
+        (root / "spark" / "offsets").mkdir(parents=True, exist_ok=True)
+        (root / "spark" / "metadata").write_text('{"id":"q"}')
+        (root / "spark" / "offsets" / "7").write_text(f'v1\n{{"batchTimestampMs":1}}\n{end}\n{end}')
+        (root / "spark" / "offsets" / "6").write_text(f'v1\n{{"batchTimestampMs":1}}\n{end}\n{end}')
+        assert answers(root, OF_SPARK) <= {"manifest-damaged"}
+    for body in (b"", b"no json", b"[1]", b'{"0":7}', b"\xff"):
+        path = root / "data" / "spark" / "long.files.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+        ref = {"path": "data/spark/long.files.json", "bytes": len(body), "checksum": checksum(body), "rows": 1}
+        tree = tree_of(root)
+        tree["spark"] |= {"files": {}, "files_ref": ref}
+        put(root, 7, json.dumps(tree).encode())
+        assert answers(root, OF_SPARK) <= {"file-damaged"}
+
+
+def test_text_from_data_is_neither_markup_nor_a_command_to_the_terminal(root: Path) -> None:
+    whole = tree_of(root)
+    for said in ("[/]", "[bold]x", "x\x1b[31mred", "x\x9b31mred"):
+        tree = copying.deepcopy(whole)
+        tree["operators"]["windows"]["configuration"] |= {"said": said, said: 1}
+        tree["totals"][said] = 1
+        tree["spark"]["end"] = [said]
+        tree["operators"] = {"[bold]": tree["operators"]["windows"] | {"partitions": [{}]}}
+        put(root, 7, json.dumps(tree).encode())
+        assert answers(root) <= {"no-such-window"}
+        done = run(root, ["show"])
+        assert done.output.count(said.replace("\x1b", "?").replace("\x9b", "?")) >= 3
+        assert not {"\x1b", "\x9b"} & set(done.output)
+
+
+def test_a_job_refuses_what_it_cannot_trust(root: Path) -> None:
+    whole = tree_of(root)
+    whole["spark"] = None
+    assert "input" in whole["operators"]["windows"]["progress"]["sources"]
+    for path, value in (LIES["a path out of the root"], LIES["a source that is none"], (SILENT, "on its head")):
+        put(root, 7, json.dumps(changed(whole, path, value, "put")).encode())
+        was = listing(root)
+        with pytest.raises(CorruptionError):
+            example("retracting").standalone(checkpoint=root, store=Parquet(), partitions=2).run(STREAM)
+        assert listing(root) == was
+
+
+def test_whatever_a_checkpoint_says_it_can_be_named(root: Path) -> None:
+    """Errors of the tree of ours alone, from the library too."""
+    tree = tree_of(root)
+    for place in places(tree):
+        for value in (None, "x", -1, BIG, [], {}):
+            body = json.dumps(changed(tree, place, value, "put")).encode()
+            try:
+                decode(b'{"checksum":"%s",\n"manifest":%s}\n' % (checksum(body).encode(), body), "m")
+            except (CorruptionError, IncompatibleError):
+                continue
+    with pytest.raises(NotFoundError):
+        Checkpoint.open(root).read(10**25)
+    assert msgspec.json.decode(msgspec.json.encode(tree)) == tree

@@ -1,0 +1,106 @@
+"""Pane and ledger files with a wrong bit, or swapped: every reader says so, or answers exactly as before."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.conftest import LONG
+from tests.operators.local.test_standalone import STREAM, example
+from tests.recovery.damage.test_hostile import run
+from tidestate.operators import count, tumbling, windowed
+from tidestate.operators.inspect.report.document import write_report
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import DataError
+from tidestate.statestore.spec.store import Parquet
+
+READERS = (
+    ["panes"],
+    ["late"],
+    ["history", "--key", "k=a", "--window", "1970-01-01T00:00:00", "--json"],
+    ["history", "--key", "k=b", "--window", "1970-01-01T00:00:00", "--json"],
+    ["verify", "--read-data", "100", "--json"],
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("outputs") / "root"
+    example("retracting").standalone(checkpoint=folder, store=Parquet(), partitions=2).run(STREAM)
+    return folder
+
+
+@pytest.fixture
+def root(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "root"))
+
+
+def outputs(root: Path) -> list[Path]:
+    found = list(Checkpoint.open(root).outputs())
+    return [root / ref.path for output in found for ref in (*output.panes, *output.late)]
+
+
+def footer_of(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[-8:-4], "little") + 8
+
+
+def flipped(root: Path, path: Path, step: int) -> Counter[str]:
+    """What `history` makes of each ``step``-th bit of a footer."""
+    bits = (path.stat().st_size - footer_of(path)) * 8, path.stat().st_size * 8
+    command = [sys.executable, "-m", "tests.children.flipped", root, path, *bits, step]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=3000)
+    said = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (len(said), done.stderr[-2000:])
+    assert len(said) == len(range(*bits, step))
+    return Counter(said)
+
+
+@pytest.mark.parametrize("kind", ["panes", "late"])
+def test_a_wrong_bit_of_a_footer_is_noticed(root: Path, kind: str) -> None:
+    files = [path for path in outputs(root) if path.relative_to(root).parts[0] == kind]
+    for path in files if LONG else files[:1]:
+        assert set(flipped(root, path, 3 if LONG else 397)) == {"ours file-damaged"}
+
+
+def test_files_that_are_swapped_are_noticed(root: Path, tmp_path: Path) -> None:
+    before = {tuple(reader): run(root, reader).output for reader in READERS}
+    files = outputs(root)
+    assert len(files) > 5
+    pairs = [*pairwise(files), (files[-1], files[0])]
+    for one, other in pairs if LONG else [pairs[0], pairs[-1]]:
+        first, second = one.read_bytes(), other.read_bytes()
+        one.write_bytes(second)
+        other.write_bytes(first)
+        for reader in READERS:
+            done = run(root, reader)
+            if reader[0] == "verify":
+                assert done.exit_code != 0
+                assert (one.name in done.output, other.name in done.output) == (True, True)
+            elif not isinstance(done.exception, DataError):
+                assert done.exception is None
+                assert done.output == before[tuple(reader)]
+        if other == files[1]:
+            assert write_report(root, tmp_path / "report.html", read_percent=100).findings == 2
+        one.write_bytes(first)
+        other.write_bytes(second)
+
+
+def test_a_pane_file_in_place_of_another_is_not_passed_over(tmp_path: Path) -> None:
+    """Its statistics say that it holds no such window, and they are another file's of the same size."""
+    days = [pa.table({"t": [datetime(2026, 1, day, tzinfo=UTC)], "k": ["a"]}) for day in range(1, 9)]
+    job = windowed(event_time="t", key="k").window(tumbling("1 day")).aggregate(n=count())
+    job.standalone(checkpoint=tmp_path).run(days)
+    files = outputs(tmp_path)
+    shutil.copy(files[4], files[1])
+    assert len({path.stat().st_size for path in files}) == 1
+    done = run(tmp_path, ["history", "--key", "k=a", "--window", "2026-01-02T00:00:00", "--json"])
+    assert isinstance(done.exception, DataError)
+    assert done.exception.code == "file-damaged"

@@ -1,0 +1,153 @@
+"""A job forked from an older checkpoint: the same from there on, and nothing of the first one touched."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.helpers.spark_inputs import batch, sample, write
+from tests.spark.test_job import output, stream
+from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, Windowed, count, sum_, tumbling, windowed
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.moves.fork import fork
+from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.spec.store import StoreConfig
+
+JOB = (
+    windowed(event_time="t", key="k", watermark_delay="5 seconds")
+    .window(tumbling("10 seconds"))
+    .aggregate(n=count(), s=sum_("v"))
+    .late("5 seconds")
+    .accumulation(RETRACTING)
+)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def after(root: Path, first: int) -> list[list[tuple[object, ...]]]:
+    """Panes of each checkpoint after one."""
+    checkpoint = Checkpoint.open(root)
+    panes = [one.panes for one in checkpoint.outputs(first + 1) if one.panes]
+    found = []
+    for refs in panes:
+        schema = pq.read_schema(checkpoint.objects.locate(refs[0].path))
+        rows = read_rows(checkpoint, refs, schema).to_pylist()
+        found.append(sorted((tuple(row.values()) for row in rows), key=repr))
+    return found
+
+
+def finish(spark: SparkSession, folder: Path, root: Path) -> Manifest:
+    query = JOB.on_spark(stream(spark, folder), checkpoint=root, partitions=2).start()
+    query.process_all_available()
+    query.stop()
+    return query.manifest
+
+
+@pytest.mark.parametrize("store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(), RocksDB()], ids=repr)
+def test_a_fork_goes_on_as_the_first_job_did(tmp_path: Path, store: StoreConfig) -> None:
+    tables = sample(6, 120)
+    first = JOB.standalone(checkpoint=tmp_path / "first", store=store)
+    first.run(tables, drain=True)
+    middle = next(m.id for m in Checkpoint.open(tmp_path / "first").history() if m.input and m.input.batches == 3)
+    before = files(tmp_path / "first")
+    made = fork(tmp_path / "first", tmp_path / "second", middle)
+    assert {path: data for path, data in files(tmp_path / "first").items() if not path.startswith("pins/")} == before
+    assert not [path for path in files(tmp_path / "second") if path.startswith("data/")]
+    assert made.checkpoint_id == middle
+    assert made.job_id != Checkpoint.open(tmp_path / "first").marker.job_id
+    JOB.standalone(checkpoint=tmp_path / "second", store=store).run(tables, drain=True)
+    assert after(tmp_path / "second", middle) == after(tmp_path / "first", middle)
+
+
+def test_what_is_not_there_and_what_is_not_empty(tmp_path: Path) -> None:
+    JOB.standalone(checkpoint=tmp_path / "first").run(sample(2, 50))
+    with pytest.raises(NotFoundError, match="no-such-checkpoint"):
+        fork(tmp_path / "first", tmp_path / "second", 99)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "something").write_text("of yours")
+    with pytest.raises(UsageError, match="fork-used"):
+        fork(tmp_path / "first", tmp_path / "used")
+    assert files(tmp_path / "used") == {"something": b"of yours"}
+    with pytest.raises(NotFoundError, match="no-checkpoint"):
+        fork(tmp_path / "nowhere", tmp_path / "third")
+
+
+def test_purged_events_come_with_the_command_that_takes_them_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def near(second: float, value: int) -> pa.Table:
+        return batch([(second, "a", value)])
+
+    job: Windowed = JOB.late("0 seconds")
+    first = job.standalone(checkpoint=tmp_path / "first")
+    first.run([near(1, 1), near(30, 1), near(2, 5)])
+    with caplog.at_level(logging.WARNING, "tidestate"):
+        first.feed_back()
+    said = caplog.messages[-1]
+    command = said[said.index("tidestate fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
+    done = subprocess.run(
+        [sys.executable, "-m", "tidestate.recovery.cli.main", *command[1:], "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["files"] > 0
+    second = job.standalone(checkpoint=tmp_path / "second")
+    second.run([near(1, 1)])
+    second.feed_back(near(2, 5))
+    panes = second.run([near(1, 1), near(30, 1)])
+    assert panes.select(["n", "s"]).to_pylist() == [{"n": 2, "s": 6}]
+
+
+@pytest.mark.spark
+def test_a_fork_of_a_spark_job_reads_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    tables = sample(14, 60)
+    for number, table in enumerate(tables[:12]):
+        write(tmp_path / "input", number, table)
+
+    def run(root: Path) -> None:
+        finish(spark, tmp_path / "input", root)
+
+    run(tmp_path / "first")
+    history = list(Checkpoint.open(tmp_path / "first").history())
+    # Batch 11 lies behind Spark's compaction at 9, batch 5 before it: both logs are made anew.
+    for batch_id in (5, 11):
+        at = next(m.id for m in history if m.spark and m.spark.batch_id == batch_id)
+        fork(tmp_path / "first", tmp_path / f"fork{batch_id}", at)
+    for number, table in enumerate(tables[12:], 12):
+        write(tmp_path / "input", number, table)
+    run(tmp_path / "first")
+    for batch_id in (5, 11):
+        run(tmp_path / f"fork{batch_id}")
+        at = next(m.id for m in history if m.spark and m.spark.batch_id == batch_id)
+        forked = Checkpoint.open(tmp_path / f"fork{batch_id}").head()
+        first = Checkpoint.open(tmp_path / "first").head()
+        assert forked is not None
+        assert first is not None
+        assert forked.manifest.totals == first.manifest.totals
+        assert forked.manifest.watermark_us == first.manifest.watermark_us
+        assert after(tmp_path / f"fork{batch_id}", at) == after(tmp_path / "first", at)
+    assert output(tmp_path / "first", "panes")
+
+
+@pytest.mark.spark
+def test_what_spark_lost_stands_in_the_manifests(spark: SparkSession, tmp_path: Path) -> None:
+    tables = sample(3, 20)
+    for number, table in enumerate(tables[:2]):
+        write(tmp_path / "input", number, table)
+    finish(spark, tmp_path / "input", tmp_path / "first")
+    shutil.rmtree(tmp_path / "first" / "spark")
+    fork(tmp_path / "first", tmp_path / "second")
+    write(tmp_path / "input", 2, tables[2])
+    assert finish(spark, tmp_path / "input", tmp_path / "second").totals["events"] == 60

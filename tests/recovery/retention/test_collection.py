@@ -1,0 +1,378 @@
+"""Collecting old checkpoints: what is kept stays whole, what was put out stays, nothing else does, whatever dies."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers.spark_inputs import sample
+from tests.recovery.log.test_checkpoint import chain, following
+from tests.recovery.moves.test_fork import JOB
+from tests.servers.s3 import s3_endpoint as s3_endpoint
+from tests.servers.s3 import s3_root as s3_root
+from tidestate.operators import Parquet
+from tidestate.operators.engine.delivery import read_rows
+from tidestate.recovery.inspect.rows import Wanted, state_rows
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.pins import pin, unpin
+from tidestate.recovery.log.records import read_pins
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.retention.collection import collect, plan_collection, survey
+from tidestate.recovery.retention.rules import Retention, limit
+from tidestate.statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError
+from tidestate.statestore.storage.objects import Objects
+
+STORE = Parquet(max_levels=3, snapshot_bytes=1)
+TABLES = sample(14, 60)
+NOW = Retention(keep=3, grace_us=0)
+
+
+def run(root: object, batches: int, **more: Any) -> None:
+    JOB.standalone(checkpoint=root, store=STORE, **more).run(TABLES[:batches])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    run(tmp_path / "root", 10)
+    return tmp_path / "root"
+
+
+def shown(checkpoint: Checkpoint) -> list[tuple[int, list[Any]]]:
+    """Panes and ledgers of all checkpoints that put something out."""
+    found = []
+    for output in checkpoint.outputs():
+        refs = (*output.panes, *output.late)
+        if refs:
+            tables = [pa.Table.from_pylist(_rows(checkpoint, ref)) for ref in refs]
+            found.append((output.id, [table.to_pylist() for table in tables]))
+    return found
+
+
+def _rows(checkpoint: Checkpoint, ref: Any) -> list[Any]:
+    schema = pq.read_schema(checkpoint.objects.locate(ref.path))
+    return read_rows(checkpoint, (ref,), schema).to_pylist()
+
+
+def state(checkpoint: Checkpoint, manifest: Manifest) -> list[Any]:
+    found = []
+    for name, operator in manifest.operators.items():
+        for spec in operator.tables:
+            rows = pa.concat_tables(state_rows(checkpoint, operator, spec, Wanted())).to_pylist()
+            found.append((name, spec.name, rows))
+    return found
+
+
+def whole(root: object) -> None:
+    report = verify(Checkpoint.open(root), read_percent=100)  # type: ignore[arg-type]
+    assert report.findings == ()
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    before, ids, panes = shown(checkpoint), checkpoint.ids(), checkpoint.pane_paths()
+    kept = {number: state(checkpoint, checkpoint.read(number).manifest) for number in ids[-3:]}
+    there = files(root)
+    planned = plan_collection(checkpoint, NOW).shown
+    assert files(root) == there
+    done = collect(checkpoint, NOW)
+    assert dataclasses.replace(done, files=()) == dataclasses.replace(planned, files=())
+    assert set(done.files) == set(planned.files)
+    assert done.checkpoints == tuple(ids[:-3])
+    assert there - files(root) == {*done.files, *(manifest_path(number) for number in ids[:-3])}
+    assert any(path.startswith("data/") for path in done.files)
+    assert checkpoint.ids() == ids[-3:]
+    assert shown(checkpoint) == before
+    assert checkpoint.pane_paths() == panes
+    assert {number: state(checkpoint, checkpoint.read(number).manifest) for number in kept} == kept
+    whole(root)
+    assert collect(checkpoint, NOW).files == ()
+
+
+def test_the_job_goes_on_and_is_collected_again_and_again(root: Path, tmp_path: Path) -> None:
+    for batches in (10, 11, 12, 13, 14):
+        collect(Checkpoint.open(root), NOW)
+        run(root, batches)
+    run(tmp_path / "other", 14)
+    found, expected = (
+        [rows for _, rows in shown(Checkpoint.open(path)) if rows] for path in (root, tmp_path / "other")
+    )
+    assert found == expected
+    assert len(Checkpoint.open(root).boundary().outputs) <= 4
+    whole(root)
+
+
+def test_a_sink_that_comes_later_gets_what_was_collected_too(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    expected = [output.id for output in checkpoint.outputs() if output.panes]
+    collect(checkpoint, NOW)
+    seen: list[int] = []
+    run(root, 10, sink=lambda _rows, one: seen.append(one.checkpoint))
+    assert seen == expected
+
+
+def test_what_is_collected_is_named(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    collect(checkpoint, NOW)
+    left = checkpoint.ids()
+    for number in (1, left[0] - 1):
+        with pytest.raises(NotFoundError) as caught:
+            checkpoint.read(number)
+        assert caught.value.code == "collected"
+        assert (caught.value.context["boundary"], caught.value.context["oldest"]) == (left[0] - 1, left[0])
+        for act in (pin, reset):
+            with pytest.raises(NotFoundError, match="collected"):
+                act(checkpoint, number)
+    assert read_pins(checkpoint.objects) == []
+    with pytest.raises(NotFoundError, match="no-such-checkpoint"):
+        checkpoint.read(99)
+
+
+def test_an_older_self_that_takes_a_collected_id_is_fenced(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open_or_create(tmp_path)
+    heads = chain(checkpoint, 6)
+    collect(checkpoint, Retention(keep=2, grace_us=0))
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            Checkpoint.open(tmp_path).publish(following(checkpoint, heads[1]))
+        assert checkpoint.ids() == [5, 6]
+        assert checkpoint.stored_ids() == [3, 5, 6]
+        with pytest.raises(NotFoundError, match="collected"):
+            checkpoint.read(3)
+    collect(checkpoint, Retention(keep=2, grace_us=0))
+    assert checkpoint.stored_ids() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("retention", "left"),
+    [
+        (Retention(keep=1, grace_us=0), 1),
+        (Retention(keep=4, grace_us=0), 4),
+        (Retention(keep=99, grace_us=0), 10),
+        (Retention(age_us=35, grace_us=0), 4),
+        (Retention(age_us=0, grace_us=0), 1),
+        (Retention(keep=2, age_us=35, grace_us=0), 4),
+        (Retention(keep=1, grace_us=20), 3),
+        (Retention(output_age_us=0), 10),
+    ],
+    ids=repr,
+)
+def test_what_is_kept(tmp_path: Path, retention: Retention, left: int) -> None:
+    checkpoint, head = Checkpoint.open_or_create(tmp_path), None
+    for number in range(1, 11):
+        head = checkpoint.publish(following(checkpoint, head, created_us=10 * number))
+    assert 10 - limit(survey(checkpoint), retention, 101) == left
+
+
+def test_settings_that_say_nothing() -> None:
+    for settings in ({}, {"keep": 0}, {"age_us": -1}, {"keep": 1, "grace_us": -1}):
+        with pytest.raises(UsageError, match="retention"):
+            Retention(**settings)
+
+
+def test_a_pinned_one_stays_readable_until_it_is_unpinned(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    before = state(checkpoint, checkpoint.read(4).manifest)
+    assert pin(checkpoint, 4, "mine", note="why").name == "mine"
+    pin(checkpoint, 4, "mine")  # again is fine
+    with pytest.raises(UsageError, match="pin-taken"):
+        pin(checkpoint, 5, "mine")
+    assert collect(checkpoint, NOW).pinned == (4,)
+    assert 4 not in checkpoint.ids()
+    assert state(checkpoint, checkpoint.read(4).manifest) == before
+    whole(root)
+    pin(checkpoint, 4, "second")  # what is held can be pinned once more
+    unpin(checkpoint, "mine")
+    assert collect(checkpoint, NOW).files == ()
+    assert state(checkpoint, checkpoint.read(4).manifest) == before
+    with pytest.raises(NotFoundError, match="no-such-pin"):
+        unpin(checkpoint, "mine")
+    unpin(checkpoint, "second")
+    with pytest.raises(NotFoundError, match="collected"):
+        checkpoint.read(4)
+    assert collect(checkpoint, NOW).checkpoints == (4,)
+    whole(root)
+
+
+def test_output_goes_by_age_once_it_is_acknowledged(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    old = Retention(output_age_us=0)
+    outputs = list(checkpoint.outputs())
+    assert sum(len(one.late) for one in outputs) > 0
+    done = collect(checkpoint, dataclasses.replace(old, keep=3, grace_us=0))
+    assert done.unacknowledged == sum(len(one.panes) for one in outputs) > 0
+    assert [one.panes for one in checkpoint.outputs() if one.panes] == [one.panes for one in outputs if one.panes]
+    assert [path for path in files(root) if path.startswith("late/")] == []
+    whole(root)
+    seen: list[int] = []
+    run(root, 11, sink=lambda _rows, one: seen.append(one.checkpoint))
+    run(root, 12, sink=lambda _rows, one: seen.append(one.checkpoint))
+    head = checkpoint.head()
+    assert head is not None
+    acknowledged = head.manifest.delivered
+    assert acknowledged > 10
+    collect(checkpoint, old)
+    assert [one.id for one in checkpoint.outputs() if one.panes and one.id <= acknowledged] == []
+    whole(root)
+    run(root, 14, sink=lambda _rows, one: seen.append(one.checkpoint))
+    assert {one.id for one in outputs if one.panes} < set(seen)
+    assert seen[-1] == max(one.id for one in checkpoint.outputs() if one.panes)
+
+
+def test_damage_stops_it_before_anything_happens(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    path = root / manifest_path(5)
+    good = path.read_bytes()
+    for damage in (good[:-30], None):
+        path.unlink() if damage is None else path.write_bytes(damage)
+        there = files(root)
+        with pytest.raises(CorruptionError, match=r"manifest-(damaged|gone)"):
+            collect(checkpoint, NOW)
+        assert files(root) == there
+    path.write_bytes(good)
+    pin(checkpoint, 5, "mine")
+    collect(checkpoint, NOW)
+    held = root / "pins/mine.json"
+    sound = held.read_bytes()
+    held.write_bytes(sound.replace(b"5", b"6"))
+    with pytest.raises(CorruptionError, match="record-damaged"):
+        collect(checkpoint, NOW)
+    held.write_bytes(sound)
+    path.unlink()
+    with pytest.raises(CorruptionError, match="pin-broken"):
+        collect(checkpoint, NOW)
+    assert [one.kind for one in verify(checkpoint).findings] == ["manifest"]
+
+
+def test_what_was_abandoned_goes_with_its_output(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    reset(checkpoint, 6)
+    kept = shown(checkpoint)
+    abandoned = [one for one in files(root) if one.startswith("panes/")]
+    for _ in range(2):
+        run(root, 8)
+    collect(checkpoint, Retention(keep=1, grace_us=0))
+    collect(checkpoint, Retention(keep=1, grace_us=0))
+    assert shown(checkpoint)[: len(kept)] == kept
+    left = {path for output in checkpoint.outputs() for path in (ref.path for ref in output.panes)}
+    assert {one for one in files(root) if one.startswith("panes/")} == left
+    assert set(abandoned) - left
+    whole(root)
+
+
+def test_on_s3(s3_root: str) -> None:
+    run(s3_root, 6)
+    checkpoint = Checkpoint.open(s3_root)
+    before = [(one.id, one.panes, one.late) for one in checkpoint.outputs() if one.panes or one.late]
+    fork(s3_root, f"{s3_root}-fork", 3)
+    done = collect(checkpoint, NOW)
+    assert len(done.checkpoints) == 3
+    assert [(one.id, one.panes, one.late) for one in checkpoint.outputs() if one.panes or one.late] == before
+    run(s3_root, 8)
+    run(f"{s3_root}-fork", 8)
+    whole(s3_root)
+    whole(f"{s3_root}-fork")
+    assert plan_collection(checkpoint, Retention(keep=99, grace_us=0)).shown.files == ()
+
+
+def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) -> None:
+    fork(root, tmp_path / "second", 5)
+    run(tmp_path / "second", 6)
+    fork(tmp_path / "second", tmp_path / "third", 5)
+    for path in (root, tmp_path / "second"):
+        collect(Checkpoint.open(path), Retention(keep=1, grace_us=0))
+    assert Checkpoint.open(tmp_path / "third").marker.bases == (str(tmp_path / "second"), str(root))
+    with pytest.raises(UsageError, match="pin-fork"):
+        unpin(Checkpoint.open(root), read_pins(Objects(root))[0].name)
+    # The one in the middle may go its way: what the third reads is pinned for it in both.
+    unpin(
+        Checkpoint.open(root), next(one.name for one in read_pins(Objects(root)) if "second" in one.fork), force=True
+    )
+    collect(Checkpoint.open(root), Retention(keep=1, grace_us=0))
+    whole(tmp_path / "third")
+    run(tmp_path / "third", 14)
+    run(tmp_path / "other", 14)
+    ends = [Checkpoint.open(path).head() for path in (tmp_path / "third", tmp_path / "other")]
+    assert ends[0] is not None
+    assert ends[1] is not None
+    assert ends[0].manifest.totals == ends[1].manifest.totals
+    assert [rows for _, rows in shown(Checkpoint.open(tmp_path / "third"))] == [
+        rows for _, rows in shown(Checkpoint.open(tmp_path / "other"))
+    ][-len(shown(Checkpoint.open(tmp_path / "third"))) :]
+
+
+def test_the_root_it_was_forked_from_is_gone(root: Path, tmp_path: Path) -> None:
+    fork(root, tmp_path / "second", 5)
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(CorruptionError) as caught:
+        run(tmp_path / "second", 8)
+    assert (caught.value.code, caught.value.context["root"]) == ("base-missing", str(root))
+    assert {one.kind for one in verify(Checkpoint.open(tmp_path / "second")).findings} == {"file"}
+    (tmp_path / "elsewhere").rename(root)
+    run(tmp_path / "second", 8)
+    whole(tmp_path / "second")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_histories(tmp_path: Path, seed: int) -> None:
+    """Batches, restarts, pins, forks, resets and collections in any order: all that is kept is as it was."""
+    chance = random.Random(seed)
+    roots, known = [tmp_path / "0"], {}
+    taken = {tmp_path / "0": 1}
+    run(tmp_path / "0", 1)
+    kept: dict[tuple[Path, int], list[Any]] = {}
+    for _ in range(14):
+        root = chance.choice(roots)
+        checkpoint = Checkpoint.open(root)
+        act = chance.choice(["run", "run", "run", "pin", "unpin", "fork", "gc", "gc"])
+        ids = checkpoint.ids()
+        if act == "run":
+            taken[root] = min(len(TABLES), taken[root] + chance.randint(1, 2))
+            run(root, taken[root])
+        elif act == "pin":
+            number = chance.choice(ids)
+            pin(checkpoint, number)
+            kept[root, number] = state(checkpoint, checkpoint.read(number).manifest)
+        elif act == "unpin":
+            mine = [one for one in read_pins(checkpoint.objects) if not one.fork]
+            if mine:
+                gone = chance.choice(mine)
+                unpin(checkpoint, gone.name)
+                if gone.checkpoint not in [one.checkpoint for one in read_pins(checkpoint.objects)]:
+                    kept.pop((root, gone.checkpoint), None)
+        elif act == "fork" and len(roots) < 4:
+            new = tmp_path / str(len(roots))
+            number = chance.choice(ids)
+            manifest = checkpoint.read(number).manifest
+            fork(root, new, number)
+            roots.append(new)
+            taken[new] = manifest.input.batches if manifest.input else 0
+            kept[root, number] = state(checkpoint, manifest)
+        elif act == "gc":
+            before = shown(checkpoint)
+            for number in ids:
+                known[root, number] = state(checkpoint, checkpoint.read(number).manifest)
+            settings = Retention(keep=chance.randint(1, 4), grace_us=0)
+            collect(checkpoint, settings)
+            assert shown(checkpoint) == before
+            for number in checkpoint.ids():
+                assert state(checkpoint, checkpoint.read(number).manifest) == known[root, number]
+            collect(checkpoint, settings)
+            assert plan_collection(checkpoint, settings).shown.files == ()
+        for path in roots:
+            whole(path)
+        for (path, number), rows in kept.items():
+            there = Checkpoint.open(path)
+            assert state(there, there.read(number).manifest) == rows

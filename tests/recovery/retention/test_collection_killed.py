@@ -1,0 +1,228 @@
+"""A collection beside others, and one that dies: whoever comes second sees it, and the next one finishes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.recovery.retention.test_collection import NOW, files, root, run, shown, state, whole
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.retention.collection import collect, plan_collection
+from tidestate.recovery.retention.rules import HOUR_US, Retention
+from tidestate.statestore.errors import ConflictError, NotFoundError
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
+
+__all__ = ["root"]
+
+
+class Interrupted(Objects):
+    """Objects that do something else after so many calls."""
+
+    def __init__(self, root: Path, moment: int, act: Callable[[], None]) -> None:
+        super().__init__(root)
+        self._left, self._act = moment, act
+
+    def _turn(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, data)
+        self._turn()
+
+    def read(self, path: str, limit: int | None = None) -> bytes:
+        self._turn()
+        return super().read(path, limit)
+
+    def names(self, folder: str) -> list[str]:
+        found = super().names(folder)
+        self._turn()
+        return found
+
+    def delete(self, path: str) -> None:
+        super().delete(path)
+        self._turn()
+
+
+def test_who_comes_second_sees_the_other(root: Path) -> None:
+    """A pin made at any moment of a collection either keeps its checkpoint, or says that it came too late."""
+    outcomes = set()
+    for moment in range(1, 60, 2):
+        copy = _copy(root, root.parent / f"copy-{moment}")
+        before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
+        kept: list[bool] = []
+
+        def act(copy: Path = copy, kept: list[bool] = kept) -> None:
+            try:
+                pin(Checkpoint.open(copy), 4, "mine")
+                kept.append(True)
+            except NotFoundError:
+                kept.append(False)
+
+        collect(dataclasses.replace(Checkpoint.open(copy), objects=Interrupted(copy, moment, act)), NOW)
+        outcomes.add(tuple(kept))
+        if kept == [True]:
+            assert state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest) == before
+        whole(copy)
+    assert {(True,), (False,)} <= outcomes
+
+
+def test_a_reset_meanwhile_keeps_what_it_goes_back_to(root: Path) -> None:
+    """At any moment of a collection: it is refused, or all that it names stays."""
+    outcomes = set()
+    for moment in range(1, 60, 2):
+        copy = _copy(root, root.parent / f"copy-{moment}")
+        before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
+        done: list[bool] = []
+
+        def act(copy: Path = copy, done: list[bool] = done) -> None:
+            try:
+                reset(Checkpoint.open(copy), 4)
+                done.append(True)
+            except NotFoundError:
+                done.append(False)
+
+        collect(dataclasses.replace(Checkpoint.open(copy), objects=Interrupted(copy, moment, act)), NOW)
+        outcomes.add(tuple(done))
+        whole(copy)
+        head = Checkpoint.open(copy).head()
+        assert head is not None
+        if done == [True]:
+            assert state(Checkpoint.open(copy), head.manifest) == before
+    assert {(True,), (False,)} <= outcomes
+
+
+def _copy(root: Path, to: Path) -> Path:
+    shutil.copytree(root, to)
+    return to
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, when: When) -> None:
+    checkpoint = Checkpoint.open(root)
+    before = shown(checkpoint)
+    pin(checkpoint, 4, "mine")
+    held = state(checkpoint, checkpoint.read(4).manifest)
+    clean = _copy(root, tmp_path / "clean")
+    collect(Checkpoint.open(clean), NOW)
+    counted = FaultyObjects(Objects(_copy(root, tmp_path / "counted")))
+    collect(dataclasses.replace(Checkpoint.open(tmp_path / "counted"), objects=counted), NOW)
+    chosen = [n for n, call in enumerate(counted.log, 1) if call.split()[0] in ("create", "put")]
+    deletes = [n for n, call in enumerate(counted.log, 1) if call.startswith("delete ")]
+    assert len(deletes) > 12
+    for number in (*chosen, *deletes[::5], deletes[-1]):
+        copy = _copy(root, tmp_path / f"{when}-{number}")
+        faulty = FaultyObjects(Objects(copy), number, crash=True, when=when)
+        with pytest.raises(Crash):
+            collect(dataclasses.replace(Checkpoint.open(copy), objects=faulty), NOW)
+        again = Checkpoint.open(copy)
+        assert shown(again) == before
+        assert state(again, again.read(4).manifest) == held
+        whole(copy)
+        collect(again, NOW)
+        assert {path for path in files(copy) if not path.startswith("gc/")} == {
+            path for path in files(clean) if not path.startswith("gc/")
+        }
+        assert len([path for path in files(copy) if path.startswith("gc/outputs")]) == len(again.boundary().outputs)
+        assert shown(again) == before
+        whole(copy)
+
+
+CHILD = """
+import os, signal, sys
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
+def seen(what, done, total):
+    if (what, done) == (sys.argv[2], int(sys.argv[3])):
+        os.kill(os.getpid(), signal.SIGKILL)
+collect(Checkpoint.open(sys.argv[1], seen), Retention(keep=3, grace_us=0))
+"""
+
+
+@pytest.mark.parametrize(
+    "moment", [("manifests", "0"), ("manifests", "2"), ("files", "3")], ids=["boundary", "manifests", "files"]
+)
+def test_killed_while_it_deletes(root: Path, tmp_path: Path, moment: tuple[str, str]) -> None:
+    before = shown(Checkpoint.open(root))
+    done = subprocess.run([sys.executable, "-c", CHILD, str(root), *moment], cwd=Path(__file__).parents[3])
+    assert done.returncode == -signal.SIGKILL
+    checkpoint = Checkpoint.open(root)
+    assert len(checkpoint.ids()) == 3
+    assert shown(checkpoint) == before
+    whole(root)
+    run(root, 14)
+    run(tmp_path / "other", 14)
+    assert [rows for _, rows in shown(checkpoint)] == [rows for _, rows in shown(Checkpoint.open(tmp_path / "other"))]
+    collect(checkpoint, Retention(keep=99, grace_us=0))
+    whole(root)
+    assert checkpoint.stored_ids() == checkpoint.ids()
+
+
+def test_of_two_collections_one_says_so(root: Path) -> None:
+    checkpoint = Checkpoint.open(root)
+    before = shown(checkpoint)
+
+    class Slow(Objects):
+        def put(self, path: str, data: bytes | pa.Buffer) -> None:
+            super().put(path, data)
+            if path.startswith("gc/outputs"):
+                collect(Checkpoint.open(root), Retention(keep=5, grace_us=0))
+
+    with pytest.raises(ConflictError, match="collection-moved"):
+        collect(dataclasses.replace(checkpoint, objects=Slow(root)), NOW)
+    assert len(checkpoint.ids()) == 5
+    collect(checkpoint, NOW)
+    assert len(checkpoint.ids()) == 3
+    assert shown(checkpoint) == before
+    assert len([path for path in files(root) if path.startswith("gc/")]) == 1 + len(checkpoint.boundary().outputs)
+    whole(root)
+
+
+def test_halves_of_files_go_when_nobody_writes_them_any_more(root: Path) -> None:
+    """Left by a process that was killed while it wrote; of another one, that still writes; and what is not ours."""
+    dead = FaultyObjects(Objects(root), 3, crash=True)
+    with pytest.raises(Crash):
+        _write(dead)
+    (half,) = (root / "data/windows/0").glob(".*")
+    (root / "gc").mkdir(exist_ok=True)
+    left = [half, root / "manifests" / f".12.json.{'a' * 32}", root / "gc" / f".x.{'b' * 32}"]
+    strange = [root / "spark" / ".0.crc", root / "data" / ".keep", root / f".git.{'c' * 31}"]
+    (root / "spark").mkdir()
+    for path in (*left, *strange):
+        path.touch()
+    now_ = time.time()
+    for path in (*left[:2], *strange):
+        os.utime(path, (now_ - 3700, now_ - 3700))
+    planned = plan_collection(Checkpoint.open(root), NOW).shown
+    halves = {str(path.relative_to(root)) for path in left[:2]}
+    assert {path for path in planned.files if Path(path).name.startswith(".")} == halves
+    collect(Checkpoint.open(root), NOW)
+    assert [path.exists() for path in (*left, *strange)] == [False, False, True, True, True, True]
+    whole(root)
+    longer = Retention(keep=3, grace_us=3 * HOUR_US)
+    os.utime(left[2], (now_ - 2 * 3600, now_ - 2 * 3600))
+    collect(Checkpoint.open(root), longer)
+    assert left[2].exists()
+    collect(Checkpoint.open(root), NOW)
+    assert not left[2].exists()
+
+
+def _write(objects: Objects) -> None:
+    with objects.writer("data/windows/0/11-half.parquet") as sink:
+        sink.write(b"half")
+        sink.write(b"never")

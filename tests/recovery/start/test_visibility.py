@@ -1,0 +1,149 @@
+"""What another process says it has written is named by a manifest only when this one has seen it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tests.recovery.cli.test_cli import ROOT
+from tidestate.operators import count, tumbling, windowed
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine.in_process import InProcess
+from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.partition import PartitionResult
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import HOUR_US, Retention
+from tidestate.recovery.start import visibility
+from tidestate.recovery.start.visibility import Probe, Written, check_visible
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.storage.objects import Objects
+from tools.demo.child import Child
+
+ROWS = pa.table({"at": [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(4)], "k": list("abab")})
+
+
+def begun(root: Path) -> Job:
+    described = windowed(event_time="at", key="k", name="counts").window(tumbling("1 hour")).aggregate(n=count())
+    graph = bind_graph(described.late("1 hour"), ROWS.schema)
+    return Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=2)
+
+
+def taken(job: Job, host: str) -> list[PartitionResult]:
+    """A batch, as executors of that host report it."""
+    results = InProcess().take(job.round(0), [ROWS])
+    return [msgspec.structs.replace(one, host=host) for one in results]
+
+
+def files(job: Job, results: list[PartitionResult]) -> list[str]:
+    bases = job.head.operators["counts"].partitions
+    return [ref.path for one in results for ref in one.written(bases[one.partition])]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visibility.check_visible, "__defaults__", (0.0,))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("which", ["changelog", "panes"])
+@pytest.mark.parametrize("damage", ["gone", "short", "long"])
+def test_a_file_that_is_not_seen_is_not_named(tmp_path: Path, which: str, damage: str) -> None:
+    job = begun(tmp_path / "root")
+    results = taken(job, "other-host")
+    path = tmp_path / "root" / next(one for one in files(job, results) if which in one)
+    data = path.read_bytes()
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(data[:-1] if damage == "short" else data + b"x")
+    with pytest.raises(UsageError, match="other-host") as refused:
+        job.commit(results, "batch", Position())
+    assert refused.value.code == "file-unseen"
+    newest = Checkpoint.open(tmp_path / "root").head()
+    assert newest is not None
+    assert newest.manifest.kind == "fence"
+    path.write_bytes(data)
+    assert job.commit(results, "batch", Position()).kind == "batch"
+
+
+def test_only_new_files_of_other_processes_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    size = Objects.size
+    monkeypatch.setattr(Objects, "size", lambda self, path: looked.append(path) or size(self, path))
+    job = begun(tmp_path / "root")
+    job.commit(taken(job, ""), "batch", Position())
+    assert looked == []
+    results = taken(job, "other-host")
+    new = files(job, results)
+    job.commit(results, "batch", Position())
+    assert sorted(looked) == sorted(new)
+    assert all(path.rpartition("/")[2].lstrip("0").startswith("3-") for path in new)
+
+
+def test_a_file_that_appears_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = begun(tmp_path / "root")
+    results = taken(job, "other-host")
+    path = tmp_path / "root" / files(job, results)[0]
+    path.rename(path.with_suffix(".later"))
+    monkeypatch.setattr(visibility.time, "sleep", lambda _seconds: path.with_suffix(".later").rename(path))
+    assert job.commit(results, "batch", Position()).kind == "batch"
+
+
+def test_the_probe_is_found_only_in_the_same_folder(tmp_path: Path) -> None:
+    here, there = Objects(tmp_path / "here"), Objects(tmp_path / "there")
+    probe = Probe.leave(here, 7)
+    assert probe.seen(here)
+    assert not probe.seen(there, 0.0)
+    Probe.leave(there, 7)
+    shutil.copytree(tmp_path / "here" / "data", tmp_path / "there" / "data", dirs_exist_ok=True)
+    assert probe.seen(there)
+    assert not replace(probe, content="0" * 32).seen(there)
+
+
+def test_a_probe_left_by_the_dead_is_collected(tmp_path: Path) -> None:
+    job = begun(tmp_path / "root")
+    objects = job.checkpoint.objects
+    probe = Probe.leave(objects, job.head.id + 1)
+    job.commit(taken(job, ""), "batch", Position())
+    collected = collect(job.checkpoint, Retention(keep=1, grace_us=0), now_us() + HOUR_US)
+    assert probe.path in collected.files
+    assert not objects.exists(probe.path)
+
+
+def test_a_first_start_that_died_at_its_probe_is_begun_again(tmp_path: Path) -> None:
+    Probe.leave(Checkpoint.open_or_create(tmp_path / "root").objects, 1)
+    job = begun(tmp_path / "root")
+    assert (job.head.id, verify(job.checkpoint).findings) == (1, ())
+
+
+def test_no_files_cost_nothing() -> None:
+    check_visible(Objects("/nowhere"), list[Written]())
+
+
+def _may_unshare() -> bool:
+    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
+    return bool(shutil.which("unshare")) and subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not _may_unshare(), reason="this process may not make mount namespaces (unshare -m)")
+def test_an_executor_with_a_folder_of_its_own_at_the_root(tmp_path: Path) -> None:
+    child = Child([sys.executable, "-m", "tests.children.two_hosts", str(tmp_path)], tmp_path / "log", cwd=ROOT)
+    found = {event["event"]: (event["code"], event["kind"]) for event in child.events()}
+    child.finish()
+    assert found == {
+        "shared": ("", "batch"),
+        "hidden": ("root-not-shared", None),
+        "late": ("file-unseen", "fence"),
+    }
+    assert not list((tmp_path / "shared" / "data" / "probe").iterdir())

@@ -1,0 +1,164 @@
+"""A real Kafka: one node, broker and controller in one Java, its jars from Maven Central.
+
+The Ivy that Spark brings fetches just what is named here, 28 MB with Spark's connector; for the rest, such as the
+library of Scala, the broker uses Spark's own jars.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyspark
+
+from tests.children.commanded_job import trusting
+from tools.java import java_home
+
+CONNECTOR = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
+"""What Spark reads Kafka with: the newest that the mirror had which these tests were written at; not one release."""
+
+RELEASE = "4.1.1"
+BROKER = (
+    *(
+        f"org.apache.kafka:{name}:{RELEASE}"
+        for name in (
+            "kafka_2.13",
+            "kafka-clients",
+            "kafka-coordinator-common",
+            "kafka-group-coordinator",
+            "kafka-group-coordinator-api",
+            "kafka-metadata",
+            "kafka-raft",
+            "kafka-server",
+            "kafka-server-common",
+            "kafka-share-coordinator",
+            "kafka-storage",
+            "kafka-storage-api",
+            "kafka-transaction-coordinator",
+        )
+    ),
+    "com.dynatrace.hash4j:hash4j:0.22.0",
+    "com.github.ben-manes.caffeine:caffeine:3.2.0",
+    "com.google.re2j:re2j:1.8",
+    "com.typesafe.scala-logging:scala-logging_2.13:3.9.5",
+    "com.yammer.metrics:metrics-core:2.2.0",
+    "commons-validator:commons-validator:1.9.0",
+    "net.sf.jopt-simple:jopt-simple:5.0.4",
+    "net.sourceforge.argparse4j:argparse4j:0.7.0",
+    "org.hdrhistogram:HdrHistogram:2.2.2",
+    "org.pcollections:pcollections:4.0.2",
+)
+SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+CLUSTER = "4L6g3nShT-eMCtK--X86sw"
+"""Any id will do, of those that do not begin like an option."""
+STARTED = "Kafka Server started"
+_UNTIL_INPUT_ENDS = '"$@" & exec >&- 2>&-; read -r _; kill -9 $!'
+_LOGGING = """
+rootLogger.level = error
+rootLogger.appenderRef.out.ref = out
+logger.started.name = kafka.server.KafkaRaftServer
+logger.started.level = info
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %p %c{1}: %m%n%ex
+"""
+
+
+class UnavailableError(Exception):
+    """Jars could not be had; the text says why."""
+
+
+def fetched(coordinates: Sequence[str], folder: Path) -> list[str]:
+    """The paths of these jars and of no others, in Ivy's cache. Raises `UnavailableError`."""
+    module, found = folder / "ivy.xml", folder / "jars"
+    parts = [one.split(":") for one in coordinates]
+    wanted = [f'<dependency org="{a}" name="{b}" rev="{c}" transitive="false"/>' for a, b, c in parts]
+    info = '<info organisation="tidestate" module="kafka"/>'
+    module.write_text(f'<ivy-module version="2.0">{info}<dependencies>{"".join(wanted)}</dependencies></ivy-module>')
+    (ivy,) = SPARK_JARS.glob("ivy-*.jar")
+    command = [f"{java_home()}/bin/java", "-XX:TieredStopAtLevel=1", "-jar", str(ivy)]
+    command += ["-ivy", str(module), "-types", "jar", "bundle", "-cachepath", str(found)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=180, check=False, env=os.environ | trusting()
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError("Maven Central did not answer in three minutes") from error
+    paths = found.read_text().strip().split(os.pathsep) if found.exists() else []
+    if done.returncode != 0 or len(paths) != len(coordinates):
+        said = done.stdout + done.stderr
+        missing = [line.strip(": \t") for line in said.splitlines() if line.endswith(": not found")]
+        raise UnavailableError(", ".join(missing) or said[-2000:])
+    return paths
+
+
+class Broker:
+    """Listens on loopback; topics that are written to come to be, with three partitions. Ends with its test process,
+    however that ends.
+    """
+
+    def __init__(self, jars: Sequence[str], folder: Path) -> None:
+        port, controller = _free_ports()
+        self.servers = f"127.0.0.1:{port}"
+        settings, logging = folder / "server.properties", folder / "log4j2.properties"
+        logging.write_text(_LOGGING)
+        settings.write_text(_settings(port, controller, folder / "data"))
+        java = [f"{java_home()}/bin/java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m"]
+        java += [f"-Dlog4j2.configurationFile={logging}", "-cp", os.pathsep.join([*jars, f"{SPARK_JARS}/*"])]
+        forming = ["kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", str(settings)]
+        formed = subprocess.run([*java, *forming], capture_output=True, text=True, timeout=120, check=False)
+        assert formed.returncode == 0, formed.stdout + formed.stderr
+        self._process = subprocess.Popen(
+            ["sh", "-c", _UNTIL_INPUT_ENDS, "sh", *java, "kafka.Kafka", str(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._wait()
+
+    def _wait(self) -> None:
+        assert self._process.stdout is not None
+        said = []
+        for line in self._process.stdout:
+            said.append(line)
+            if STARTED in line:
+                return
+        raise AssertionError("".join(said)[-4000:])
+
+    def stop(self) -> None:
+        """At once; nobody needs its data any more."""
+        self._process.communicate()
+
+
+def _free_ports() -> list[int]:
+    """Two, held together so that they differ."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+def _settings(port: int, controller: int, data: Path) -> str:
+    return f"""
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+log.dirs={data}
+num.partitions=3
+offsets.topic.replication.factor=1
+"""

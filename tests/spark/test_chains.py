@@ -1,0 +1,163 @@
+"""Chains on Spark: a shuffle for each key within one batch, with the panes of the standalone runner."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.helpers.spark_inputs import START, batch, sample, write
+from tests.spark.test_job import output, stream
+from tidestate.operators import (
+    RETRACTING,
+    Memory,
+    Parquet,
+    RocksDB,
+    chain,
+    count,
+    fixed,
+    join,
+    max_,
+    session,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.statestore.errors import UsageError
+
+pytestmark = pytest.mark.spark
+
+
+def aggregates() -> Any:
+    """Sessions per key, then of all keys together by half minute, then the largest of those by minute."""
+    visits = (
+        windowed(event_time="t", key="k", watermark_delay="5 seconds", name="visits")
+        .window(session("4 seconds"))
+        .aggregate(n=count(), total=sum_("v"))
+        .late("30 seconds", keep="id")
+        .accumulation(RETRACTING)
+    )
+    together = (
+        windowed(name="together")
+        .window(tumbling("30 seconds"))
+        .aggregate(visits=count(), n=sum_("n"), most=max_("n"))
+    )
+    largest = windowed(name="largest").window(tumbling("1 minute")).aggregate(most=max_("visits"), n=sum_("n"))
+    late = "60 seconds"
+    return chain(visits, together.late(late).accumulation(RETRACTING), largest.late(late).accumulation(RETRACTING))
+
+
+def two_streams() -> Any:
+    """Events per key and ten seconds, each with the rows of another stream in those ten seconds."""
+    counted = (
+        windowed(event_time="t", key="k", watermark_delay="5 seconds", name="counted")
+        .window(tumbling("10 seconds"))
+        .aggregate(n=count())
+        .late("0 seconds")
+    )
+    met = join(
+        event_time=("window_start", "t"),
+        on="k",
+        within=("0 seconds", "9999999 microseconds"),
+        how="full",
+        name="met",
+        late="5 seconds",
+    )
+    return chain(counted, met, inputs={"counted": "orders", "met": ("counted", "prices")})
+
+
+@pytest.mark.parametrize("store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(), RocksDB()])
+def test_three_operators_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, store: Any) -> None:
+    tables = sample(6, 60)
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+
+    def run(drain: bool) -> None:
+        query = aggregates().on_spark(
+            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", store=store, partitions=3
+        )
+        query = query.start()
+        query.process_all_available()
+        query.stop(drain=drain)
+
+    run(drain=False)
+    run(drain=True)
+    aggregates().standalone(checkpoint=tmp_path / "alone", partitions=2).run(tables, drain=True)
+    panes = output(tmp_path / "spark", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert sum(map(len, panes.values())) > 3
+    assert sum(map(len, output(tmp_path / "spark", "late", "visits").values())) > 10
+    for name in ("visits", "together"):
+        assert output(tmp_path / "spark", "late", name) == output(tmp_path / "alone", "late", name)
+
+
+def test_two_streams_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path) -> None:
+    orders, prices = sample(4, 60, seed=1), sample(4, 60, seed=2)
+    for number, (left, right) in enumerate(zip(orders, prices, strict=True)):
+        write(tmp_path / "orders", number, left)
+        write(tmp_path / "prices", number, right)
+
+    def run(drain: bool) -> None:
+        streams = {name: stream(spark, tmp_path / name) for name in ("prices", "orders")}
+        query = two_streams().on_spark(streams, checkpoint=tmp_path / "spark", partitions=3).start()
+        query.process_all_available()
+        query.stop(drain=drain)
+
+    run(drain=False)
+    run(drain=True)
+    both = [{"orders": left, "prices": right} for left, right in zip(orders, prices, strict=True)]
+    two_streams().standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
+    panes = output(tmp_path / "spark", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert sum(map(len, panes.values())) > 50
+    for name in ("counted", "met"):
+        assert output(tmp_path / "spark", "late", name) == output(tmp_path / "alone", "late", name)
+
+
+def test_time_alone_goes_through_all_operators(spark: SparkSession, tmp_path: Path) -> None:
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 second")).aggregate(n=count())
+    first = first.watermark(fixed("1 second")).late("0 seconds")
+    second = windowed(name="second").window(tumbling("2 seconds")).aggregate(n=sum_("n")).late("0 seconds")
+    (tmp_path / "input").mkdir()
+    query = chain(first, second).on_spark(
+        stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", partitions=2, tick="100 milliseconds"
+    )
+    running = query.start()
+    soon = (datetime.now(UTC) - START).total_seconds() + 10
+    write(tmp_path / "input", 0, batch([(soon + number / 20, "ab"[number % 2], number) for number in range(40)]))
+    running.process_all_available()
+    shown, patience = 0, time.monotonic() + 120
+    while shown < 40 and time.monotonic() < patience:
+        running.await_termination(0.2)
+        panes = [row for rows in output(tmp_path / "root", "panes").values() for row in rows]
+        shown = sum(row[2] for row in panes)  # type: ignore[misc]
+    running.stop()
+    assert shown == running.manifest.totals["first.accepted"] == 40
+    assert running.manifest.kind == "tick"
+    assert 'job="second"' in running.prometheus("second")
+    with pytest.raises(UsageError, match="operator"):
+        running.metrics("nobody")
+
+
+def test_an_error_of_a_later_operator_reaches_the_driver_whole(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, sample(1, 30)[0])
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 second")).aggregate(n=max_("v"))
+    grown = windowed(name="second").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
+    described = chain(first.late("0 seconds"), grown)
+    query = described.on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", partitions=2).start()
+    data = next((tmp_path / "root").rglob("tidestate.json"))
+    assert data.exists()
+    query.process_all_available()
+    for path in (tmp_path / "root" / "data" / "second").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"damaged")
+    write(tmp_path / "input", 1, pa.concat_tables(sample(8, 30)))
+    with pytest.raises(Exception, match=r"checksum|damaged"):
+        query.process_all_available()
+    with pytest.raises(Exception, match=r"checksum|damaged"):
+        query.stop()

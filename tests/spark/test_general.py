@@ -1,0 +1,141 @@
+"""Every kind of window and trigger on real Spark: the panes and ledger of the standalone runner, row for row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.helpers.spark_inputs import sample, write
+from tests.spark.test_job import finish, output, stream
+from tidestate.operators import (
+    DISCARDING,
+    RETRACTING,
+    Memory,
+    Parquet,
+    RocksDB,
+    Windowed,
+    after_count,
+    after_watermark,
+    any_of,
+    count,
+    count_window,
+    deduplicated,
+    every_event_time,
+    global_window,
+    list_,
+    max_,
+    median,
+    or_finally,
+    repeatedly,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.statestore.spec.store import StoreConfig
+
+pytestmark = pytest.mark.spark
+
+
+def job() -> Windowed:
+    return windowed(event_time="t", key="k", watermark_delay="5 seconds").aggregate(n=count(), s=sum_("v"))
+
+
+DESCRIPTIONS: dict[str, tuple[Runnable, StoreConfig]] = {
+    "sessions, retracting": (
+        job().window(session("3 seconds")).late("20 seconds").accumulation(RETRACTING).trigger(early=after_count(2)),
+        Parquet(),
+    ),
+    "sliding by window, early by event time": (
+        job()
+        .window(sliding("20 seconds", "10 seconds"))
+        .late("10 seconds", rule="window")
+        .trigger(early=every_event_time("5 seconds"), late=after_count(2), only_updated=True),
+        RocksDB(),
+    ),
+    "counted, discarding": (job().window(count_window(7, 5)).accumulation(DISCARDING), Memory()),
+    "global, composite": (
+        windowed(event_time="t")
+        .window(global_window())
+        .aggregate(n=count(), most=max_("v"), middle=median("v"))
+        .trigger(when=repeatedly(after_count(100))),
+        Parquet(max_levels=2, snapshot_bytes=1),
+    ),
+    "composite that finishes": (
+        job()
+        .window(tumbling("10 seconds"))
+        .aggregate(all=list_("id"))
+        .trigger(when=or_finally(repeatedly(after_count(9)), any_of(after_watermark(), after_count(30)))),
+        Parquet(),
+    ),
+    "offsets, a pane at each third": (
+        windowed(key="k", offset="id")
+        .window(count_window(40, 20, by="offset"))
+        .aggregate(n=count(), all=list_("id"))
+        .trigger(early=after_count(3), per_element=True)
+        .accumulation(RETRACTING),
+        Parquet(),
+    ),
+    "sessions of offsets": (
+        windowed(key="k", offset="id").window(session(offsets=6)).aggregate(n=count()).accumulation(RETRACTING),
+        Memory(),
+    ),
+    "deduplicated": (
+        deduplicated(event_time="t", on=["k", "v"], within="10 seconds", watermark_delay="30 seconds"),
+        Parquet(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    description, store = DESCRIPTIONS[name]
+    tables = sample(4, 150)
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+    finish(description, spark, tmp_path, store, tmp_path / "spark")
+    description.standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    panes = output(tmp_path / "spark", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert len(panes) > 1
+    assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
+
+
+FED: dict[str, Windowed] = {
+    "tumbling, retained": job().window(tumbling("10 seconds")).late("5 seconds").retain("30 seconds"),
+    "overlapping, only two kept": job()
+    .window(sliding("20 seconds", "10 seconds"))
+    .late("0 seconds")
+    .retain(windows=3),
+    "sessions": job().window(session("3 seconds")).late("5 seconds").retain("1 minute").trigger(late=after_count(2)),
+}
+
+
+@pytest.mark.parametrize("name", FED)
+def test_feeding_the_ledger_back_equals_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    description = FED[name].accumulation(RETRACTING)
+    tables = sample(4, 150)
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+    query = description.on_spark(
+        stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", partitions=3
+    ).start()
+    query.process_all_available()
+    fed = query.feed_back()
+    assert query.feed_back() == 0
+    query.stop(drain=True)
+    alone = description.standalone(checkpoint=tmp_path / "alone")
+    alone.run(tables)
+    again = alone.feed_back()
+    assert again.num_rows
+    alone.drain()
+    assert output(tmp_path / "spark", "panes") == output(tmp_path / "alone", "panes")
+    assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
+    totals = query.manifest.totals
+    assert totals["fed"] == fed
+    assert 0 < totals["fed_accepted"] < fed
+    assert totals["purged"] == fed - totals["fed_accepted"]

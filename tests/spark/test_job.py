@@ -1,0 +1,221 @@
+"""The job on real Spark: the same panes as without it, for every store; stopping, restarting, draining, sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, write
+from tidestate.operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.errors import FencedError, UsageError
+from tidestate.statestore.spec.store import StoreConfig
+
+pytestmark = pytest.mark.spark
+
+STORES = {
+    "parquet": Parquet(),
+    "memory": Memory(),
+    "rocksdb": RocksDB(),
+    "parquet, small limits": Parquet(max_levels=2, snapshot_bytes=1),
+}
+
+
+def stream(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def output(root: Path | str, kind: str, operator: str | None = None) -> dict[int, list[tuple[object, ...]]]:
+    """Rows of the pane or ledger files that manifests name, per checkpoint with any, numbered from 0; the ledgers of
+    one ``operator`` of a chain.
+    """
+    checkpoint = Checkpoint.open(root)
+    found = []
+    for one in checkpoint.outputs():
+        refs = one.late_of(operator) if operator else getattr(one, kind)
+        tables = [pq.read_table(pa.BufferReader(checkpoint.objects.map(ref.path))) for ref in refs]
+        if tables:
+            found.append(rows(pa.concat_tables(tables)))
+    return dict(enumerate(found))
+
+
+def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
+    query = description.on_spark(stream(spark, tmp / "input"), checkpoint=root, store=store, partitions=3).start()
+    query.process_all_available()
+    newest = query.checkpoint_id
+    assert repr(query) == f"DurableQuery({description.name!r}, checkpoint={str(root)!r}, checkpoint_id={newest})"
+    query.stop(drain=True)
+
+
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+def test_panes_and_ledger_equal_the_standalone_runner(
+    spark: SparkSession, tmp_path: Path, store: StoreConfig
+) -> None:
+    tables = sample(6, 300)
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+    finish(job(), spark, tmp_path, store, tmp_path / "spark")
+    job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    panes = output(tmp_path / "spark", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert any("retract" in row for found in panes.values() for row in found)
+    late = output(tmp_path / "spark", "late")
+    assert late == output(tmp_path / "alone", "late")
+    reasons = {row[-2] for found in late.values() for row in found}
+    assert reasons == {"very_late", "null_key", "null_event_time"}
+
+
+def test_sliding_windows_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    tables = sample(4, 200, seed=3)
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+    description = (
+        windowed(event_time="t", watermark_delay="5 seconds")
+        .window(sliding("30 seconds", "10 seconds", offset="3 seconds"))
+        .aggregate(n=count(), total=sum_("v"))
+    )
+    finish(description, spark, tmp_path, Parquet(), tmp_path / "spark")
+    description.standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    assert output(tmp_path / "spark", "panes") == output(tmp_path / "alone", "panes")
+
+
+def test_a_stopped_job_continues_and_may_change_its_store(spark: SparkSession, tmp_path: Path) -> None:
+    tables = sample(6, 100)
+    root = tmp_path / "spark"
+    for first, store in ((0, Parquet()), (2, RocksDB()), (4, Memory())):
+        for number in (first, first + 1):
+            write(tmp_path / "input", number, tables[number])
+        query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, store=store, partitions=2).start()
+        query.process_all_available()
+        query.stop()
+        assert not query.is_active
+    finish(job(), spark, tmp_path, Parquet(), root)
+    job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    assert output(root, "panes") == output(tmp_path / "alone", "panes")
+
+
+def test_due_windows_fire_in_the_checkpoint_that_made_them_due(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, batch([(1, "a", 1)]))
+    write(tmp_path / "input", 1, batch([(15, "a", 2)]))
+    query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp").start()
+    query.process_all_available()
+    query.stop()
+    manifest = query.manifest
+    assert manifest.kind == "batch"
+    assert manifest.counters["panes_on_time"] == 1
+    assert [ref.rows for ref in manifest.panes] == [1]
+
+
+def test_a_drained_checkpoint_refuses_new_input(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, batch([(1, "a", 1)]))
+    finish(job(), spark, tmp_path, Parquet(), tmp_path / "cp")
+    with pytest.raises(UsageError) as caught:
+        job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp").start()
+    assert caught.value.code == "drained"
+
+
+def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tmp_path: Path) -> None:
+    for number, table in enumerate(sample(4, 80)):
+        write(tmp_path / "input", number, table)
+    seen: list[tuple[DeliveryId, list[tuple[object, ...]]]] = []
+    refused: list[tuple[DeliveryId, list[tuple[object, ...]]]] = []
+
+    def sink(panes: DataFrame, one: DeliveryId) -> None:
+        found = (one, sorted(map(tuple, panes.collect()), key=repr))
+        if len(seen) == 2 and not refused:
+            refused.append(found)
+            raise RuntimeError("the sink is full")
+        seen.append(found)
+
+    root = tmp_path / "cp"
+    query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
+    with pytest.raises(RuntimeError, match="the sink is full"):
+        query.process_all_available()
+    with pytest.raises(RuntimeError, match="the sink is full"):
+        query.stop()
+    query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
+    query.process_all_available()
+    query.stop(drain=True)
+    assert seen[2] == refused[0]
+    ids = [one.checkpoint for one, _ in seen]
+    assert ids == sorted(set(ids))
+    assert sum(len(found) for _, found in seen) == sum(len(found) for found in output(root, "panes").values())
+
+
+def test_a_root_whose_name_is_a_pattern_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, sample(1, 80)[0])
+    root, seen = tmp_path / "a [1] {b,c} *?%20é", dict[int, int]()
+
+    def sink(panes: DataFrame, one: DeliveryId) -> None:
+        seen[one.checkpoint] = panes.count()
+
+    for _ in range(2):
+        query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
+        query.process_all_available()
+        query.stop()
+    assert list(seen.values()) == [len(found) for found in output(root, "panes").values()] != []
+
+
+@pytest.fixture
+def running(spark: SparkSession, tmp_path: Path) -> Iterator[object]:
+    write(tmp_path / "input", 0, batch([(1, "a", 1)]))
+    query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp").start()
+    query.process_all_available()
+    yield query
+    if query.is_active:
+        query.stop()
+
+
+def test_a_query_that_is_overtaken_stops_with_nothing_published(running: object, tmp_path: Path) -> None:
+    import msgspec
+
+    from tidestate.operators.spark.query import DurableQuery
+
+    assert isinstance(running, DurableQuery)
+    checkpoint = Checkpoint.open(tmp_path / "cp")
+    head = checkpoint.head()
+    assert head is not None
+    fence = msgspec.structs.replace(
+        head.manifest, id=head.manifest.id + 1, parent=head.checksum, epoch=head.manifest.epoch + 1, kind="fence"
+    )
+    checkpoint.publish(fence)
+    write(tmp_path / "input", 1, batch([(30, "a", 1)]))
+    with pytest.raises(FencedError) as caught:
+        running.process_all_available()
+    assert caught.value.code == "fenced"
+    assert checkpoint.ids()[-1] == fence.id
+
+
+def test_a_long_list_of_files_stands_in_a_file_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(120):
+        write(tmp_path / "input", number, batch([(number, "a", 1)], number))
+    whole = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "input"))
+    query = job().on_spark(whole, checkpoint=tmp_path / "cp").start()
+    query.process_all_available()
+    query.stop()
+    position = query.manifest.spark
+    assert position is not None
+    assert position.files == {}
+    assert position.files_ref is not None
+    write(tmp_path / "input", 120, batch([(500, "a", 1)]))
+    query = job().on_spark(whole, checkpoint=tmp_path / "cp").start()
+    query.process_all_available()
+    query.stop(drain=True)
+    assert query.manifest.totals["accepted"] == 121
+
+
+def test_a_scheduled_query_ends_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+    for number, table in enumerate(sample(2, 20)):
+        write(tmp_path / "input", number, table)
+    described = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp")
+    query = described.schedule(availableNow=True).start()
+    assert query.await_termination(120)
+    assert not query.is_active
+    assert query.manifest.totals["events"] == 40

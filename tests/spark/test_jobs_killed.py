@@ -1,0 +1,145 @@
+"""SIGKILL on a chain, a join and a merge over real flights and weather: then the output of a run that was not killed,
+and that of a plain query over the files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.children.spark_job import JOBS, batches
+from tests.helpers.spark_inputs import write
+from tests.spark.test_job import output
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tools.demo.child import Child
+from tools.demo.flights import departed_flights, weather
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES, FLIGHTS = 6, 4_800
+LONG = bool(os.environ.get("TIDESTATE_LONG"))
+MOMENTS = ("before-manifest:4", "after-manifest:4", "random")
+CASES = [(job, moment, store) for job in JOBS for moment in MOMENTS for store in ("parquet", "memory", "rocksdb")]
+BOUNDED = [
+    ("chain", "before-manifest:4", "parquet"),
+    ("join", "after-manifest:4", "rocksdb"),
+    ("merge", "random", "memory"),
+]
+"""In CI each job is killed once, each moment and each store has its turn."""
+
+QUERIES = {
+    "chain": """
+        select carrier, date_trunc('day', hour) as start, count(*), sum(n) as flights, max(worst) as worst from (
+            select origin, carrier, date_trunc('hour', scheduled) as hour, count(*) as n, max(dep_delay) as worst
+            from flights group by all) group by all""",
+    "join": """
+        select flight_id, temp, wind_speed from flights left join weather
+        on flights.origin = weather.origin and date_trunc('hour', scheduled) = time_hour""",
+    "merge": """
+        select origin, start, sum(flight) as flights, round(avg(wind), 9) as wind from (
+            select origin, date_trunc('hour', scheduled) as start, 1 as flight, null as wind from flights
+            union all select origin, time_hour, 0, wind_speed from weather) group by all""",
+}
+SHOWN = {
+    "chain": "carrier, window_start, hours, flights, worst",
+    "join": "left_flight_id, right_temp, right_wind_speed",
+    "merge": "origin, window_start, flights, round(wind, 9)",
+}
+
+
+@pytest.fixture(scope="module")
+def inputs() -> dict[str, list[pa.Table]]:
+    """Files of flights, and for each the weather of its days."""
+    flights, observed = departed_flights().slice(0, FLIGHTS), weather()
+    size = FLIGHTS // FILES
+    files = [flights.slice(start, size) for start in range(0, FLIGHTS, size)]
+    ends = [pc.max(file["scheduled"]).as_py() for file in files]
+    bounds = list(zip([datetime(2013, 1, 1, tzinfo=UTC), *ends[:-1]], ends, strict=True))
+    hours = observed["time_hour"]
+    between = [pc.and_(pc.greater_equal(hours, pa.scalar(a)), pc.less(hours, pa.scalar(b))) for a, b in bounds]
+    return {"flights": files, "weather": [observed.filter(mask) for mask in between]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, inputs: dict[str, list[pa.Table]]) -> Path:
+    for side, files in inputs.items():
+        for number, table in enumerate(files):
+            write(tmp_path / side, number, table)
+    return tmp_path
+
+
+def start(folder: Path, job: str, store: str, *options: str) -> Child:
+    command = [sys.executable, "-m", "tests.children.spark_job", job, str(folder), "--store", store, *options]
+    return Child(command, folder / "job.log", cwd=ROOT)
+
+
+@pytest.mark.parametrize(("job", "moment", "store"), CASES if LONG else BOUNDED)
+def test_killed_and_exact(folder: Path, job: str, moment: str, store: str) -> None:
+    if moment == "random":
+        child = start(folder, job, store)
+        child.wait_for(lambda event: event["event"] == "started")
+        time.sleep(random.Random(f"{job} {store}").uniform(1.0, 8.0))
+    else:
+        child = start(folder, job, store, "--pause", moment)
+        child.wait_for(lambda event: event["event"] == "paused")
+    child.kill()
+    child = start(folder, job, store, "--drain")
+    child.wait_for(lambda event: event["event"] == "done")
+    child.finish()
+    root = folder / "checkpoint"
+    _ = JOBS[job]().standalone(checkpoint=folder / "alone").run(batches(job, folder), drain=True)
+    assert output(root, "panes") == output(folder / "alone", "panes")
+    names = list(Checkpoint.open(root).read(1).manifest.operators)
+    for name in names:
+        assert output(root, "late", name) == output(folder / "alone", "late", name)
+    late = late_flights(root, names[0]) if job == "chain" else []
+    assert net(root, SHOWN[job]) == plain(folder, job, set(late))
+    for name in names[1:] if job == "chain" else names:
+        assert output(root, "late", name) == {}
+
+
+def late_flights(root: Path, name: str) -> list[int]:
+    """Flights in the ledger of the first operator."""
+    checkpoint = Checkpoint.open(root)
+    refs = [ref for manifest in checkpoint.history() for ref in manifest.late_of(name)]
+    ids = [pq.read_table(checkpoint.objects.locate(ref.path))["flight_id"].to_pylist() for ref in refs]
+    return [one for some in ids for one in some]
+
+
+def net(root: Path, columns: str) -> list[tuple[Any, ...]]:
+    """What is left of the panes when what was taken back is taken off."""
+    checkpoint = Checkpoint.open(root)
+    refs = [ref for manifest in checkpoint.history() for ref in manifest.panes]
+    panes = pa.concat_tables([pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs])
+    shown = panes.set_column(panes.column_names.index("kind"), "kind", panes["kind"].cast(pa.string()))
+    db = duckdb.connect()
+    db.execute("set timezone = 'UTC'")
+    db.register("shown", shown)
+    sign = "sum(case kind when 'emit' then 1 else -1 end)"
+    found = db.execute(f"select {columns}, {sign} from shown group by all having {sign} != 0").fetchall()
+    return sorted((row[:-1] for row in found for _ in range(row[-1])), key=repr)
+
+
+def plain(folder: Path, job: str, late: set[int]) -> list[tuple[Any, ...]]:
+    """The same by a query over the input files, without the flights that came too late."""
+    db = duckdb.connect()
+    db.execute("set timezone = 'UTC'")
+    flights = pa.concat_tables([pq.ParquetFile(path).read() for path in sorted((folder / "flights").glob("*"))])
+    taken = pa.array([one not in late for one in flights["flight_id"].to_pylist()])
+    db.register("flights", flights.filter(taken))
+    db.register(
+        "weather", pa.concat_tables([pq.ParquetFile(p).read() for p in sorted((folder / "weather").glob("*"))])
+    )
+    return sorted((tuple(row) for row in db.execute(QUERIES[job]).fetchall()), key=repr)

@@ -1,0 +1,95 @@
+"""Forks, pins and collection beside a running Spark query, and what Spark's own checkpoint needs of what went."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.helpers.spark_inputs import job, sample, write
+from tests.recovery.cli.test_cli import tidestate
+from tests.recovery.moves.test_fork import after
+from tests.spark.test_job import output, stream
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import Retention
+
+pytestmark = pytest.mark.spark
+
+TABLES = sample(7, 80)
+GC = ("--keep", 2, "--grace", "0 seconds")
+
+
+def said(*arguments: object) -> Any:
+    done = tidestate(*arguments, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    folder, root = tmp_path / "input", tmp_path / "root"
+    for number, table in enumerate(TABLES[:4]):
+        write(folder, number, table)
+    query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=2).start()
+    query.process_all_available()
+    at = query.checkpoint_id - 1
+    made = said("fork", root, tmp_path / "fork", "--at", at)
+    assert made["checkpoint_id"] == at
+    assert not (tmp_path / "fork/data").exists() or not list((tmp_path / "fork/data").rglob("*.arrow"))
+    said("pin", root, 3, "--name", "mine", "--note", "a test")
+    planned = said("gc", root, *GC)
+    done = said("gc", root, *GC, "--confirm")
+    assert (planned["checkpoints"], planned["done"], done["done"]) == (done["checkpoints"], False, True)
+    assert done["checkpoints"] == [1, 2]
+    listed = said("list", root)
+    assert (listed[0]["id"], listed[0]["pins"]) == (3, ["mine"])
+    assert "3 as mine (a test)" in tidestate("list", root).stdout
+    assert "pinned" in tidestate("show", root, 3).stdout
+    gone = tidestate("show", root, 1)
+    assert (gone.returncode, "collected" in gone.stderr) == (4, True)
+    refused = tidestate("unpin", root, made["pin"])
+    assert (refused.returncode, "pin-fork" in refused.stderr) == (5, True)
+    said("unpin", root, "mine")
+    for number, table in enumerate(TABLES[4:], 4):
+        write(tmp_path / "aside", number, table)
+        next((tmp_path / "aside").iterdir()).rename(folder / f"{number:04d}.parquet")
+    query.process_all_available()
+    assert said("gc", root, *GC, "--confirm")["checkpoints"]
+    query.stop(drain=True)
+    forked = job().on_spark(stream(spark, folder), checkpoint=tmp_path / "fork", partitions=2).start()
+    forked.process_all_available()
+    forked.stop(drain=True)
+    job().standalone(checkpoint=tmp_path / "alone").run(TABLES, drain=True)
+    for kind in ("panes", "late"):
+        assert output(root, kind) == output(tmp_path / "alone", kind)
+    assert forked.manifest.totals == query.manifest.totals
+    assert after(tmp_path / "fork", at) == after(root, at)
+    for path in (root, tmp_path / "fork"):
+        assert tidestate("verify", path, "--read-data", "--spark-checkpoint").returncode == 0
+
+
+def test_spark_own_checkpoint_is_written_anew_though_manifests_were_collected(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, root = tmp_path / "input", tmp_path / "root"
+    for number, table in enumerate(TABLES[:4]):
+        write(folder, number, table)
+
+    def run() -> None:
+        query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=2).start()
+        query.process_all_available()
+        query.stop()
+
+    run()
+    collect(Checkpoint.open(root), Retention(keep=1, grace_us=0))
+    shutil.rmtree(root / "spark")
+    assert said("repair", root, "--resync-spark", "--confirm")["done"]
+    for number, table in enumerate(TABLES[4:], 4):
+        write(folder, number, table)
+    run()
+    job().standalone(checkpoint=tmp_path / "alone").run(TABLES)
+    assert output(root, "panes") == output(tmp_path / "alone", "panes")

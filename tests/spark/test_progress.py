@@ -1,0 +1,331 @@
+"""Watermarks per source on real Spark, and time that goes on between batches by real ticks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tests.children.progress import job as killed_job
+from tests.helpers import evidence
+from tests.helpers.spark_inputs import START, Event, batch, sample, write
+from tests.spark.test_job import output, stream
+from tidestate.operators import (
+    BufferProgress,
+    IngestionTime,
+    Punctuation,
+    Windowed,
+    advance_time,
+    after_processing_time,
+    count,
+    fixed,
+    generation,
+    list_,
+    max_event_time,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.spark.query import DurableQuery
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tools.demo.child import Child
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
+SECOND = 1_000_000
+BASE = int(START.timestamp()) * SECOND
+TICK = "200 milliseconds"
+
+
+def counting(**about: Any) -> Windowed:
+    return windowed(**{"event_time": "t", "key": "k", **about}).window(tumbling("10 seconds")).aggregate(n=count())
+
+
+def union(spark: SparkSession, folder: Path) -> DataFrame:
+    """Two streams as one, with the name of each in a column."""
+    for name in ("orders", "prices"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    first, second = (stream(spark, folder / n).withColumn("src", sf.lit(n)) for n in ("orders", "prices"))
+    return first.unionByName(second)
+
+
+def until(found: Callable[[], Any], seconds: float = 30) -> Any:
+    """What ``found`` gives once it gives something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what := found():
+            return what
+        time.sleep(0.05)
+    raise AssertionError("that did not happen")
+
+
+def marks(query: DurableQuery) -> tuple[float | None, dict[str, float | None]]:
+    """The watermark and that of each source, in seconds after the start."""
+    found = query.metrics()
+    return _second(found.watermark_us), {name: _second(one.watermark_us) for name, one in found.sources.items()}
+
+
+def _second(us: int | None) -> float | None:
+    return None if us is None else (us - BASE) / SECOND
+
+
+def panes(root: Path) -> list[tuple[str, int, int]]:
+    """Kind of checkpoint, end of the window in seconds after the start, and count of each pane."""
+    return [
+        (manifest["kind"], (end - BASE) // SECOND, n)
+        for manifest in evidence.work(root)
+        for end, n in evidence.rows(root, manifest.get("panes", []), ["window_end", "n"])
+    ]
+
+
+def test_two_sources_one_falls_idle_and_comes_back(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tidestate")
+    root, files = tmp_path / "root", iter(range(100))
+
+    def give(query: DurableQuery, **events: list[Event]) -> None:
+        for name, found in events.items():
+            write(tmp_path / "in" / name, next(files), batch(found))
+        query.process_all_available()
+
+    described = (
+        counting()
+        .late("0 seconds")
+        .watermark(max_event_time("t"), by="src", sources=["orders", "prices"], own_timeouts={"prices": "8 seconds"})
+    )
+    started = described.on_spark(union(spark, tmp_path / "in"), checkpoint=root, partitions=2, tick=TICK)
+    query = started.start()
+    give(query, orders=[(25, "a", 1)])
+    assert marks(query) == (None, {"orders": 25, "prices": None})
+    query.stop()  # a first batch is slow to be planned
+
+    query = started.start()
+    give(query, orders=[(31, "a", 1)], prices=[(5, "a", 1)])
+    assert marks(query) == (5, {"orders": 31, "prices": 5})
+    kept = query.checkpoint_id
+    time.sleep(0.7)
+    assert query.checkpoint_id == kept, "ticks that change nothing publish nothing"
+    query.stop()
+
+    query = started.start()  # in the middle of the quiet time
+    query.process_all_available()
+    assert marks(query) == (5, {"orders": 31, "prices": 5})
+    give(query, orders=[(32, "a", 1)])
+    until(lambda: marks(query)[0] == 32)  # by a tick: nothing came
+    assert query.metrics().idle_sources == 1
+    assert query.manifest.kind == "tick"
+    said = f"checkpoint {query.checkpoint_id} (tick): watermark 2024-01-01 00:00:32, lag "
+    assert [message for message in caplog.messages if message.startswith(said) and "idle sources: prices" in message]
+    assert panes(root) == [("tick", 10, 1), ("tick", 30, 1)]
+    give(query, prices=[(6, "a", 1)])
+    assert marks(query)[1]["prices"] == 5  # too late: it is there, but behind
+    assert query.manifest.totals["very_late"] == 1
+    (said,) = [message for message in caplog.messages if " rejected by " in message]
+    assert said.startswith(f"checkpoint {query.checkpoint_id}: 1 rows rejected by ")
+    give(query, prices=[(34, "a", 1)], orders=[(59, "a", 1)])
+    assert marks(query) == (34, {"orders": 59, "prices": 34})
+    assert query.metrics().idle_sources == 0
+
+    found = {family.name: family.samples for family in text_string_to_metric_families(query.prometheus())}
+    assert {s.labels["source"]: s.value - BASE / SECOND for s in found["tidestate_source_watermark_seconds"]} == {
+        "orders": 59,
+        "prices": 34,
+    }
+    assert found["tidestate_watermark_seconds"][0].labels == {"job": "windows"}
+    query.stop(drain=True)
+    newest = query.checkpoint_id
+    time.sleep(0.5)
+    assert query.checkpoint_id == newest == evidence.manifests(root)[-1]["id"], "a drained query ticks no more"
+
+
+def test_time_alone_shows_panes(spark: SparkSession, tmp_path: Path) -> None:
+    """Processing-time windows and triggers, a fixed watermark and ingestion time: all shown by ticks."""
+    write(tmp_path / "in", 0, batch([(1, "a", 1), (2, "a", 2)]))
+    second = tumbling("1 second")
+    by_clock = windowed(processing_time=True, key="k").window(second).aggregate(n=count())
+    received = windowed(event_time="ingestion_time", key="k").window(second).aggregate(n=count())
+    described = {
+        "processing time": by_clock,
+        "trigger": counting().trigger(early=after_processing_time("1 second")),
+        "fixed": counting().watermark(fixed("1 second")).late("100000 days"),
+        "ingestion": received.watermark(IngestionTime()),
+    }
+    queries = {
+        name: one.on_spark(
+            stream(spark, tmp_path / "in"), checkpoint=tmp_path / name, partitions=1, tick=TICK
+        ).start()
+        for name, one in described.items()
+    }
+    for name, query in queries.items():
+        until(lambda name=name: panes(tmp_path / name))
+        query.stop()
+        [(kind, _, n)] = panes(tmp_path / name)
+        assert n == 2
+        assert (kind, name) in {("tick", name), ("batch", "fixed")}  # the clock is far beyond those events
+        newest = len(evidence.manifests(tmp_path / name))
+        time.sleep(0.5)
+        assert len(evidence.manifests(tmp_path / name)) == newest, "a stopped query ticks no more"
+    assert queries["fixed"].manifest.watermark_us is not None
+    lag = queries["fixed"].metrics().lag_us
+    assert lag == SECOND
+
+
+def test_punctuation_is_that_of_the_standalone_runner(spark: SparkSession, tmp_path: Path) -> None:
+    tables = [batch([(3, "a", 1), (25, "a", 1)]), batch([(20, "a", -1), (4, "b", 2)]), batch([(5, "a", 1)])]
+    for number, table in enumerate(tables):
+        write(tmp_path / "in", number, table)
+    described = counting().watermark(Punctuation("t", "v", equals=-1)).late("0 seconds")
+    query = described.on_spark(stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2).start()
+    query.process_all_available()
+    query.stop(drain=True)
+    alone = described.standalone(checkpoint=tmp_path / "alone")
+    alone.run(tables, drain=True)
+    assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
+    assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
+    assert query.manifest.totals == alone.head.totals
+
+
+def ordered() -> Windowed:
+    """Origins are ``k``, offsets ``id``."""
+    described = windowed(event_time="t", key="v", offset="id", origin="k").window(tumbling("10 seconds"))
+    return described.aggregate(n=count(), all=list_("id"))
+
+
+IN_ORDER = {
+    "dropped": ordered().advance_time(advance_time("drop", generation(7, "2 seconds")), sources=["a", "b"]),
+    "adjusted and imported": ordered().advance_time(
+        {
+            "a": advance_time("adjust", generation("5 seconds", final=True)),
+            "b": advance_time("adjust", generation(3), import_from="a"),
+        },
+        at_source=advance_time("drop", generation(1)),
+        shape="edge_start",
+        sources=["a", "b"],
+    ),
+    "buffers": ordered().watermark(
+        BufferProgress(origin="v", sequence="seq", chunk="chunk", last="last", watermark="t"), sources=["1", "2"]
+    ),
+}
+
+
+def shuffled() -> list[pa.Table]:
+    """Twelve files of three origins, rows in any order; columns of buffers: some come twice, one comes late."""
+    chance = np.random.default_rng(3)
+    tables = []
+    for number, table in enumerate(sample(12, 40)):
+        first = number - 3 if number % 4 == 3 else number  # an earlier one once more
+        sequence = {5: 6, 6: 5}.get(first, first) + 1
+        rows = np.arange(40)
+        columns = {
+            "k": pa.array([None if row == 3 else "abc"[row % 3] for row in rows]),
+            "v": pa.array(rows % 2 + 1),
+            "seq": pa.array(np.full(40, sequence)),
+            "chunk": pa.array(rows % 4 // 2),
+            "last": pa.array(rows % 4 // 2 == 1),
+        }
+        for name, column in columns.items():
+            place = table.schema.get_field_index(name)
+            table = table.append_column(name, column) if place < 0 else table.set_column(place, name, column)
+        tables.append(table.take(pa.array(chance.permutation(40))))
+    return tables
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    tables, described = shuffled(), IN_ORDER[name]
+    for number, table in enumerate(tables):
+        write(tmp_path / "in", number, table)
+    schema = "t timestamp, k string, v long, id long, seq long, chunk long, last boolean"
+    given = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(tmp_path / "in"))
+    started = described.on_spark(given, checkpoint=tmp_path / "root", partitions=2, tick="1 hour")
+    query = started.start()
+    query.process_all_available()
+    families = {one.name: one.samples for one in text_string_to_metric_families(query.prometheus())}
+    assert ("tidestate_buffers" if name == "buffers" else "tidestate_cti_violations") in families
+    query.stop(drain=True)
+    alone = described.standalone(checkpoint=tmp_path / "alone")
+    alone.run([pa.concat_tables(tables[at : at + 2]) for at in range(0, 12, 2)], drain=True)
+    for kind in ("panes", "late"):
+        assert in_any_order(output(tmp_path / "root", kind)) == in_any_order(output(tmp_path / "alone", kind))
+    assert query.manifest.totals == alone.head.totals
+    for found in ("advances", "watermark_us"):
+        assert [getattr(m.operators[described.name], found) for m in history(tmp_path / "root")] == [
+            getattr(m.operators[described.name], found) for m in history(tmp_path / "alone")
+        ]
+    assert history(tmp_path / "root")[-2].watermark_us is not None
+    totals = query.manifest.totals
+    assert totals["duplicate_buffer"] if name == "buffers" else totals["bad_offset"]
+    assert name != "dropped" or totals["cti_violation"]
+    assert not name.startswith("adjusted") or totals["cti_adjusted"]
+
+
+def history(root: Path) -> list[Manifest]:
+    return [manifest for manifest in Checkpoint.open(root).history() if manifest.kind != "fence"]
+
+
+def in_any_order(found: dict[int, list[tuple[Any, ...]]]) -> list[list[str]]:
+    """Lists within a pane are in the order in which their parts came together."""
+    return [
+        sorted(str([sorted(v) if isinstance(v, list) else v for v in row]) for row in rows) for rows in found.values()
+    ]
+
+
+def test_a_tick_that_fails_stops_the_query_and_its_error_reaches_the_user(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path / "in", 0, batch([(1, "a", 1)]))
+    by_clock = windowed(processing_time=True, key="k").window(tumbling("1 second")).aggregate(n=count())
+
+    def kinds() -> list[str]:
+        return [manifest["kind"] for manifest in evidence.work(tmp_path / "root")]
+
+    def full(_moment: str, _checkpoint_id: int) -> None:
+        if threading.current_thread().name == "tidestate-ticker" and "batch" in kinds():
+            raise RuntimeError("the disk is full")
+
+    started = by_clock.on_spark(stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", tick=TICK)
+    query = started.with_hook(full).start()
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        query.await_termination(90)
+    assert not query.is_active
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        query.stop()
+    assert kinds()[-1] == "batch"
+    again = started.start()
+    until(lambda: panes(tmp_path / "root"))
+    again.stop()
+
+
+def test_killed_before_a_manifest_it_classifies_as_the_first_run_would(tmp_path: Path) -> None:
+    tables = sample(5, 60)
+    for number, table in enumerate(tables):
+        write(tmp_path / "in", number, table)
+    command = [sys.executable, "-m", "tests.children.progress", str(tmp_path / "in"), str(tmp_path / "root")]
+    child = Child([*command, "4"], tmp_path / "log", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "paused")
+    child.kill()
+    assert len(evidence.manifests(tmp_path / "root")) == 3
+    child = Child(command, tmp_path / "log", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "done")
+    child.finish()
+    killed_job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
+    assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
+    found = [
+        [(m.get("watermark_before_us"), m.get("watermark_us")) for m in evidence.work(root)]
+        for root in (tmp_path / "root", tmp_path / "alone")
+    ]
+    assert found[0] == found[1]
+    assert evidence.manifests(tmp_path / "root")[-1]["epoch"] == 2

@@ -1,0 +1,65 @@
+"""A Spark job whose state is divided anew between its runs, with a kill before and after: the panes it always had."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.helpers.spark_inputs import job, sample, write
+from tests.recovery.cli.test_cli import tidestate
+from tests.spark.test_job import output, stream
+from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.spec.store import StoreConfig
+from tools.demo.child import Child
+
+pytestmark = pytest.mark.spark
+
+
+def run(spark: SparkSession, folder: Path, store: StoreConfig, *, drain: bool = False) -> int:
+    """What the input has now; how many state partitions there were."""
+    made = job().on_spark(stream(spark, folder / "input"), checkpoint=folder / "root", store=store)
+    query = made.start()
+    query.process_all_available()
+    query.stop(drain=drain)
+    return query.manifest.partitions
+
+
+def killed(folder: Path, partitions: int, moment: str) -> None:
+    command = [sys.executable, "-m", "tests.children.rescale", str(folder / "root"), str(partitions), moment]
+    child = Child(command, folder / "rescale.log")
+    child.wait_for(lambda event: event["event"] == "paused")
+    child.kill()
+
+
+def test_from_two_to_five_to_three_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    tables = sample(6, 100)
+    parts = []
+    for first, store in ((0, Memory()), (2, RocksDB(max_levels=3)), (4, Parquet(max_levels=3))):
+        for number in (first, first + 1):
+            write(tmp_path / "input", number, tables[number])
+        if first == 0:
+            made = job().on_spark(
+                stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", store=store, partitions=2
+            )
+            query = made.start()
+            query.process_all_available()
+            query.stop()
+            parts.append(query.manifest.partitions)
+            killed(tmp_path, 5, "before")
+            assert Checkpoint.open(tmp_path / "root").ids()[-1] == query.checkpoint_id
+            killed(tmp_path, 5, "after")
+        else:
+            parts.append(run(spark, tmp_path, store, drain=first == 4))
+            if first == 2:
+                done = tidestate("rescale", tmp_path / "root", "--partitions", 3, "--confirm")
+                assert (done.returncode, done.stderr) == (0, "")
+    assert parts == [2, 5, 3]
+    job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
+    assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
+    done = tidestate("verify", tmp_path / "root", "--read-data", 100, "--spark-checkpoint")
+    assert (done.returncode, done.stderr) == (0, "")

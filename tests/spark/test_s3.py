@@ -1,0 +1,252 @@
+"""A Spark job whose root is on S3: Spark's own checkpoint through Hadoop's S3A, ours through fsspec, a real server.
+
+Spark fetches S3A from Maven Central, 20 MB; without it these tests are skipped, but in CI they fail.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.children.driver import Driver
+from tests.children.s3_job import EXCLUDES, PACKAGES
+from tests.helpers.spark_inputs import job, sample
+from tests.recovery.cli.test_cli import ROOT, tidestate
+from tests.servers.s3 import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
+from tests.spark.test_job import output, stream
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.objects import Objects
+from tools.demo.child import ChildFailedError
+
+pytestmark = pytest.mark.spark
+TABLES = sample(4, 80)
+BEFORE = 3
+"""Batches of the root that tests begin with; its newest checkpoint is the next number."""
+SECRET = "not-to-be-printed-3141592653"
+
+
+class Bucket:
+    """A bucket with the job's input, and roots in it."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.name = "spark"
+        self.client = boto3.client("s3", endpoint_url=endpoint)
+        self.client.create_bucket(Bucket=self.name)
+
+    def put_input(self, first: int, last: int) -> None:
+        for number in range(first, last):
+            file = io.BytesIO()
+            pq.write_table(TABLES[number], file)
+            self.client.put_object(Bucket=self.name, Key=f"input/{number:04d}.parquet", Body=file.getvalue())
+
+    def url(self, name: str, scheme: str = "s3") -> str:
+        return f"{scheme}://{self.name}/{name}"
+
+    def keys(self, prefix: str) -> list[str]:
+        """All names below, the empty objects that stand for folders too."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+
+    def copy(self, old: str, new: str) -> str:
+        for key in self.keys(f"{old}/"):
+            source = {"Bucket": self.name, "Key": key}
+            self.client.copy_object(Bucket=self.name, Key=new + key.removeprefix(old), CopySource=source)
+        return self.url(new)
+
+    def remove(self, prefix: str) -> None:
+        for key in self.keys(prefix):
+            self.client.delete_object(Bucket=self.name, Key=key)
+
+    def holds(self, text: str) -> list[str]:
+        """Names of the objects of the first root with this text in them."""
+        everything = {key: self.client.get_object(Bucket=self.name, Key=key)["Body"] for key in self.keys("before/")}
+        return [key for key, body in everything.items() if text.encode() in body.read()]
+
+
+@pytest.fixture(scope="module")
+def bucket(s3_endpoint: str) -> Iterator[Bucket]:  # noqa: F811
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (VARIABLES | {"AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": s3_endpoint}).items():
+            patch.setenv(name, value)
+        yield Bucket(s3_endpoint)
+
+
+@pytest.fixture(scope="module")
+def driver(bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """With ``before`` in the bucket: a job that has read three of its four files."""
+    bucket.put_input(0, BEFORE)
+    try:
+        driver = Driver(tmp_path_factory.mktemp("driver"), "tests.children.s3_job", bucket.url("input", "s3a"))
+    except ChildFailedError as error:
+        if "resolveMavenCoordinates" not in str(error) or os.environ.get("CI"):
+            raise
+        pytest.skip("Hadoop's S3A could not be had from Maven Central")
+    assert driver.start(bucket.url("before"))["event"] == "started"
+    assert driver.told("settle", until="settled")["checkpoint"] == BEFORE + 1
+    driver.told("stop", until="stopped")
+    bucket.put_input(BEFORE, len(TABLES))
+    yield driver
+    driver.finish()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same job on a local disk without Spark."""
+    root = tmp_path_factory.mktemp("alone") / "root"
+    job().standalone(checkpoint=root).run(TABLES, drain=True)
+    return root
+
+
+@pytest.fixture
+def root(driver: Driver, bucket: Bucket) -> str:
+    return bucket.copy("before", uuid.uuid4().hex)
+
+
+def said(*arguments: object) -> Any:
+    done = tidestate(*arguments, "--json")
+    assert (done.returncode, done.stderr, SECRET in done.stdout) == (0, "", False)
+    return json.loads(done.stdout)
+
+
+def lines(*arguments: object) -> list[dict[str, Any]]:
+    done = tidestate(*arguments, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def is_exact(root: str, alone: Path) -> None:
+    head = Checkpoint.open(root).head()
+    assert head is not None
+    assert head.manifest.totals["events"] == sum(table.num_rows for table in TABLES)
+    for kind in ("panes", "late"):
+        assert output(root, kind) == output(alone, kind)
+    assert verify(Checkpoint.open(root), read_percent=100, spark=True).worst is None
+
+
+def test_it_is_looked_into_while_it_runs(driver: Driver, root: str, alone: Path) -> None:
+    driver.start(root)
+    driver.told("settle", until="settled")
+    listed = said("list", root)
+    batches = [row["spark_batch"] for row in listed if row["kind"] == "batch"]
+    assert batches == list(range(len(TABLES)))
+    shown = said("show", root)
+    assert (shown["id"], shown["spark"]["batch_id"]) == (listed[-1]["id"], batches[-1])
+    assert "running" in tidestate("show", root).stdout
+    committed = [row for found in output(root, "panes").values() for row in found]
+    assert len(lines("panes", root)) == len(committed) > 0
+    assert lines("state", root)
+    assert said("verify", root, "--read-data", "--spark-checkpoint")["findings"] == []
+    refused = tidestate("rewind", root, "--to", 2, "--confirm")
+    assert (refused.returncode, "[running]" in refused.stderr) == (5, True)
+    last = driver.told("drain", until="stopped")
+    assert set(last["sink"]) == {last["checkpoint"]}
+    is_exact(root, alone)
+
+
+@pytest.mark.parametrize("to", [1, 2])
+def test_rewound(driver: Driver, bucket: Bucket, root: str, alone: Path, to: int) -> None:
+    assert [Path(path).name for path in said("rewind", root, "--to", to)["sources"][0]["files"]] == [
+        f"{number:04d}.parquet" for number in range(to - 1, BEFORE)
+    ]
+    assert said("rewind", root, "--to", to, "--confirm")["done"]
+    checkpoint = Checkpoint.open(root)
+    assert checkpoint.objects.names("spark-replaced") == [str(BEFORE + 2)]
+    assert checkpoint.objects.names("spark") == ([] if to == 1 else ["commits", "metadata", "offsets", "sources"])
+    if to == 1:  # Spark would begin anew; nothing that stands for a folder is left
+        assert bucket.keys(f"{root.rpartition('/')[2]}/spark/") == []
+    done = driver.goes_on(root)
+    assert checkpoint.objects.names("spark-replaced") == [str(BEFORE + 2)]
+    assert min(done["sink"]) > BEFORE + 2
+    is_exact(root, alone)
+
+
+def test_spark_mended(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:
+    name = root.rpartition("/")[2]
+    bucket.client.put_object(Bucket=bucket.name, Key=f"{name}/spark/sources/0/0", Body=b"v1")
+    assert [one["path"] for one in said("repair", root, "--resync-spark")["findings"]] == ["spark/sources/0"]
+    driver.goes_on(root)
+    is_exact(root, alone)
+    assert len(Checkpoint.open(root).objects.names("spark-replaced")) == 1
+    bucket.remove(f"{name}/spark/")
+    assert said("repair", root, "--resync-spark", "--confirm")["done"]
+
+
+def test_forked_and_collected(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:
+    driver.start(root)
+    fork = bucket.url("fork")
+    assert said("fork", root, fork, "--at", 3)["checkpoint_id"] == 3
+    collected = said("gc", root, "--keep", 1, "--grace", "0 seconds", "--confirm")
+    assert collected["checkpoints"][0] == 1
+    driver.told("settle", until="settled")
+    driver.told("drain", until="stopped")
+    is_exact(root, alone)
+    driver.goes_on(fork)
+    assert verify(Checkpoint.open(fork), read_percent=100, spark=True).worst is None
+    ours = [row for found in output(fork, "panes").values() for row in found]
+    whole = list(output(alone, "panes").values())
+    had = sum(len(one.panes) > 0 for one in Checkpoint.open(root).outputs(1, 3))
+    assert sorted(ours, key=repr) == sorted((row for found in whole[had:] for row in found), key=repr)
+
+
+def test_bootstrapped(driver: Driver, bucket: Bucket) -> None:
+    root = bucket.url("bootstrapped")
+    history = [bucket.url(f"input/{number:04d}.parquet", "s3a") for number in range(BEFORE)]
+    assert driver.told("bootstrap", root, history, until="bootstrapped")["event"] == "bootstrapped"
+    driver.goes_on(root)
+    head = Checkpoint.open(root).head()
+    assert head is not None
+    assert head.manifest.totals["events"] == sum(table.num_rows for table in TABLES)
+    assert [row["spark_batch"] for row in said("list", root) if row["kind"] == "batch"] == [1]
+
+
+def test_another_storage_in_spark_is_noticed(driver: Driver, bucket: Bucket, s3_front: Proxy) -> None:  # noqa: F811
+    s3_front.reset()
+    s3_front.faults = {method: [(404, "NoSuchBucket")] * 50 for method in ("GET", "HEAD")}
+    driver.told("set", "fs.s3a.endpoint", s3_front.url, until="set")
+    bucket.client.create_bucket(Bucket="elsewhere")  # its name decides whether Hadoop makes a new connection
+    refused = driver.start("s3://elsewhere/root")
+    driver.told("set", "fs.s3a.endpoint", bucket.client.meta.endpoint_url, until="set")
+    assert (refused["event"], refused["code"]) == ("refused", "spark-storage-differs")
+    assert SECRET not in refused["text"]
+    assert Checkpoint.open("s3://elsewhere/root").ids() == []
+
+
+def test_killed(driver: Driver, root: str, alone: Path) -> None:
+    """Between the files of a checkpoint and its manifest, with Spark's plan of the batch in its log."""
+    driver.start(root, f"before-manifest:{BEFORE + 3}")
+    driver.told("settle", until="paused")
+    driver.kill()
+    assert Checkpoint.open(root).ids()[-1] == BEFORE + 2
+    driver.goes_on(root)
+    is_exact(root, alone)
+
+
+def test_nothing_secret_was_written(driver: Driver, bucket: Bucket) -> None:
+    assert bucket.holds(SECRET) == []
+    assert SECRET not in driver.log.read_text()
+
+
+def test_a_spark_without_s3a_is_told_what_it_lacks(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    with pytest.raises(UsageError, match="hadoop-aws") as caught:
+        job().on_spark(stream(spark, tmp_path / "input"), checkpoint=bucket.url("untouched")).start()
+    assert caught.value.code == "spark-storage"
+    assert "S3AFileSystem not found" in caught.value.context["reason"]
+    assert Objects(bucket.url("untouched")).names("") == []
+
+
+def test_the_documents_name_what_was_tested() -> None:
+    text = (ROOT / "docs" / "STORES.md").read_text()
+    assert all(name in text for name in (*PACKAGES.split(","), EXCLUDES))
