@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tidestate.statestore.files import footers
-from tidestate.statestore.storage import local
-from tidestate.statestore.stores import opening
+from tests.helpers.process import LONG, SCRATCH, forget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,30 +38,12 @@ settings.register_profile(
     suppress_health_check=_SLOW,
     print_blob=True,
 )
-LONG = os.environ.get("TIDESTATE_LONG") == "1"
 settings.load_profile("long" if LONG else "ci")
 
 
-def _in_memory(folder: str = "/dev/shm", room: int = 4 << 30) -> str | None:
-    """A file system in memory that has room and runs programs, where there is one."""
-    if not os.access(folder, os.W_OK):
-        return None
-    about = os.statvfs(folder)
-    return folder if about.f_bavail * about.f_frsize >= room and not about.f_flag & os.ST_NOEXEC else None
-
-
-SCRATCH = _in_memory()
-"""For tests that make thousands of small files and do not care whether they survive a power cut."""
 if not LONG:
     # A SIGKILL leaves what was written in any file system; on a disk each sync takes 4 ms. The long form is on disk.
     tempfile.tempdir = SCRATCH
-
-
-def forget() -> None:
-    """Empty the caches that live as long as the process, as a new process would find them."""
-    opening._memory.clear()
-    local._settled.clear()
-    footers.clear()
 
 
 FIRST = (

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.recovery.cli.test_cli import ROOT
+from tests.helpers.checkout import ROOT
 from tools.demo.child import Child
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.children.standalone import store_config
-from tests.operators.bind.test_evolution import events, first, tables, without
+from tests.helpers.changed_jobs import events, first, tables, without
 from tidestate.operators import every_element, max_, sum_
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.recovery.log.checkpoint import Checkpoint

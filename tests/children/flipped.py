@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.conftest import forget
+from tests.helpers.process import forget
 from tidestate.operators.inspect.history.window_history import history
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.worked_example import STREAM, example
 from tidestate.statestore.errors import TidestateError
 
 

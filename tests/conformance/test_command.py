@@ -14,7 +14,7 @@ from tests.conformance.__main__ import app
 from tests.conformance.case import CaseError, Unsupported, load
 from tests.conformance.compare import Failure
 from tests.conformance.report import WIDTH, lines_of
-from tests.conformance.test_runner import EVENT, MARK, case, loaded, over
+from tests.conformance.samples import EVENT, MARK, case, loaded, over
 from tests.conformance.units import LIMIT_US, units_of
 from tests.conformance.values import codec_for, order, same
 

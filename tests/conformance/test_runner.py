@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,24 +13,16 @@ import pyarrow as pa
 import pytest
 
 from tests.conformance.bench import Bench
-from tests.conformance.case import read
 from tests.conformance.driver import windows_at
 from tests.conformance.harness import STORES, folder
 from tests.conformance.run import Result, run
+from tests.conformance.samples import EVENT, MARK, Raw, case, loaded, over
 from tests.conformance.units import Units
+from tests.helpers.process import LONG
 from tidestate import operators
 
 CASES = Path(__file__).parents[1] / "conformance" / "cases"
-LONG = bool(os.environ.get("TIDESTATE_LONG"))
-Raw = dict[str, Any]
 Change = Callable[[Raw], None]
-
-
-def loaded(raw: Raw, tmp_path: Path) -> Any:
-    path = tmp_path / "one.json"
-    path.write_text(json.dumps([raw]))
-    (case,) = read(path)
-    return case
 
 
 def ran(raw: Raw, tmp_path: Path, opener: Any = None) -> Result:
@@ -197,25 +188,6 @@ def pane(window: tuple[int, int], value: Any, timing: str = "on_time", kind: str
     start, end = (bound * 1000 for bound in window)
     said = {"window_start": start, "window_end": end, "result0": value, "key": key}
     return said | {"pane": 0, "timing": timing, "kind": kind, "last": False}
-
-
-def case(steps: list[Raw], expect: list[Raw], **fields: Any) -> Raw:
-    window = {"type": "tumbling", "size": 10, "offset": 0}
-    return {
-        "id": "x",
-        "kind": "pane",
-        "window": window,
-        "aggregate": "sum",
-        "steps": steps,
-        "expect": expect,
-    } | fields
-
-
-EVENT, MARK = {"event": {"ts": 1, "value": 1}}, {"watermark": 10, "wm_excl": 10}
-
-
-def over(first: int, last: int, **fields: Any) -> Raw:
-    return {"from_step": first, "after_step": last, **fields}
 
 
 def test_each_step_is_a_batch_and_its_panes_are_its_own(tmp_path: Path) -> None:

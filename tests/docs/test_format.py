@@ -12,7 +12,7 @@ import xxhash
 
 from tests.helpers import evidence
 from tests.helpers.table_model import moment
-from tests.operators.local.test_standalone import SECOND, batch
+from tests.helpers.worked_example import SECOND, batch
 from tidestate.operators import Parquet, count, tumbling, windowed
 from tidestate.operators.describe.windowed import Windowed
 

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from typer.testing import CliRunner
 
-from tests.conftest import SCRATCH, forget
-from tests.operators.local.test_standalone import STREAM, batch, example
+from tests.helpers.process import SCRATCH, forget
+from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators import Parquet
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.cli.main import app

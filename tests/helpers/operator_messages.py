@@ -10,7 +10,19 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tidestate.operators import Windowed, WindowOperator, apply_rows, count, sum_, windowed
+from tidestate.operators import (
+    Windowed,
+    WindowOperator,
+    apply_rows,
+    count,
+    count_window,
+    global_window,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
 from tidestate.operators.describe.windows import Windows
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.outputs import DeliveryId
@@ -111,3 +123,13 @@ def take(job: WindowOperator, receiver: Receiver) -> None:
     for result in job.get_result():
         receiver(result.panes, result.id)
         job.acknowledge(result.id)
+
+
+WINDOWS: dict[str, Windows] = {
+    "tumbling": tumbling("6 seconds"),
+    "sliding": sliding("6 seconds", "2 seconds"),
+    "gaps": sliding("3 seconds", "5 seconds", strict=False),
+    "session": session("3 seconds"),
+    "counted": count_window(4, 3),
+    "global": global_window(),
+}

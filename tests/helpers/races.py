@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
+from tests.helpers.checkout import ROOT
 from tidestate.statestore.errors import ConflictError
 from tidestate.statestore.storage.objects import Objects
-
-ROOT = Path(__file__).parents[2]
 
 RACER = """
 import sys

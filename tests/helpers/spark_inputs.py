@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import RETRACTING, Windowed, count, max_, mean, tumbling, windowed
+from tidestate.operators import (
+    RETRACTING,
+    Windowed,
+    chain,
+    count,
+    join,
+    max_,
+    mean,
+    tumbling,
+    windowed,
+)
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "t timestamp, k string, v long, id long"
@@ -87,3 +98,22 @@ def rows(panes: pa.Table) -> list[tuple[object, ...]]:
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def two_streams() -> Any:
+    """Events per key and ten seconds, each with the rows of another stream in those ten seconds."""
+    counted = (
+        windowed(event_time="t", key="k", watermark_delay="5 seconds", name="counted")
+        .window(tumbling("10 seconds"))
+        .aggregate(n=count())
+        .late("0 seconds")
+    )
+    met = join(
+        event_time=("window_start", "t"),
+        on="k",
+        within=("0 seconds", "9999999 microseconds"),
+        how="full",
+        name="met",
+        late="5 seconds",
+    )
+    return chain(counted, met, inputs={"counted": "orders", "met": ("counted", "prices")})

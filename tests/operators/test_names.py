@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import tidestate
+from tests.helpers.checkout import ROOT
 from tidestate import count, operators, recovery, statestore, tumbling, windowed
 
-ROOT = Path(__file__).resolve().parents[2]
 ALONE = {"SparkJob", "DurableQuery"}
 """Names that a star import leaves out, as they need Spark."""
 

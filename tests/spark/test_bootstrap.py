@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tests.helpers import evidence
-from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, write
-from tests.recovery.cli.test_cli import tidestate
-from tests.spark.test_chains import two_streams
-from tests.spark.test_job import output, stream
+from tests.helpers.checkout import ROOT
+from tests.helpers.command import tidestate
+from tests.helpers.process import LONG
+from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, two_streams, write
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators import join
 from tidestate.operators.spark.job import SparkJob
 from tidestate.recovery.inspect.verify import verify
@@ -28,8 +29,6 @@ from tidestate.statestore.errors import ConflictError, UsageError
 from tools.demo.child import Child, ChildFailedError
 
 pytestmark = pytest.mark.spark
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def history(spark: SparkSession, *files: Path) -> DataFrame:
@@ -115,9 +114,6 @@ def test_more_files_than_a_manifest_holds_and_names_of_every_kind(spark: SparkSe
     write(tmp_path / "input", 200, batch([(100, "z", 1)], 1000))
     finish(begun)
     assert evidence.manifests(tmp_path / "root")[-1]["totals"]["events"] == len(tables) + 1
-
-
-LONG = bool(os.environ.get("TIDESTATE_LONG"))
 
 
 # The standalone runner dies before the manifest as well.

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.helpers.spark_inputs import START, batch, sample, write
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_inputs import START, batch, sample, two_streams, write
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators import (
     RETRACTING,
     Memory,
@@ -21,7 +21,6 @@ from tidestate.operators import (
     chain,
     count,
     fixed,
-    join,
     max_,
     session,
     sum_,
@@ -50,25 +49,6 @@ def aggregates() -> Any:
     largest = windowed(name="largest").window(tumbling("1 minute")).aggregate(most=max_("visits"), n=sum_("n"))
     late = "60 seconds"
     return chain(visits, together.late(late).accumulation(RETRACTING), largest.late(late).accumulation(RETRACTING))
-
-
-def two_streams() -> Any:
-    """Events per key and ten seconds, each with the rows of another stream in those ten seconds."""
-    counted = (
-        windowed(event_time="t", key="k", watermark_delay="5 seconds", name="counted")
-        .window(tumbling("10 seconds"))
-        .aggregate(n=count())
-        .late("0 seconds")
-    )
-    met = join(
-        event_time=("window_start", "t"),
-        on="k",
-        within=("0 seconds", "9999999 microseconds"),
-        how="full",
-        name="met",
-        late="5 seconds",
-    )
-    return chain(counted, met, inputs={"counted": "orders", "met": ("counted", "prices")})
 
 
 @pytest.mark.parametrize("store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(), RocksDB()])

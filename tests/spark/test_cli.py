@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, rows, sample, write
-from tests.recovery.cli.test_cli import tidestate
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators.spark.query import DurableQuery
 from tidestate.recovery.log.checkpoint import Checkpoint
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from tests.helpers.spark_inputs import sample, write
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators import every_element, max_, mean, min_, sum_, tumbling, windowed
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.recovery.cli.main import app

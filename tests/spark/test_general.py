@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import sample, write
-from tests.spark.test_job import finish, output, stream
+from tests.helpers.spark_runs import finish, output, stream
 from tidestate.operators import (
     DISCARDING,
     RETRACTING,

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, write
+from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
+from tests.helpers.spark_runs import finish, output, stream
 from tidestate.operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
-from tidestate.operators.describe.runnable import Runnable
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import FencedError, UsageError
@@ -26,32 +24,6 @@ STORES = {
     "rocksdb": RocksDB(),
     "parquet, small limits": Parquet(max_levels=2, snapshot_bytes=1),
 }
-
-
-def stream(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
-
-
-def output(root: Path | str, kind: str, operator: str | None = None) -> dict[int, list[tuple[object, ...]]]:
-    """Rows of the pane or ledger files that manifests name, per checkpoint with any, numbered from 0; the ledgers of
-    one ``operator`` of a chain.
-    """
-    checkpoint = Checkpoint.open(root)
-    found = []
-    for one in checkpoint.outputs():
-        refs = one.late_of(operator) if operator else getattr(one, kind)
-        tables = [pq.read_table(pa.BufferReader(checkpoint.objects.map(ref.path))) for ref in refs]
-        if tables:
-            found.append(rows(pa.concat_tables(tables)))
-    return dict(enumerate(found))
-
-
-def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
-    query = description.on_spark(stream(spark, tmp / "input"), checkpoint=root, store=store, partitions=3).start()
-    query.process_all_available()
-    newest = query.checkpoint_id
-    assert repr(query) == f"DurableQuery({description.name!r}, checkpoint={str(root)!r}, checkpoint_id={newest})"
-    query.stop(drain=True)
 
 
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)

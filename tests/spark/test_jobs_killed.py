@@ -4,7 +4,6 @@ and that of a plain query over the files.
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
@@ -19,17 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.children.spark_job import JOBS, batches
+from tests.helpers.checkout import ROOT
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import write
-from tests.spark.test_job import output
+from tests.helpers.spark_runs import output
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.child import Child
 from tools.demo.flights import departed_flights, weather
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES, FLIGHTS = 6, 4_800
-LONG = bool(os.environ.get("TIDESTATE_LONG"))
 MOMENTS = ("before-manifest:4", "after-manifest:4", "random")
 CASES = [(job, moment, store) for job in JOBS for moment in MOMENTS for store in ("parquet", "memory", "rocksdb")]
 BOUNDED = [

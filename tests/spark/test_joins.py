@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, sample, write
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators import Memory, Parquet, sliding, tumbling
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join import Joined

@@ -17,11 +17,12 @@ import pytest
 
 from tests.children.driver import Driver
 from tests.children.kafka_job import TOPIC
-from tests.conftest import LONG
+from tests.helpers.checkout import ROOT
+from tests.helpers.command import tidestate
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
-from tests.recovery.cli.test_cli import ROOT, tidestate
+from tests.helpers.spark_runs import output
 from tests.servers.kafka import BROKER, CONNECTOR, RELEASE, Broker, UnavailableError, fetched
-from tests.spark.test_job import output
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.command import tidestate
+from tests.helpers.forks import after
 from tests.helpers.spark_inputs import job, sample, write
-from tests.recovery.cli.test_cli import tidestate
-from tests.recovery.moves.test_fork import after
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_runs import output, stream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import Retention

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
@@ -11,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.helpers.checkout import ROOT
+from tests.helpers.process import LONG
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.check import check
 from tools.demo.child import Child
@@ -18,10 +19,8 @@ from tools.demo.flights import departed_flights, disorder, write_files
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = 10
 STORES = ["parquet", "memory", "rocksdb"]
-LONG = bool(os.environ.get("TIDESTATE_LONG"))
 KILLS = 12 if LONG else 1
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.conftest import LONG
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, job, sample, write
-from tests.recovery.spark.test_agreement import DAMAGES, cut, empty, missing, zeros
-from tests.spark.test_job import output
+from tests.helpers.spark_runs import output
+from tests.helpers.torn_files import DAMAGES, cut, empty, missing, zeros
 from tidestate.operators import Policy
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint

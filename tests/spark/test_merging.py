@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import sample, write
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators import Memory, Parquet, count, merge, merge_accumulate, session_join, sum_, tumbling, union
 from tidestate.operators.describe.runnable import Sided
 from tidestate.statestore.spec.store import StoreConfig

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, write
-from tests.spark.test_job import output
+from tests.helpers.spark_runs import output
 from tidestate.operators import Parquet, count_window, deduplicated, list_, windowed
 from tidestate.operators.describe.runnable import Runnable
 

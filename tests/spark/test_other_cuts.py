@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.helpers.command import tidestate
 from tests.helpers.other_cuts import KINDS, judged, table
+from tests.helpers.recut_roots import Held, Root, check_exact, stream
 from tests.helpers.spark_inputs import write
-from tests.recovery.cli.test_cli import tidestate
-from tests.recovery.moves.test_other_cuts import Held, Root, check_exact, stream
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.spark.position import load_files

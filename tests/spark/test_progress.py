@@ -18,8 +18,9 @@ from pyspark.sql import functions as sf
 
 from tests.children.progress import job as killed_job
 from tests.helpers import evidence
+from tests.helpers.checkout import ROOT
 from tests.helpers.spark_inputs import START, Event, batch, sample, write
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators import (
     BufferProgress,
     IngestionTime,
@@ -42,7 +43,6 @@ from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).resolve().parents[2]
 SECOND = 1_000_000
 BASE = int(START.timestamp()) * SECOND
 TICK = "200 milliseconds"

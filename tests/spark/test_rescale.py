@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, sample, write
-from tests.recovery.cli.test_cli import tidestate
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.store import StoreConfig

@@ -20,10 +20,11 @@ from pyspark.sql import SparkSession
 
 from tests.children.driver import Driver
 from tests.children.s3_job import EXCLUDES, PACKAGES
+from tests.helpers.checkout import ROOT
+from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, sample
-from tests.recovery.cli.test_cli import ROOT, tidestate
+from tests.helpers.spark_runs import output, stream
 from tests.servers.s3 import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
-from tests.spark.test_job import output, stream
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError

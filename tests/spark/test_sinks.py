@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import evidence
 from tests.helpers.spark_inputs import batch, job, rows, write
-from tests.spark.test_job import output, stream
+from tests.helpers.spark_runs import output, stream
 from tidestate.operators import DeliveryId, Refused, count, tumbling, windowed
 from tidestate.operators.spark.query import DurableQuery
 from tidestate.recovery.log.acknowledgements import delivered

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tidestate
+from tests.helpers.checkout import ROOT
 from tidestate.statestore import distribution
 
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXTRA = re.compile(rf"(\w[\w.-]*)\[({'|'.join(PROJECT['optional-dependencies'])})\]")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import pytest
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from tests.operators.windows.test_general import check_panes, net
-from tests.operators.windows.test_windows import STORES, new_folder, store_config
+from tests.helpers.every_store import STORES, new_folder, store_config
+from tests.helpers.pane_checks import check_panes, net
+from tests.helpers.process import LONG
 from tests.twins import ordered_strategies as strategies
 from tests.twins import ordered_streams as streams
 from tests.twins.ordered import OrderedSetting
@@ -20,7 +20,6 @@ from tests.twins.transcripts.told import Step, sorted_steps
 from tests.twins.words import EACH_BATCH, Row
 from tidestate.statestore.spec.store import StoreName
 
-LONG = os.environ.get("TIDESTATE_LONG") == "1"
 SHARE = run_settings.default.max_examples
 RUNS = run_settings(max_examples=SHARE * 3 if LONG else SHARE)
 SOME = run_settings(max_examples=SHARE if LONG else max(5, SHARE // 8))

@@ -46,7 +46,6 @@ from tidestate.statestore.spec import combiners
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 from tidestate.statestore.table.fold import combine
 
-ROOT = Path(__file__).resolve().parents[3]
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [

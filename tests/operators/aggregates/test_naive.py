@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise, product
 from pathlib import Path
@@ -12,41 +12,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import forget
+from tests.helpers.process import forget
 from tests.twins import naive_aggregates as naive
-from tests.twins.naive_aggregates import Event, Naive
+from tests.twins.aggregated import KINDS, START, TIME, events_of, same, table, wanted
+from tests.twins.naive_aggregates import Event
 from tidestate.operators import (
     RETRACTING,
     Memory,
     Parquet,
     RocksDB,
-    accumulate,
-    apply_rows,
-    arg_max,
-    arg_min,
     count,
-    count_by_value,
-    count_distinct,
     count_distinct_approx,
-    earliest,
-    first,
-    last,
-    latest,
-    list_,
     mean,
-    median,
-    quantile,
-    set_,
     sliding,
-    sorted_list,
     stddev,
     sum_,
-    top_n,
     tumbling,
     variance,
     windowed,
@@ -57,147 +41,10 @@ from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.table.fold import combine
 
-TIME = pa.timestamp("us", tz="UTC")
-START = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)
-
-
-def _merge(older: pa.Table, newer: pa.Table) -> pa.Table:
-    """First, last and number: not commutative, so the order is tested too."""
-    number = pc.add(older["number"], newer["number"])
-    return pa.table({"first": older["first"], "last": newer["last"], "number": number})
-
-
-def _lift(events: pa.Table) -> pa.Table:
-    return pa.table({"first": events["o"], "last": events["o"], "number": np.ones(len(events), np.int64)})
-
-
-def _result(states: pa.Table) -> pa.Array:
-    whole = states.combine_chunks()
-    return pa.StructArray.from_arrays([whole[name].chunk(0) for name in whole.column_names], whole.column_names)
-
-
-ENDS = pa.struct([("first", pa.int64()), ("last", pa.int64()), ("number", pa.int64())])
-OWN = accumulate(
-    name="tests.operators.aggregates.test_naive:OWN",
-    columns=["o"],
-    state={"first": pa.int64(), "last": pa.int64(), "number": pa.int64()},
-    lift=_lift,
-    merge=_merge,
-    result=_result,
-    result_type=ENDS,
-)
-
-
-def _nulls(rows: pa.Table) -> pa.ChunkedArray:
-    """Per group how many values are null, and only then."""
-    flags = rows.append_column("null", rows["v"].is_null().cast(pa.int64()))
-    return flags.group_by("group", use_threads=False).aggregate([("null", "sum")])["null_sum"]
-
-
-ANY: dict[str, tuple[Aggregate, Naive]] = {
-    "count": (count("v"), lambda events: len(naive.values(events))),
-    "first": (first("v", by="o"), naive.chosen("o", largest=False)),
-    "last_": (last("v", by="o"), naive.chosen("o", largest=True, newest=True)),
-    "earliest": (earliest("v"), naive.chosen("t", largest=False)),
-    "latest": (latest("v"), naive.chosen("t", largest=True, newest=True)),
-    "arg_min": (arg_min("v", by="w"), naive.chosen("w", largest=False)),
-    "arg_max": (arg_max("v", by="w"), naive.chosen("w", largest=True)),
-    "top_by": (top_n("v", 3, by="w"), naive.top(3, "w")),
-    "listed": (list_("v"), naive.listed()),
-    "sorted_by": (sorted_list("v", by="w", descending=True), naive.listed("w", descending=True)),
-    "nulls": (
-        apply_rows(_nulls, columns=["v"], result_type=pa.int64()),
-        lambda events: sum(event["v"] is None for event in events),
-    ),
-    "rows": (
-        apply_rows(
-            lambda rows: rows["o"].to_pylist(), columns=["o"], result_type=pa.list_(pa.int64()), per_group=True
-        ),
-        lambda events: [event["o"] for event in events],
-    ),
-    "own": (
-        OWN,
-        lambda events: {"first": events[0]["o"], "last": events[-1]["o"], "number": len(events)},
-    ),
-}
-SORTABLE: dict[str, tuple[Aggregate, Naive]] = {
-    "first_own": (first("v", by="v"), naive.chosen("v", largest=False)),
-    "smallest": (top_n("v", 2, largest=False), naive.top(2, "v", largest=False)),
-    "largest": (top_n("v", 2), naive.top(2, "v")),
-    "different": (set_("v"), naive.different),
-    "number": (count_distinct("v"), lambda events: len(naive.different(events))),
-    "about": (count_distinct_approx("v"), lambda events: len(naive.different(events))),
-    "tally": (count_by_value("v"), naive.tallied),
-    "ordered": (sorted_list("v"), naive.listed("v")),
-    "lower": (quantile("v", 0.4, interpolation="lower"), naive.quantile(0.4, "lower")),
-    "higher": (quantile("v", 1 / 3, interpolation="higher"), naive.quantile(1 / 3, "higher")),
-    "nearest": (quantile("v", 0.5, interpolation="nearest"), naive.quantile(0.5, "nearest")),
-}
-NUMERIC: dict[str, tuple[Aggregate, Naive]] = {
-    "variance": (variance("v"), naive.spread(population=False)),
-    "whole": (variance("v", population=True), naive.spread(population=True)),
-    "stddev": (stddev("v"), naive.spread(population=False, root=True)),
-    "least": (quantile("v", 0), naive.quantile(0, "linear")),
-    "most": (quantile("v", 1.0), naive.quantile(1, "linear")),
-    "middle": (median("v"), naive.quantile(0.5, "linear")),
-    "quarter": (quantile("v", 0.25), naive.quantile(0.25, "linear")),
-}
-INTEGERS = st.one_of(st.integers(-4, 4), st.integers(-(2**62), 2**62))
-DOUBLES = st.one_of(
-    st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf, -math.inf]), st.floats(-1e6, 1e6, allow_subnormal=False)
-)
-MOMENTS = st.datetimes(datetime(1960, 1, 1), datetime(2030, 1, 1)).map(lambda time: time.replace(tzinfo=UTC))
-KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], bool, bool]] = {
-    "int8": (pa.int8(), st.integers(-4, 4), True, True),
-    "int64": (pa.int64(), INTEGERS, True, True),
-    "uint64": (pa.uint64(), st.integers(2**64 - 3, 2**64 - 1), True, True),
-    "double": (pa.float64(), DOUBLES, True, True),
-    "float": (pa.float32(), st.floats(-100, 100, width=32).map(lambda x: x + 0.0), True, True),
-    "decimal": (pa.decimal128(10, 2), st.decimals(-99, 99, places=2), True, True),
-    "string": (pa.string(), st.sampled_from(["", "a", "ab", "b", "é", "z"]), True, False),
-    "binary": (pa.binary(), st.sampled_from([b"", b"\x00", b"\xff"]), True, False),
-    "bool": (pa.bool_(), st.booleans(), True, False),
-    "date": (pa.date32(), st.dates(date(1960, 1, 1), date(2030, 1, 1)), True, False),
-    "timestamp": (TIME, MOMENTS, True, False),
-    "list": (pa.list_(pa.int64()), st.lists(st.integers(0, 2), max_size=2), False, False),
-    "struct": (pa.struct([("x", pa.string())]), st.builds(lambda x: {"x": x}, st.sampled_from("ab")), False, False),
-}
-
-
-def wanted(kind: str) -> dict[str, tuple[Aggregate, Naive]]:
-    _, _, sortable, numeric = KINDS[kind]
-    return ANY | (SORTABLE if sortable else {}) | (NUMERIC if numeric else {})
-
-
-def events_of(kind: str, least: int = 0) -> st.SearchStrategy[list[Event]]:
-    event = st.fixed_dictionaries(
-        {
-            "k": st.sampled_from("ab"),
-            "t": st.integers(0, 50).map(lambda s: START + timedelta(seconds=s)),
-            "o": st.integers(0, 5),
-            "w": st.one_of(st.none(), st.integers(0, 3)),
-            "v": st.one_of(st.none(), KINDS[kind][1]),
-        }
-    )
-    return st.lists(event, min_size=least, max_size=20)
-
-
-def table(kind: str, events: list[Event]) -> pa.Table:
-    schema = pa.schema([("k", pa.string()), ("t", TIME), ("o", pa.int64()), ("w", pa.int64()), ("v", KINDS[kind][0])])
-    return pa.Table.from_pylist(events, schema)
-
 
 def lifted(plan: SlicePlan, events: pa.Table) -> pa.Table:
     ends = pa.array(np.zeros(len(events), np.int64)).cast(TIME)
     return pa.table([ends, events["k"], *plan.lifted(events)], schema=plan.slices.schema)
-
-
-def same(found: Any, expected: Any) -> bool:
-    if isinstance(expected, (list, tuple)):
-        return len(found) == len(expected) and all(map(same, found, expected))
-    if isinstance(expected, float) and isinstance(found, float):
-        return (naive.nan(expected) and naive.nan(found)) or math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-6)
-    return bool(found == expected)
 
 
 def finished(plan: SlicePlan, folded: pa.Table) -> dict[str, dict[str, Any]]:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.aggregates.test_naive import KINDS, events_of, same, table, wanted
 from tests.twins import naive_aggregates as naive
+from tests.twins.aggregated import KINDS, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event, Naive
 from tidestate.operators import count, max_, mean, min_, sum_, tumbling, windowed
 from tidestate.operators.aggregates import Aggregate

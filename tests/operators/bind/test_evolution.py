@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.conftest import forget
+from tests.helpers.changed_jobs import CASES, CHANGED, KINDS, OLD, Case, Row, events, first, tables, without
+from tests.helpers.process import LONG, forget
 from tidestate.operators import (
     after_count,
     count,
     every_element,
     max_,
-    mean,
-    min_,
     session,
-    set_,
-    sliding,
-    sum_,
     tumbling,
     windowed,
 )
@@ -36,9 +30,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
-BATCHES, CHANGED = 8, 4
 WINDOW = [("window_end", "ascending"), ("window_start", "ascending"), ("k", "ascending")]
-Row = dict[str, Any]
 Shown = dict[tuple[Any, ...], Row]
 FUNCTIONS: dict[str, Callable[[list[int]], Any]] = {
     "count": len,
@@ -49,107 +41,6 @@ FUNCTIONS: dict[str, Callable[[list[int]], Any]] = {
     "set": lambda values: sorted(set(values)),
 }
 EMPTY = {"count": 0, "set": []}
-KINDS = {
-    "tumbling": tumbling("20 seconds"),
-    "sliding": sliding("30 seconds", "10 seconds"),
-    "session": session("4 seconds"),
-}
-
-
-def events(seed: int) -> list[list[Row]]:
-    """Ten seconds a batch, up to forty late; nothing is later than the lateness allows."""
-    chance = random.Random(seed)
-    return [
-        [
-            {"t": max(0, 10 * number + chance.randrange(10) - chance.choice((0, 0, 0, 15, 40))), "k": k, "v": v}
-            for k, v in ((chance.choice("ab"), chance.randrange(-9, 9)) for _ in range(15))
-        ]
-        for number in range(1, BATCHES + 1)
-    ]
-
-
-def tables(rows: list[list[Row]], value: str = "v", kind: pa.DataType | None = None) -> list[pa.Table]:
-    fields = [("t", pa.timestamp("us", "UTC")), ("k", pa.string()), (value, kind or pa.int32())]
-    schema = pa.schema(fields)
-    return [
-        pa.table(
-            [[datetime.fromtimestamp(one["t"], UTC) for one in part], *([one[n] for one in part] for n in "kv")],
-            schema=schema,
-        )
-        for part in rows
-    ]
-
-
-def first(kind: str, mode: Any = "accumulating") -> Windowed:
-    began = windowed(event_time="t", key="k").window(KINDS[kind]).late("100 seconds").accumulation(mode)
-    return began.aggregate(n=count(), total=sum_("v"), low=min_("v"))
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is described after the change, and how that is computed: by column its function, from which batch on, and
-    what it was called.
-    """
-
-    change: Callable[[Windowed], Windowed]
-    columns: dict[str, tuple[str, int, str | None]]
-    value: str = "v"
-    kind: pa.DataType = field(default_factory=pa.int32)
-
-
-OLD: dict[str, tuple[str, int, str | None]] = {
-    "n": ("count", 0, "n"),
-    "total": ("sum", 0, "total"),
-    "low": ("min", 0, "low"),
-}
-
-
-def without(described: Windowed, *names: str) -> Windowed:
-    return replace(described, aggregates=tuple(one for one in described.aggregates if one[0] not in names))
-
-
-CASES = {
-    "added": Case(
-        lambda d: d.aggregate(high=max_("v"), average=mean("v"), seen=set_("v"), m=count("v")),
-        OLD
-        | {
-            "high": ("max", CHANGED, None),
-            "average": ("mean", CHANGED, None),
-            "seen": ("set", CHANGED, None),
-            "m": ("count", CHANGED, None),
-        },
-    ),
-    "removed": Case(lambda d: without(d, "total"), {name: one for name, one in OLD.items() if name != "total"}),
-    "renamed": Case(
-        lambda d: without(d, "total").aggregate(s=sum_("v")).renamed(aggregates={"total": "s"}),
-        {"n": OLD["n"], "low": OLD["low"], "s": ("sum", 0, "total")},
-    ),
-    "swapped": Case(
-        lambda d: (
-            without(d, "total", "low").aggregate(s=sum_("v"), total=max_("v")).renamed(aggregates={"total": "s"})
-        ),
-        {"n": OLD["n"], "s": ("sum", 0, "total"), "total": ("max", CHANGED, None)},
-    ),
-    "column": Case(
-        lambda d: without(d, "total", "low").aggregate(total=sum_("w"), low=min_("w")).renamed(columns={"v": "w"}),
-        OLD,
-        "w",
-    ),
-    "widened": Case(lambda d: d, OLD, kind=pa.int64()),
-    "all": Case(
-        lambda d: (
-            without(d, "n", "low").aggregate(least=min_("v"), seen=set_("v")).renamed(aggregates={"low": "least"})
-        ),
-        {"total": OLD["total"], "least": ("min", 0, "low"), "seen": ("set", CHANGED, None)},
-        kind=pa.int64(),
-    ),
-    "early": Case(lambda d: d.trigger(early=every_element()), OLD),
-    "early and added": Case(
-        lambda d: d.trigger(early=every_element()).aggregate(high=max_("v")),
-        OLD | {"high": ("max", CHANGED, None)},
-    ),
-    "lateness": Case(lambda d: d.late("2 minutes").retain("4 minutes"), OLD),
-}
 
 
 def windows_of(kind: str, rows: Sequence[Row]) -> list[tuple[int, int, str, list[int]]]:
@@ -233,7 +124,6 @@ def check(tmp_path: Path, kind: str, mode: str, case: Case, store: StoreConfig, 
                 assert stands[key][name] == values[name], (key, name)
 
 
-LONG = os.environ.get("TIDESTATE_LONG")
 MODES = ["accumulating", "retracting"]
 PAIRS = [(kind, mode) for kind in KINDS for mode in MODES]
 COMBINED = PAIRS if LONG else [PAIRS[0], PAIRS[3], PAIRS[5]]

@@ -19,11 +19,12 @@ import pytest
 
 from tests.children.evolution import ROWS, changed
 from tests.children.standalone import store_config
-from tests.conftest import forget
+from tests.helpers.changed_jobs import CASES, CHANGED, events, first, tables
+from tests.helpers.checkout import ROOT
 from tests.helpers.other_cuts import CHAINED, KINDS, Event, standing, table
+from tests.helpers.process import forget
+from tests.helpers.recut_roots import in_seconds, stream
 from tests.helpers.spark_inputs import rows as plain
-from tests.operators.bind.test_evolution import CASES, CHANGED, events, first, tables
-from tests.recovery.moves.test_other_cuts import in_seconds, stream
 from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, max_, query, sum_, tumbling, windowed
 from tidestate.operators.describe.chain import Chain, chain
 from tidestate.operators.describe.windowed import Windowed
@@ -39,7 +40,6 @@ from tidestate.statestore.spec.store import StoreConfig, StoreName
 from tidestate.statestore.spec.tables import TIME
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2), Memory(max_levels=2), RocksDB(max_levels=2)]
-ROOT = Path(__file__).parents[3]
 EVENTS = events(6)
 EVENTS_BY_ID = stream(random.Random(3))
 Shown = list[list[tuple[object, ...]]]

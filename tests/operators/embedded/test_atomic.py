@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LONG
 from tests.helpers.join_operator_messages import Row, near, sessions, sided
 from tests.helpers.join_operator_messages import operator as joins
 from tests.helpers.operator_messages import (
@@ -23,6 +22,7 @@ from tests.helpers.operator_messages import (
     store_config,
     table,
 )
+from tests.helpers.process import LONG
 from tidestate.operators import JoinOperator, WindowOperator, run_operator, session, tumbling
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -14,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.children.join_operator import BATCHES, JOBS
+from tests.helpers.checkout import ROOT
 from tests.helpers.join_operator_messages import expected
 from tests.helpers.operator_messages import STORES
+from tests.helpers.process import LONG
 from tidestate.statestore.spec.store import StoreName
 
-ROOT = Path(__file__).parents[3]
-LONG = bool(os.environ.get("TIDESTATE_LONG"))
 MOMENTS = ("before-manifest", "after-manifest", "received")
 CASES = [("join", name, moment) for name in STORES for moment in MOMENTS]
 CASES += [("held", name, moment) for name in STORES for moment in MOMENTS]

@@ -17,9 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.checkout import ROOT
 from tests.helpers.operator_messages import (
     SECOND,
     STORES,
+    WINDOWS,
     Message,
     Receiver,
     description,
@@ -36,14 +38,9 @@ from tidestate.operators import (
     Retention,
     after_processing_time,
     count,
-    count_window,
-    global_window,
-    session,
-    sliding,
     tumbling,
     windowed,
 )
-from tidestate.operators.describe.windows import Windows
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
@@ -51,15 +48,6 @@ from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.stores.opening import _memory
 
-ROOT = Path(__file__).parents[3]
-WINDOWS: dict[str, Windows] = {
-    "tumbling": tumbling("6 seconds"),
-    "sliding": sliding("6 seconds", "2 seconds"),
-    "gaps": sliding("3 seconds", "5 seconds", strict=False),
-    "session": session("3 seconds"),
-    "counted": count_window(4, 3),
-    "global": global_window(),
-}
 LAYOUTS = {
     "tumbling": "<ts>_<offset>",
     "sliding": "<ts>_<offset>",

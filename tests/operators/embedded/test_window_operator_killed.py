@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -15,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.children.operator import JOB
+from tests.helpers.checkout import ROOT
 from tests.helpers.operator_messages import STORES, expected, stream
+from tests.helpers.process import LONG
 from tidestate.statestore.spec.store import StoreName
 
-ROOT = Path(__file__).parents[3]
-LONG = bool(os.environ.get("TIDESTATE_LONG"))
 MOMENTS = ("before-manifest", "after-manifest", "received")
 BOUNDED: list[tuple[StoreName, str]] = list(zip(("rocksdb", "parquet", "memory"), MOMENTS, strict=True))
 """In CI each moment and each store has its turn; every store is killed anywhere below, and around the manifest in

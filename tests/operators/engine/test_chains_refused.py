@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.operators.engine.test_chains import CLICKS, clicks, per_country, per_user, shown
+from tests.helpers.click_chains import CLICKS, clicks, per_country, per_user, shown
 from tidestate.operators import (
     RETRACTING,
     chain,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Refused
 from tidestate.operators.engine import delivery
 from tidestate.operators.engine.delivery import ArrowSink

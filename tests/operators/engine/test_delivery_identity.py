@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
-from tests.operators.local.test_standalone import STREAM, batch, example
+from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.job import Job
 from tidestate.operators.local.harness import Harness

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import evidence
+from tests.helpers.command import tidestate
+from tests.helpers.orders import ORDERS, SHIPMENTS, Row, tables
 from tests.helpers.spark_inputs import job, sample, write
-from tests.operators.joins.test_joins import ORDERS, SHIPMENTS, Row, tables
-from tests.operators.local.test_standalone import STREAM, batch, example
-from tests.recovery.cli.test_cli import tidestate
+from tests.helpers.spark_runs import finish
+from tests.helpers.worked_example import STREAM, batch, example
 from tests.servers.s3 import s3_endpoint, s3_root
-from tests.spark.test_job import finish
 from tidestate.operators import (
     DISCARDING,
     RETRACTING,

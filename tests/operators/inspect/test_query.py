@@ -13,6 +13,7 @@ from tests.helpers.join_operator_messages import LEFT, RIGHT, near, sided, two_s
 from tests.helpers.operator_messages import (
     SCHEMA,
     SECOND,
+    WINDOWS,
     Message,
     description,
     operator,
@@ -21,7 +22,6 @@ from tests.helpers.operator_messages import (
     stream,
     table,
 )
-from tests.operators.embedded.test_window_operator import WINDOWS
 from tidestate.operators import (
     Retention,
     arg_max,
@@ -49,8 +49,6 @@ from tidestate.operators import (
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.store import Parquet, StoreName
-
-ROOT = Path(__file__).parents[3]
 
 
 def answers(asked: Any, kind: str) -> list[list[dict[str, Any]]]:

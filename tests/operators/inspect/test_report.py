@@ -14,12 +14,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import evidence
+from tests.helpers.command import copy as copy
+from tests.helpers.command import tidestate
+from tests.helpers.example_root import damaged
+from tests.helpers.example_root import root as root
 from tests.helpers.spark_inputs import job, sample, write
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.cli.test_cli import copy, tidestate
-from tests.recovery.cli.test_rows import damaged, root
+from tests.helpers.spark_runs import finish
+from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root
-from tests.spark.test_job import finish
 from tidestate.operators import chain, count, session, sliding, sum_, tumbling, windowed
 from tidestate.operators.inspect.report import page
 from tidestate.operators.inspect.report.document import write_report

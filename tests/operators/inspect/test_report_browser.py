@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import evidence
-from tests.recovery.cli.test_cli import copy
-from tests.recovery.cli.test_rows import root
+from tests.helpers.command import copy as copy
+from tests.helpers.example_root import root as root
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState

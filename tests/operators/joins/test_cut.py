@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.cuts import cuts, net
-from tests.operators.joins.test_twin import SCHEMA, STORES, described, shown, table
+from tests.helpers.join_jobs import SCHEMA, STORES, described, shown, table
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate.operators import Memory, count_window, join, sliding, tumbling
 from tidestate.operators.describe.join import Joined

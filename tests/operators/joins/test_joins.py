@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.helpers.orders import ORDERS, SECOND, SHIPMENTS, TIME, Row, tables
 from tidestate.operators import count_window, session, tumbling
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.given_join import join
@@ -21,32 +21,7 @@ from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import parse_layout
 
-SECOND = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
-ORDERS = pa.schema([("order", pa.string()), ("ordered", TIME), ("price", pa.int64())])
-SHIPMENTS = pa.schema([("order", pa.string()), ("shipped", TIME), ("weight", pa.int64())])
 Pair = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Row:
-    side: str
-    key: str
-    at: int
-    value: int
-
-
-def tables(rows: list[Row]) -> dict[str, pa.Table]:
-    found = {}
-    for side, schema in (("left", ORDERS), ("right", SHIPMENTS)):
-        own = [row for row in rows if row.side == side]
-        columns = [
-            pa.array([row.key for row in own], pa.string()),
-            pa.array([row.at * SECOND for row in own], pa.int64()).cast(TIME),
-            pa.array([row.value for row in own], pa.int64()),
-        ]
-        found[side] = pa.table(columns, schema=schema)
-    return found
 
 
 def shown(panes: pa.Table) -> list[Pair]:

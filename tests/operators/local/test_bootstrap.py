@@ -19,12 +19,12 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
-from tests.helpers.spark_inputs import job, sample
-from tests.recovery.cli.test_cli import tidestate
+from tests.helpers.checkout import ROOT
+from tests.helpers.command import tidestate
+from tests.helpers.spark_inputs import job, sample, two_streams
+from tests.helpers.spark_runs import output
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
-from tests.spark.test_chains import two_streams
-from tests.spark.test_job import output
 from tests.twins import streams
 from tests.twins.naive import Twin
 from tidestate.operators import join
@@ -35,8 +35,6 @@ from tidestate.operators.local.history_files import HistoryFiles, schema_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import ConflictError, IncompatibleError, UsageError
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def write(path: Path, *tables: pa.Table) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.helpers.checkout import ROOT
 from tidestate.operators import (
     after_count,
     after_processing_time,
@@ -22,7 +23,6 @@ from tidestate.operators import (
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 
-ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.schemes import Honest
+from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tests.statestore.storage.test_objects_schemes import Honest
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.fork import fork

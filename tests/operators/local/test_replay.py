@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.conftest import forget
 from tests.helpers import evidence
-from tests.operators.local.test_standalone import EXPECTED, STREAM, batch, example, lines, panes
+from tests.helpers.process import forget
+from tests.helpers.worked_example import EXPECTED, STREAM, batch, example, lines, panes
 from tidestate.operators import count, sliding, sum_, tumbling, windowed
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
 

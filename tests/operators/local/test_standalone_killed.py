@@ -14,11 +14,11 @@ import pytest
 
 from tests.children.standalone import PARTITIONS, SETTING, store_config, stream
 from tests.helpers import evidence
+from tests.helpers.checkout import ROOT
 from tests.twins import streams
 from tests.twins.naive import Twin
 from tidestate.statestore.spec.store import StoreName
 
-ROOT = Path(__file__).parents[3]
 STORES: tuple[StoreName, ...] = ("memory", "parquet", "rocksdb")
 
 

@@ -6,16 +6,16 @@ OURS says that a rule is this project's choice (docs/PROGRESS.md).
 from __future__ import annotations
 
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.helpers.advance_time import Row, ctis, run, table
 from tidestate.operators.progress.advance_time import (
     REASONS,
     Advance,
     Advanced,
-    AdvanceTime,
     advance,
     advance_time,
     finish,
@@ -23,37 +23,13 @@ from tidestate.operators.progress.advance_time import (
     in_force,
     lifetimes,
 )
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
+from tidestate.operators.progress.instants import END_US, LAST_US
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 
-class Row(NamedTuple):
-    shape: str | None
-    start: int | None
-    end: int | None = None
-
-
-def table(rows: list[Row]) -> pa.Table:
-    columns = [[row.shape for row in rows], [row.start for row in rows], [row.end for row in rows]]
-    types = [pa.string(), pa.int64(), pa.int64()]
-    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["shape", "start", "end"])
-
-
-def run(
-    settings: AdvanceTime, rows: list[Row], state: Advance | None = None, imported: int = BEGINNING_US
-) -> Advanced:
-    return advance(
-        settings, state or Advance(), lifetimes(table(rows), "start", "end", shape_column="shape"), imported
-    )
-
-
 def points(*starts: int) -> list[Row]:
     return [Row("point", start) for start in starts]
-
-
-def ctis(found: Advanced) -> list[tuple[int, int]]:
-    return list(zip(found.cti_rows.tolist(), found.cti_us.tolist(), strict=True))
 
 
 def reasons(found: Advanced) -> list[str]:

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.operators.progress.test_advance_time import Row, ctis, run
+from tests.helpers.advance_time import Row, ctis, run
 from tidestate.operators.progress.advance_time import (
     SHAPES,
     Advance,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import SCRATCH
 from tests.helpers import evidence
+from tests.helpers.process import SCRATCH
 from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.buffered import once, pack, unpack

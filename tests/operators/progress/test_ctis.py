@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import SCRATCH
 from tests.helpers import evidence
+from tests.helpers.process import SCRATCH
 from tidestate.operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.local.harness import Harness

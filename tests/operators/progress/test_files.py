@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import SCRATCH
+from tests.helpers.process import SCRATCH
 from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.local.harness import Harness

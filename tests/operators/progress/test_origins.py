@@ -5,24 +5,21 @@ OURS says that a rule is this project's choice (docs/PROGRESS.md).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers.origins import Buffer, after, arrive, round_trip
 from tidestate.operators.progress.buffers import buffers, from_table
 from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     REASONS,
-    Origins,
-    OriginsState,
     Taken,
     assigned,
     end,
     origins,
-    restore,
     save,
     take,
     wait,
@@ -30,31 +27,8 @@ from tidestate.operators.progress.origins import (
 from tidestate.statestore.errors import UsageError
 
 
-class Buffer(NamedTuple):
-    origin: int
-    sequence: int
-    chunk: int = 0
-    last: bool = True
-    watermark: Any = 0
-    behind: int = 0
-
-
-def arrive(known: Origins, *arrived: Buffer) -> Taken:
-    columns = [list(column) for column in zip(*arrived, strict=True)] or [[]] * 6
-    types = [pa.int64(), pa.int64(), pa.int64(), pa.bool_(), None, pa.int64()]
-    return take(known, buffers(*(pa.array(c, t) for c, t in zip(columns, types, strict=True))))
-
-
-def after(known: Origins, *arrived: Buffer) -> Origins:
-    return arrive(known, *arrived).origins
-
-
 def said(taken: Taken) -> list[str]:
     return [REASONS[code] for code in taken.reasons.tolist()]
-
-
-def round_trip(known: Origins) -> Origins:
-    return restore(msgspec.json.decode(msgspec.json.encode(save(known)), type=OriginsState))
 
 
 # OriginId

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.operators.progress.test_origins import Buffer, after, arrive, round_trip
+from tests.helpers.origins import Buffer, after, arrive, round_trip
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
+from tests.helpers.two_sources import SCHEMA, SECOND, job, rows
 from tidestate.operators import (
     IngestionTime,
     Memory,
@@ -32,27 +33,9 @@ from tidestate.operators.progress.watermarks import Generator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
-SECOND = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("src", pa.string()), ("end", pa.bool_())])
-
-
-def rows(source: str | None, *seconds: float | None, key: str | None = "a", control: bool = False) -> pa.Table:
-    """Events of one source."""
-    times = [None if second is None else int(second * SECOND) for second in seconds]
-    many = len(times)
-    columns = [pa.array(times, TIME), [key] * many, [source] * many, [control] * many]
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
-
 
 def both(*tables: pa.Table) -> pa.Table:
     return pa.concat_tables(tables)
-
-
-def job(**settings: Any) -> Windowed:
-    described = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())
-    settings = {"by": "src", "sources": ["orders", "prices"], **settings}
-    return described.late("0 seconds").watermark(settings.pop("generator", max_event_time("t")), **settings)
 
 
 def harness(tmp_path: Path, **settings: Any) -> Harness:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.harness import SCRATCH
+from tests.helpers.checkout import ROOT
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
 from tidestate.operators import (
     Merged,
@@ -34,7 +34,6 @@ from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
 
-ROOT = Path(__file__).resolve().parents[3]
 TIMES = ("ordered", "paid")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.conformance.harness import SCRATCH
 from tests.helpers.two_streams import LEFT, RIGHT, Row, numbered, rows, table
-from tests.operators.joins.test_sessions import ENDED, Brute
+from tests.twins.sessions import ENDED, Brute
 from tidestate.operators import RETRACTING, Windowed, count, merge, session_join, sum_, tumbling, union, windowed
 from tidestate.operators.describe.chain import chain
 

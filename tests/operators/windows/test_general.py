@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from tests.operators.windows.test_windows import STORES, added, new_folder, store_config
+from tests.helpers.every_store import STORES, new_folder, store_config
+from tests.helpers.pane_checks import check_panes, net
+from tests.helpers.process import LONG
 from tests.twins import general_streams as streams
 from tests.twins.general import Twin
 from tests.twins.general_scenarios import SCENARIOS, played
@@ -21,7 +21,6 @@ from tests.twins.naive import Twin as OldTwin
 from tests.twins.words import EACH_BATCH, Row, Setting
 from tidestate.statestore.spec.store import StoreName
 
-LONG = os.environ.get("TIDESTATE_LONG") == "1"
 SHARE = run_settings.default.max_examples
 RUNS = run_settings(max_examples=SHARE * 3 if LONG else SHARE)
 HALF = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 2))
@@ -106,20 +105,6 @@ def check_run(setting: Setting, history: History, few: bool, real: HarnessPlayer
     check_windows(real, twin.twin)
 
 
-def check_panes(setting: Setting, found: list[Row], expected: list[Row], step: object) -> None:
-    """The same panes, and no retraction after what it makes room for."""
-    assert sorted(found, key=str) == sorted(expected, key=str), step
-    for number, row in enumerate(found):
-        later = [other for other in found[number + 1 :] if other.kind == "retract" and other.key == row.key]
-        assert row.kind == "retract" or not any(related(setting, row, other) for other in later)
-
-
-def related(setting: Setting, row: Row, other: Row) -> bool:
-    if setting.windows.name == "session":
-        return row.window_start < other.window_end and other.window_start < row.window_end
-    return row[:2] == other[:2]
-
-
 def check_windows(real: HarnessPlayer, twin: Twin) -> None:
     found, expected = real.windows(), twin.live_windows()
     slices = twin.setting.windows.name == "sliding" and twin.setting.early is None
@@ -137,29 +122,6 @@ def complete(setting: Setting) -> bool:
     if setting.closing != "never":
         return True
     return setting.late == EACH_BATCH and (setting.on_time != "never" or setting.early == EACH_BATCH)
-
-
-def net(setting: Setting, rows: Iterable[Row]) -> dict:
-    """What a reader who puts all panes together ends up with, per window and key.
-
-    Sessions in the other modes leave the panes of smaller sessions standing: discarding, the parts still add up per
-    key; accumulating, there is no net.
-    """
-    found: dict = {}
-    if setting.mode == "retracting":
-        signed: Counter = Counter()
-        for row in rows:
-            signed[row[:4]] += 1 if row.kind == "emit" else -1
-        assert set(signed.values()) <= {0, 1}
-        found = {where[:3]: where[3] for where, times in signed.items() if times}
-        assert len(found) == sum(signed.values())
-    elif setting.mode == "discarding":
-        for row in rows:
-            where = row.key if setting.windows.name == "session" else row[:3]
-            found[where] = added(found[where], row.values) if where in found else row.values[:6]
-    elif setting.windows.name != "session":
-        found = {row[:3]: row.values for row in rows}
-    return found
 
 
 def outcome(setting: Setting, history: History, player: TwinPlayer | HarnessPlayer) -> dict:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.operators.windows.test_windows import new_folder, store_config
+from tests.helpers.every_store import new_folder, store_config
 from tests.twins import ordered_strategies as strategies
 from tests.twins import ordered_streams as streams
 from tests.twins.general_streams import plain

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import SCRATCH, forget
-from tests.operators.windows.test_windows import STORES, store_config
+from tests.helpers.every_store import STORES, store_config
+from tests.helpers.process import SCRATCH, forget
 from tests.twins.signed import READ, SCHEMA, Batch, Case, Signed, Twin, cases, close, rows_of, streams, table
 from tidestate.operators import (
     count,

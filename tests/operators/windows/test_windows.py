@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.conftest import SCRATCH, forget
 from tests.helpers import evidence
+from tests.helpers.every_store import STORES, added, new_folder, store_config
+from tests.helpers.process import forget
 from tests.twins import streams
 from tests.twins.naive import Event, Row, Setting, Twin
-from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
+from tidestate.statestore.spec.store import StoreName
 
-STORES: tuple[StoreName, ...] = ("memory", "parquet", "rocksdb")
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1), (12, 1), (2, 1)])
 PARTITIONS = st.sampled_from([1, 1, 2, 5])
-
-
-@contextmanager
-def new_folder() -> Iterator[Path]:
-    """A folder of this example alone, in what looks like a new process."""
-    forget()
-    with tempfile.TemporaryDirectory(prefix="twin-", dir=SCRATCH) as folder:
-        yield Path(folder)
-
-
-def store_config(name: StoreName, folder: Path, limits: tuple[int, int]) -> StoreConfig:
-    max_levels, snapshot_bytes = limits
-    if name == "rocksdb":
-        return RocksDB(cache_dir=str(folder / "cache"), max_levels=max_levels, snapshot_bytes=snapshot_bytes)
-    return {"memory": Memory, "parquet": Parquet}[name](max_levels=max_levels, snapshot_bytes=snapshot_bytes)
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -132,13 +114,6 @@ def net(setting: Setting, panes: list[Row]) -> dict[Row, Row]:
         found = {row[:-1]: row[-1] for row in kept}
         assert len(found) == len(kept)
     return found
-
-
-def added(a: Row, b: Row) -> Row:
-    """Two disjoint panes of a window as one; a mean does not add up and is left out."""
-    combine = (sum, sum, sum, max, min, sum)
-    pairs = [[value for value in pair if value is not None] for pair in zip(a[:6], b[:6], strict=True)]
-    return tuple(function(pair) if pair else None for function, pair in zip(combine, pairs, strict=True))
 
 
 @st.composite

@@ -12,44 +12,15 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
-from tests.operators.local.test_standalone import STREAM, example
-from tests.operators.progress.test_standalone import SCHEMA
-from tests.operators.progress.test_standalone import job as sources
-from tests.operators.progress.test_standalone import rows as events
+from tests.helpers.checkout import ROOT
+from tests.helpers.command import copy as copy
+from tests.helpers.command import root as root
+from tests.helpers.command import tidestate
+from tests.helpers.two_sources import SCHEMA
+from tests.helpers.two_sources import job as sources
+from tests.helpers.two_sources import rows as events
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.distribution import NAME, version
-from tidestate.statestore.spec.store import Parquet
-
-ROOT = Path(__file__).parents[3]
-
-
-def tidestate(
-    *arguments: object, columns: int = 80, stdout: int = subprocess.PIPE
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tidestate.recovery.cli.main", *map(str, arguments)]
-    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
-    )
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of the worked example: a fence, six batches, a drain."""
-    folder = tmp_path_factory.mktemp("cli") / "root"
-    example("retracting").standalone(checkpoint=folder, store=Parquet(), partitions=2).run(STREAM, drain=True)
-    return folder
-
-
-@pytest.fixture
-def copy(root: Path, tmp_path: Path) -> Path:
-    """One that may be damaged."""
-    for path in root.rglob("*"):
-        if path.is_file():
-            target = tmp_path / "copy" / path.relative_to(root)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    return tmp_path / "copy"
 
 
 def test_list_as_json_holds_the_numbers_of_the_manifests(root: Path) -> None:

@@ -9,16 +9,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.spark.test_spark_checkpoint import made
+from tests.helpers.checkout import ROOT
+from tests.helpers.spark_checkpoints import made
+from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.prefetch import AT_ONCE, ahead, each
 from tidestate.statestore.spec.store import Parquet
 
-ROOT = Path(__file__).parents[3]
 COMMAND = """
 import sys
 from tidestate.recovery.cli import progress_bar

@@ -16,23 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import evidence
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.cli.test_cli import ROOT, copy, tidestate
+from tests.helpers.checkout import ROOT
+from tests.helpers.command import copy as copy
+from tests.helpers.command import tidestate
+from tests.helpers.example_root import damaged
+from tests.helpers.example_root import root as root
 from tidestate.operators import chain, count, sum_, tumbling, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.cli.printing import Format, print_rows
 from tidestate.recovery.inspect.rows import difference
-from tidestate.statestore.spec.store import Parquet
 
 __all__ = ["copy"]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of the worked example: a fence and six batches."""
-    folder = tmp_path_factory.mktemp("cli") / "root"
-    example("retracting").standalone(checkpoint=folder, store=Parquet(), partitions=2).run(STREAM)
-    return folder
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -160,32 +154,6 @@ def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("whole: 7 checkpoints")
     assert json.loads(tidestate("verify", root, "--json").stdout)["good"] == 7
-
-
-def damaged(root: Path, name: str) -> tuple[int, str, str]:
-    """Damage a root in one way: the exit code, the kind of the finding and the path it names."""
-    head = evidence.manifests(root)[-1]
-    ref = next(
-        ref["path"] for one in head["operators"].values() for part in one["partitions"] for ref in part["files"]
-    )
-    data = root / ref
-    manifest = root / "manifests" / f"{4:020d}.json"
-    if name == "manifest":
-        manifest.write_bytes(manifest.read_bytes().replace(b'"kind":"batch"', b'"kind":"tick"'))
-        return 10, "manifest", manifest.name
-    if name == "chain":
-        manifest.unlink()
-        return 11, "chain", manifest.name
-    if name == "gone":
-        data.unlink()
-        return 12, "file", ref
-    if name == "cut":
-        data.write_bytes(data.read_bytes()[:-1])
-        return 12, "file", ref
-    whole = bytearray(data.read_bytes())
-    whole[len(whole) // 2] ^= 1
-    data.write_bytes(whole)
-    return 13, "bytes", ref
 
 
 @pytest.mark.parametrize("name", ["manifest", "chain", "gone", "cut", "bytes"])

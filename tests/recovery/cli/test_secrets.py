@@ -8,7 +8,7 @@ import fsspec
 import pytest
 from typer.testing import CliRunner
 
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tidestate.recovery.cli.main import app

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.checkout import ROOT
+from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Parquet
 from tidestate.recovery import cli
 from tidestate.recovery.cli.app import verbs
 from tidestate.recovery.cli.group import VERBS, own
 
-ROOT = Path(__file__).parents[3]
 HEAVY = {
     *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2", "pydantic"),
     *("pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),

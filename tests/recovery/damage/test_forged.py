@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.operators.local.test_standalone import STREAM, batch, example
-from tests.recovery.damage.test_hostile import answers, put, run
+from tests.helpers.hostile import answers, put, run
+from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import DataError

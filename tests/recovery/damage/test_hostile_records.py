@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import SCRATCH
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.damage.test_hostile import POOL, answers, changed, manifest_of, places, put, run, untouched
+from tests.helpers.hostile import POOL, answers, changed, manifest_of, places, put, run, untouched
+from tests.helpers.process import SCRATCH
+from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.lease import Lease, this_process
 from tidestate.recovery.log.names import is_pin

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.conftest import LONG
-from tests.recovery.cli.test_cli import tidestate
-from tests.recovery.log.test_checkpoint import chain, following
-from tests.recovery.retention.test_collection import NOW, files, run, shown, whole
+from tests.helpers.collected import NOW, files, run, shown, whole
+from tests.helpers.command import tidestate
+from tests.helpers.manifests import chain, following
+from tests.helpers.process import LONG
 from tidestate.operators import Policy
 from tidestate.operators.inspect.history.window_history import history
 from tidestate.operators.inspect.report import points

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.conftest import LONG
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.damage.test_hostile import run
+from tests.helpers.hostile import run
+from tests.helpers.process import LONG
+from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint

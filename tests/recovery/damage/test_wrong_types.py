@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import LONG
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.damage.test_hostile import answers, put
+from tests.helpers.hostile import answers, put
+from tests.helpers.process import LONG
+from tests.helpers.worked_example import STREAM, example
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.statestore.checksums import checksum

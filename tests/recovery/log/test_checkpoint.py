@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
+from tests.helpers.manifests import chain, files_below, following
+from tests.helpers.manifests import checkpoint as checkpoint
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.manifest import FORMAT, Head, Manifest
+from tidestate.recovery.log.manifest import FORMAT, Head
 from tidestate.recovery.log.manifest_file import encode
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.distribution import version
@@ -25,38 +26,6 @@ from tidestate.statestore.errors import (
     NotFoundError,
     UnavailableError,
 )
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Checkpoint:
-    return Checkpoint.open_or_create(tmp_path)
-
-
-def following(checkpoint: Checkpoint, head: Head | None, **changes: Any) -> Manifest:
-    """The next manifest after ``head``."""
-    manifest = Manifest(
-        format=FORMAT,
-        id=head.manifest.id + 1 if head else 1,
-        parent=head.checksum if head else "",
-        job_id=checkpoint.marker.job_id,
-        epoch=head.manifest.epoch if head else 1,
-        writer=checkpoint.writer,
-        kind="batch",
-        created_us=0,
-        operators={},
-    )
-    return msgspec.structs.replace(manifest, **changes)
-
-
-def chain(checkpoint: Checkpoint, length: int) -> list[Head]:
-    heads: list[Head] = []
-    for _ in range(length):
-        heads.append(checkpoint.publish(following(checkpoint, heads[-1] if heads else None)))
-    return heads
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_each_manifest_names_the_version_that_wrote_it(checkpoint: Checkpoint) -> None:

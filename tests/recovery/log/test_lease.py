@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.helpers import evidence
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import (

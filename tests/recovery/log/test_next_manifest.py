@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.moves.fork import fork

@@ -10,43 +10,22 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.forks import JOB, after
 from tests.helpers.spark_inputs import batch, sample, write
-from tests.spark.test_job import output, stream
-from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, Windowed, count, sum_, tumbling, windowed
-from tidestate.operators.engine.delivery import read_rows
+from tests.helpers.spark_runs import output, stream
+from tidestate.operators import Memory, Parquet, RocksDB, Windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
 
-JOB = (
-    windowed(event_time="t", key="k", watermark_delay="5 seconds")
-    .window(tumbling("10 seconds"))
-    .aggregate(n=count(), s=sum_("v"))
-    .late("5 seconds")
-    .accumulation(RETRACTING)
-)
-
 
 def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
-def after(root: Path, first: int) -> list[list[tuple[object, ...]]]:
-    """Panes of each checkpoint after one."""
-    checkpoint = Checkpoint.open(root)
-    panes = [one.panes for one in checkpoint.outputs(first + 1) if one.panes]
-    found = []
-    for refs in panes:
-        schema = pq.read_schema(checkpoint.objects.locate(refs[0].path))
-        rows = read_rows(checkpoint, refs, schema).to_pylist()
-        found.append(sorted((tuple(row.values()) for row in rows), key=repr))
-    return found
 
 
 def finish(spark: SparkSession, folder: Path, root: Path) -> Manifest:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.recovery.retention.test_collection import root, run, whole
+from tests.helpers.collected import root as root
+from tests.helpers.collected import run, whole
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import state_files

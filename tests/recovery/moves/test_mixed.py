@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import SCRATCH, forget
+from tests.helpers.folders import folder
+from tests.helpers.process import forget
 from tests.helpers.spark_inputs import rows, sample
 from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
 from tidestate.operators.describe.windowed import Windowed
@@ -119,15 +116,6 @@ class Root:
             if tables:
                 found.append(sorted(rows(pa.concat_tables(tables)), key=repr))
         return found
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(dir=SCRATCH))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
 
 
 def undisturbed(description: Windowed) -> tuple[dict[int, Shown], dict[int, Shown]]:

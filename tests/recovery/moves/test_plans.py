@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.log.test_checkpoint import files_below
+from tests.helpers.manifests import files_below
+from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Parquet
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path

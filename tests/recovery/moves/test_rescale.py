@@ -4,7 +4,6 @@ operator and every store, with files folded early and late.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.harness import SCRATCH
+from tests.helpers.process import LONG
 from tests.helpers.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.helpers.spark_inputs import rows
 from tidestate.operators import Memory, Parquet, RocksDB
@@ -30,7 +30,6 @@ from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.opening import open_store
 
-LONG = bool(os.environ.get("TIDESTATE_LONG"))
 STORES: dict[str, StoreConfig] = {
     "memory": Memory(max_levels=2, snapshot_bytes=1),
     "memory, much later": Memory(),

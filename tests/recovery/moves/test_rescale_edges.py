@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.helpers.command import tidestate
 from tests.helpers.rescaled_jobs import SCHEMA
 from tests.helpers.spark_inputs import job, rows, sample
-from tests.recovery.cli.test_cli import tidestate
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.operators import Memory, Parquet, RocksDB, WindowOperator, count, join, min_, tumbling, windowed
 from tidestate.operators.embedded.join_operator import JoinOperator

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.recovery.log.test_checkpoint import following
+from tests.helpers.manifests import following
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Ids, SparkPosition

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
-from tests.operators.windows.test_windows import STORES, new_folder, store_config
+from tests.helpers.every_store import STORES, new_folder, store_config
 from tests.twins import streams
 from tests.twins.naive import Setting, Twin
 from tidestate.operators.local.standalone import Standalone

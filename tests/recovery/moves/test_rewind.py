@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.cli.test_cli import tidestate
-from tests.recovery.log.test_checkpoint import files_below, following
+from tests.helpers.command import tidestate
+from tests.helpers.manifests import files_below, following
+from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.operators import Policy, count, tumbling, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path

@@ -7,21 +7,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.spark_inputs import sample
-from tests.recovery.log.test_checkpoint import chain, following
-from tests.recovery.moves.test_fork import JOB
+from tests.helpers.collected import NOW, TABLES, files, run, shown, state, whole
+from tests.helpers.collected import root as root
+from tests.helpers.manifests import chain, following
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
-from tidestate.operators import Parquet
-from tidestate.operators.engine.delivery import read_rows
-from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.moves.fork import fork
@@ -30,54 +24,6 @@ from tidestate.recovery.retention.collection import collect, plan_collection, su
 from tidestate.recovery.retention.rules import Retention, limit
 from tidestate.statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
-
-STORE = Parquet(max_levels=3, snapshot_bytes=1)
-TABLES = sample(14, 60)
-NOW = Retention(keep=3, grace_us=0)
-
-
-def run(root: object, batches: int, **more: Any) -> None:
-    JOB.standalone(checkpoint=root, store=STORE, **more).run(TABLES[:batches])
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    run(tmp_path / "root", 10)
-    return tmp_path / "root"
-
-
-def shown(checkpoint: Checkpoint) -> list[tuple[int, list[Any]]]:
-    """Panes and ledgers of all checkpoints that put something out."""
-    found = []
-    for output in checkpoint.outputs():
-        refs = (*output.panes, *output.late)
-        if refs:
-            tables = [pa.Table.from_pylist(_rows(checkpoint, ref)) for ref in refs]
-            found.append((output.id, [table.to_pylist() for table in tables]))
-    return found
-
-
-def _rows(checkpoint: Checkpoint, ref: Any) -> list[Any]:
-    schema = pq.read_schema(checkpoint.objects.locate(ref.path))
-    return read_rows(checkpoint, (ref,), schema).to_pylist()
-
-
-def state(checkpoint: Checkpoint, manifest: Manifest) -> list[Any]:
-    found = []
-    for name, operator in manifest.operators.items():
-        for spec in operator.tables:
-            rows = pa.concat_tables(state_rows(checkpoint, operator, spec, Wanted())).to_pylist()
-            found.append((name, spec.name, rows))
-    return found
-
-
-def whole(root: object) -> None:
-    report = verify(Checkpoint.open(root), read_percent=100)  # type: ignore[arg-type]
-    assert report.findings == ()
-
-
-def files(root: Path) -> set[str]:
-    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:

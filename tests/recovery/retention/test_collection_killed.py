@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.recovery.retention.test_collection import NOW, files, root, run, shown, state, whole
+from tests.helpers.collected import NOW, files, run, shown, state, whole
+from tests.helpers.collected import root as root
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.reset import reset

@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.conftest import LONG
-from tests.recovery.log.test_checkpoint import files_below, following
-from tests.recovery.spark.test_spark_checkpoint import KAFKA, files_of, head_of, made
+from tests.helpers.manifests import files_below, following
+from tests.helpers.process import LONG
+from tests.helpers.spark_checkpoints import KAFKA, files_of, head_of, made
+from tests.helpers.torn_files import DAMAGES, cut, empty, missing, zeros
 from tidestate.operators import Policy
 from tidestate.operators.engine.bootstrap import FILES_READ, spark_position
 from tidestate.recovery.inspect.verify import of_spark, spark_findings, verify
@@ -103,32 +104,6 @@ def start(root: Path, policy: Policy | None = None, **settings: Any) -> Manifest
     return fence
 
 
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-def cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:2])
-
-
-def zeros(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def tail_of_zeros(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
-
-
-def missing(path: Path) -> None:
-    path.unlink()
-
-
-DAMAGES = [empty, cut, cut_short, zeros, tail_of_zeros, missing]
 FILES = ["metadata", *(f"{log}/{n}" for log in ("offsets", "sources/0") for n in (N - 1, N, N + 1)), f"commits/{N}"]
 HARMLESS = {("sources/1/0", missing), (f"commits/{N}", missing), (f"offsets/{N + 1}", missing)}
 """What a crash leaves too."""

@@ -3,74 +3,28 @@
 from __future__ import annotations
 
 import json
-import uuid
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.recovery.log.test_checkpoint import following
+from tests.helpers.manifests import following
+from tests.helpers.spark_checkpoints import BATCHES, KAFKA, files_of, head_of, made
+from tests.helpers.spark_checkpoints import root as root
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.input_files import Entries, followed
-from tidestate.recovery.log.manifest import Manifest, SparkPosition
+from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.moves.reset import reset
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.position import store_lists
 from tidestate.recovery.spark.spark_checkpoint import files_read, finish
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import IncompatibleError
 
-BATCHES = 14
-KAFKA = '{{"flights":{{"0":{0},"1":{0}}}}}'
-
 
 class DiedError(Exception):
     """Stands for the end of the process."""
-
-
-@pytest.fixture(params=["local", "memory", "s3"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "s3":
-        return str(request.getfixturevalue("s3_root"))
-    return str(tmp_path / "root") if request.param == "local" else f"memory://{uuid.uuid4().hex}/root"
-
-
-def files_of(entry: int) -> tuple[str, ...]:
-    """Two files in each entry, with a blank in a name."""
-    return tuple(f"file:///input/{entry:02d}%20{half}.parquet {1_000 + entry}" for half in "ab")
-
-
-def made(root: str, batches: int = BATCHES) -> Checkpoint:
-    """A job with a source of files and one of Kafka; checkpoint b + 2 is of batch b. As Spark leaves its log."""
-    checkpoint = Checkpoint.open_or_create(root)
-    checkpoint.publish(following(checkpoint, None, kind="fence"))
-    objects = checkpoint.objects
-    start: tuple[str, ...] = ()
-    position: SparkPosition | None = None
-    for batch_id in range(batches):
-        end = (json.dumps({"logOffset": batch_id}), KAFKA.format(batch_id * 10))
-        position = followed(position, SparkPosition("first", batch_id, start, end, {"0": files_of(batch_id)}))
-        spark = store_lists(objects, position, batch_id + 2)
-        checkpoint.publish(following(checkpoint, checkpoint.head(), processing_us=batch_id * 1_000_000, spark=spark))
-        start = end
-        text = "\n".join(["v1", json.dumps({"batchTimestampMs": batch_id * 1_000}), *end])
-        objects.put(f"spark/offsets/{batch_id}", text.encode())
-        objects.put(f"spark/commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
-        lines = [
-            json.dumps({"path": one.split()[0], "timestamp": int(one.split()[1]), "batchId": batch_id})
-            for one in files_of(batch_id)
-        ]
-        objects.put(f"spark/sources/0/{batch_id}", "\n".join(["v1", *lines]).encode())
-    objects.put("spark/metadata", b'{"id":"first"}')
-    return checkpoint
-
-
-def head_of(checkpoint: Checkpoint) -> Manifest:
-    head = checkpoint.head()
-    assert head is not None
-    return head.manifest
 
 
 def as_spark_has_it(checkpoint: Checkpoint, batch_id: int) -> None:

@@ -14,17 +14,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import evidence
+from tests.helpers.checkout import ROOT
 from tests.helpers.spark_inputs import job, sample, write
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.spark_runs import stream
+from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401
-from tests.spark.test_job import stream
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import FOLDER, check_idle, leases, running
 from tidestate.recovery.start.heartbeat import Presence
 from tidestate.statestore.errors import UsageError
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conftest import forget
+from tests.helpers.command import tidestate
+from tests.helpers.process import forget
 from tests.helpers.spark_inputs import job, sample, write
-from tests.operators.local.test_standalone import STREAM, example
-from tests.recovery.cli.test_cli import tidestate
-from tests.spark.test_job import stream
+from tests.helpers.spark_runs import stream
+from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Restore, files_of

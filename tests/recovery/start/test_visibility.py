@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.recovery.cli.test_cli import ROOT
+from tests.helpers.checkout import ROOT
 from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.in_process import InProcess

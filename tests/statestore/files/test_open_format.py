@@ -17,7 +17,7 @@ import pytest
 
 from tests.helpers import evidence
 from tests.helpers.golden_state import EXPECTED_KINDS, EXPECTED_SUMS, GOLDEN, KINDS, SPECS, SUMS, T, write
-from tests.operators.local.test_standalone import STREAM, example
+from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.store import StateStore, StoreConfig

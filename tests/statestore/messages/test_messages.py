@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.checkout import ROOT
 from tests.twins.message import (
     EVERY_LAYOUT,
     LIMITS,
@@ -48,7 +48,6 @@ from tidestate.statestore.spec.changes import Applied
 from tidestate.statestore.spec.tables import Column
 from tidestate.statestore.stores.memory import MemoryStore
 
-ROOT = Path(__file__).resolve().parents[3]
 SHARE = settings.default.max_examples
 MATRIX = [
     ("tuple", "aggregate", {}, "<offset>"),

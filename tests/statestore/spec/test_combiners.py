@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 
-from tests.recovery.cli.test_cli import ROOT
+from tests.helpers.checkout import ROOT
 from tidestate.operators import RETRACTING, accumulate, count_by_value, count_distinct_approx, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.recovery.log.checkpoint import Checkpoint

@@ -18,6 +18,7 @@ from hypothesis import Phase
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.helpers.durable_store import DurableStore
+from tests.helpers.process import LONG
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, LimitError, UnavailableError
 from tidestate.statestore.files import filetable, partition_log, sortedfile
@@ -33,8 +34,6 @@ from tidestate.statestore.testing import BrokenPromise, Crash, FaultyObjects, St
 from tidestate.statestore.testing.faults import When
 from tidestate.statestore.testing.machine import machine, machine_settings
 from tidestate.statestore.testing.refusals import REFUSED
-
-LONG = bool(os.environ.get("TIDESTATE_LONG"))
 
 
 class TestMemory(StoreContract):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.helpers.checkout import ROOT
 from tests.helpers.durable_store import DurableStore
 from tests.helpers.lineage import advance
 from tidestate.statestore.errors import TidestateError, UnavailableError
@@ -29,7 +30,6 @@ from tidestate.statestore.testing.generated import applied, seeded_changes
 from tidestate.statestore.testing.history import History, check_store
 from tidestate.statestore.testing.tables import SPECS
 
-ROOT = Path(__file__).parents[3]
 NUMBERS = TableSpec("numbers", (Column("k", "string"), Column("i", "int64")), (Column("v", "int64", combiner="sum"),))
 
 

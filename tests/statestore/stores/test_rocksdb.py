@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.conftest import SCRATCH
+from tests.helpers.process import SCRATCH
 from tests.helpers.rocks_tables import LEADING, PLAIN, SECOND, SPECS, VALUE, fill, numbers, opened, rows_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.changes import Applied, TableChanges

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.conftest import SCRATCH
+from tests.helpers.process import SCRATCH
 from tests.helpers.rocks_tables import PLAIN, SPECS, VALUE, fill, numbers, opened, rows_of, sst_files
 from tidestate.statestore.errors import CorruptionError, TidestateError, UnavailableError, UsageError
 from tidestate.statestore.spec.changes import Applied

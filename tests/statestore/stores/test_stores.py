@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.conftest import SCRATCH, forget
 from tests.helpers.lineage import advance
+from tests.helpers.process import SCRATCH, forget
 from tests.helpers.table_model import MAIN, SPECS, Row, TableModel, plain, table
 from tidestate.statestore.files import partition_log, sortedfile
 from tidestate.statestore.files.refs import PartitionState

@@ -1,0 +1,40 @@
+"""Rows through advance-time settings, a batch after the other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tidestate.operators.progress.advance_time import (
+    Advance,
+    Advanced,
+    AdvanceTime,
+    advance,
+    lifetimes,
+)
+from tidestate.operators.progress.instants import BEGINNING_US
+
+
+class Row(NamedTuple):
+    shape: str | None
+    start: int | None
+    end: int | None = None
+
+
+def table(rows: list[Row]) -> pa.Table:
+    columns = [[row.shape for row in rows], [row.start for row in rows], [row.end for row in rows]]
+    types = [pa.string(), pa.int64(), pa.int64()]
+    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["shape", "start", "end"])
+
+
+def run(
+    settings: AdvanceTime, rows: list[Row], state: Advance | None = None, imported: int = BEGINNING_US
+) -> Advanced:
+    return advance(
+        settings, state or Advance(), lifetimes(table(rows), "start", "end", shape_column="shape"), imported
+    )
+
+
+def ctis(found: Advanced) -> list[tuple[int, int]]:
+    return list(zip(found.cti_rows.tolist(), found.cti_us.tolist(), strict=True))

@@ -1,0 +1,86 @@
+"""Joins as the twin describes them, on the real operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from tests.twins.join import Asked, Pane, Row, Window
+from tidestate.operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join_choices import keep
+from tidestate.statestore.spec.store import StoreConfig
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("key", pa.string()), ("t", TIME), ("value", pa.int64()), ("off", pa.int32())])
+STORES: dict[str, StoreConfig] = {
+    "memory": Memory(),
+    "parquet": Parquet(max_levels=2, snapshot_bytes=1),
+    "rocksdb": RocksDB(max_levels=2),
+}
+
+
+def described(asked: Asked) -> Joined:
+    told: dict[str, Any] = {
+        "event_time": "t",
+        "on": "key" if asked.on else (),
+        "how": asked.how,
+        "late": f"{asked.late} s",
+        "watermark_delay": tuple(f"{delay} s" for delay in asked.delays),
+        "large_windows": asked.large,
+        "in_order": asked.in_order,
+        "unmatched": "close" if asked.close else "final",
+        "update": tuple(None if period is None else f"{period} s" for period in asked.updates),
+        "late_update": tuple(None if period is None else f"{period} s" for period in asked.late_updates),
+        "retain": tuple(map(_kept, asked.spans, asked.counts, asked.past)),
+    }
+    if asked.named:
+        told["offset"] = "off"
+    if asked.window is not None:
+        return join(**told, window=_window(asked.window), occurrence="first" if asked.first else "each")
+    if asked.own is not None:
+        told["window"] = tuple(None if window is None else _window(window) for window in asked.own)
+    if asked.own is None or (asked.low, asked.high) != (None, None):
+        told["within"] = tuple(None if bound is None else f"{bound} s" for bound in (asked.low, asked.high))
+    return join(**told)
+
+
+def _kept(span: int | None, count: int | None, past: int | None) -> Any:
+    if (span, count, past) == (None, None, None):
+        return None
+    return keep(None if span is None else f"{span} s", messages=count, windows=past)
+
+
+def _window(window: Window) -> Any:
+    if window.by_offset:
+        return count_window(window.size, window.slide, by="offset")
+    if window.size == window.slide:
+        return tumbling(f"{window.size} s")
+    return sliding(f"{window.size} s", f"{window.slide} s")
+
+
+def table(rows: list[Row]) -> pa.Table:
+    columns = [[row.key for row in rows], [row.at * SECOND for row in rows], [row.value for row in rows]]
+    arrays = [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64()).cast(TIME)]
+    return pa.table(
+        [*arrays, pa.array(columns[2], pa.int64()), pa.array([row.offset for row in rows], pa.int32())], schema=SCHEMA
+    )
+
+
+def shown(panes: pa.Table, asked: Asked) -> Counter[Pane]:
+    starts = panes["window_start"].cast(pa.int64()).to_pylist() if asked.window else [None] * panes.num_rows
+    keys = panes["key"] if asked.on else panes["left_key"]
+    return Counter(
+        zip(
+            panes["kind"].to_pylist(),
+            keys.to_pylist() if asked.on else [None] * panes.num_rows,
+            panes["left_value"].to_pylist(),
+            panes["right_value"].to_pylist(),
+            [None if start is None else start // SECOND for start in starts],
+            strict=True,
+        )
+    )

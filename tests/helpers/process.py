@@ -1,0 +1,30 @@
+"""This process: whether tests take their long form, its scratch folder, its caches."""
+
+from __future__ import annotations
+
+import os
+
+from tidestate.statestore.files import footers
+from tidestate.statestore.storage import local
+from tidestate.statestore.stores import opening
+
+LONG = os.environ.get("TIDESTATE_LONG") == "1"
+
+
+def _in_memory(folder: str = "/dev/shm", room: int = 4 << 30) -> str | None:
+    """A file system in memory that has room and runs programs, where there is one."""
+    if not os.access(folder, os.W_OK):
+        return None
+    about = os.statvfs(folder)
+    return folder if about.f_bavail * about.f_frsize >= room and not about.f_flag & os.ST_NOEXEC else None
+
+
+SCRATCH = _in_memory()
+"""For tests that make thousands of small files and do not care whether they survive a power cut."""
+
+
+def forget() -> None:
+    """Empty the caches that live as long as the process, as a new process would find them."""
+    opening._memory.clear()
+    local._settled.clear()
+    footers.clear()

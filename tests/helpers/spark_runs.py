@@ -1,0 +1,40 @@
+"""A Spark job over files, run to its end, and what it put out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.helpers.spark_inputs import SCHEMA, rows
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.spec.store import StoreConfig
+
+
+def stream(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def output(root: Path | str, kind: str, operator: str | None = None) -> dict[int, list[tuple[object, ...]]]:
+    """Rows of the pane or ledger files that manifests name, per checkpoint with any, numbered from 0; the ledgers of
+    one ``operator`` of a chain.
+    """
+    checkpoint = Checkpoint.open(root)
+    found = []
+    for one in checkpoint.outputs():
+        refs = one.late_of(operator) if operator else getattr(one, kind)
+        tables = [pq.read_table(pa.BufferReader(checkpoint.objects.map(ref.path))) for ref in refs]
+        if tables:
+            found.append(rows(pa.concat_tables(tables)))
+    return dict(enumerate(found))
+
+
+def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
+    query = description.on_spark(stream(spark, tmp / "input"), checkpoint=root, store=store, partitions=3).start()
+    query.process_all_available()
+    newest = query.checkpoint_id
+    assert repr(query) == f"DurableQuery({description.name!r}, checkpoint={str(root)!r}, checkpoint_id={newest})"
+    query.stop(drain=True)
