@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import shutil
@@ -12,108 +11,33 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from tests.helpers.manifests import files_below, following
+from tests.helpers.planned_batch import BATCHES, N, entry, fold, is_mended, plan, seen, start
+from tests.helpers.planned_batch import planned as planned
+from tests.helpers.planned_batch import root as root
 from tests.helpers.process import LONG
 from tests.helpers.spark_checkpoints import KAFKA, files_of, head_of, made
 from tests.helpers.torn_files import DAMAGES, cut, empty, missing, zeros
 from tidestate.operators import Policy
 from tidestate.operators.engine.bootstrap import FILES_READ, spark_position
-from tidestate.recovery.inspect.verify import of_spark, spark_findings, verify
+from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import NOTHING, KnownFiles, followed, read_of, with_files
-from tidestate.recovery.log.manifest import Manifest, SparkPosition
+from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_resync, resync
 from tidestate.recovery.moves.reset import reset
-from tidestate.recovery.spark.agreement import Agreement, compare
-from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish
-from tidestate.recovery.spark.spark_log import SparkLog, folded_every
-from tidestate.recovery.start.spark_repair import Mending
-from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
-
-BATCHES = 6
-N = BATCHES - 1
-"""Number of the newest batch; Spark has planned one more."""
-
-
-def entry(number: int) -> bytes:
-    lines = [
-        json.dumps({"path": one.split()[0], "timestamp": int(one.split()[1]), "batchId": number})
-        for one in files_of(number)
-    ]
-    return "\n".join(["v1", *lines]).encode()
-
-
-def plan(checkpoint: Checkpoint, batch_id: int) -> None:
-    """Spark has planned this batch, and not done it."""
-    objects = checkpoint.objects
-    objects.put(f"spark/sources/0/{batch_id}", entry(batch_id))
-    end = (json.dumps({"logOffset": batch_id}), KAFKA.format(batch_id * 10))
-    text = "\n".join(["v1", json.dumps({"batchTimestampMs": batch_id * 1_000}), *end])
-    objects.put(f"spark/offsets/{batch_id}", text.encode())
-
-
-def fold(root: Path, interval: int, last: int) -> None:
-    """As Spark folds its list of files."""
-    folder = root / "spark/sources/0"
-    lines: list[str] = []
-    for number in range(last + 1):
-        lines += (folder / str(number)).read_text().split("\n")[1:]
-        if (number + 1) % interval == 0:
-            (folder / f"{number}.compact").write_text("\n".join(["v1", *lines]))
-            (folder / str(number)).unlink()
-
-
-@pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("planned") / "root"
-    checkpoint = made(str(root), BATCHES)
-    checkpoint.objects.put("spark/sources/1/0", b'\x00v1\n{"flights":{"0":0,"1":0}}')
-    plan(checkpoint, N + 1)
-    return root
-
-
-@pytest.fixture
-def root(planned: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(planned, tmp_path / "root"))
-
-
-def seen(root: Path, interval: int | None = COMPACTED) -> Agreement:
-    checkpoint = Checkpoint.open(root)
-    return compare(load_files(checkpoint.objects, head_of(checkpoint).spark), SparkLog(checkpoint.objects), interval)
-
-
-def start(root: Path, policy: Policy | None = None, **settings: Any) -> Manifest:
-    """What a start does: look, take over, mend."""
-    checkpoint = Checkpoint.open(root)
-    mending = Mending(checkpoint, policy or Policy(), **settings)
-    head = head_of(checkpoint)
-    mending.look(head)
-    fence = checkpoint.publish(
-        following(checkpoint, checkpoint.head(), kind="fence", spark=head.spark, epoch=head.epoch + 1)
-    ).manifest
-    mending.done(fence)
-    return fence
-
+from tidestate.recovery.spark.spark_log import folded_every
+from tidestate.statestore.errors import IncompatibleError
 
 FILES = ["metadata", *(f"{log}/{n}" for log in ("offsets", "sources/0") for n in (N - 1, N, N + 1)), f"commits/{N}"]
 HARMLESS = {("sources/1/0", missing), (f"commits/{N}", missing), (f"offsets/{N + 1}", missing)}
 """What a crash leaves too."""
-
-
-def is_mended(root: Path, interval: int = COMPACTED) -> None:
-    found = seen(root, interval)
-    assert (found.differs, found.refusal) == ((), None)
-    assert found.read == {0: {number: files_of(number) for number in range(BATCHES)}}
-    assert (root / "spark/sources/1/0").read_bytes() == b'\x00v1\n{"flights":{"0":0,"1":0}}'
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -285,12 +209,6 @@ def test_what_does_not_fit_hadoops_checksums(root: Path, harm: str) -> None:
     is_mended(root)
 
 
-@pytest.mark.parametrize("rest", [b"", b"crc", b"crc\x00\x00", bytes(12)])
-def test_checksums_that_hadoop_passes_over(root: Path, rest: bytes) -> None:
-    (root / "spark/offsets" / f".{N}.crc").write_bytes(rest)
-    assert seen(root).differs == ()
-
-
 @pytest.mark.parametrize("moment", ["spark-set-aside", "spark-half-forged"])
 def test_killed_while_it_mends(root: Path, moment: str) -> None:
     (root / "spark/sources/0/1").unlink()
@@ -298,17 +216,6 @@ def test_killed_while_it_mends(root: Path, moment: str) -> None:
     assert done.returncode == -signal.SIGKILL
     start(root)
     is_mended(root)
-
-
-def test_a_policy_may_stop(root: Path) -> None:
-    empty(root / "spark/offsets" / str(N))
-    before = files_below(root)
-    with pytest.raises(IncompatibleError, match="spark-log-differs") as caught:
-        start(root, Policy(spark="stop"))
-    assert caught.value.context["differs"] == [f"spark/offsets/{N}: it is empty"]
-    assert files_below(root) == before
-    with pytest.raises(UsageError, match="policy"):
-        Policy(spark="hope")  # type: ignore[arg-type]
 
 
 def test_verify_and_resync_know(root: Path) -> None:
@@ -324,56 +231,6 @@ def test_verify_and_resync_know(root: Path) -> None:
     assert plan_resync(Checkpoint.open(root)).findings == ()
     start(root)
     assert len(list((root / "spark-replaced").iterdir())) == 1
-
-
-@pytest.mark.parametrize("what", ["another query", "ahead", "ahead, committed"])
-@pytest.mark.parametrize("torn", [False, True])
-def test_a_checkpoint_of_another_run_is_not_touched(root: Path, what: str, torn: bool) -> None:
-    if torn:
-        empty(root / "spark/sources/0/0")
-    if what == "another query":
-        (root / "spark/metadata").write_text('{"id":"second"}')
-    else:
-        (root / f"spark/{'commits' if 'committed' in what else 'offsets'}/{N + 2}").write_text("")
-    before = files_below(root)
-    code = "spark-query-changed" if what == "another query" else "spark-ahead"
-    with pytest.raises(IncompatibleError, match=code):
-        start(root)
-    assert files_below(root) == before
-    assert resync(Checkpoint.open(root)).reset is not None
-    is_mended(root)
-
-
-def test_a_version_that_is_not_known(root: Path) -> None:
-    path = root / "spark/offsets" / str(N)
-    path.write_text(path.read_text().replace("v1", "v2"))
-    with pytest.raises(IncompatibleError, match="spark-log-format"):
-        start(root)
-    empty(path)
-    with pytest.raises(CorruptionError, match="empty"):
-        SparkLog(Checkpoint.open(root).objects).offsets(N)
-
-
-def test_state_of_sparks_own_cannot_be_rewritten(root: Path) -> None:
-    (root / "spark/state/0").mkdir(parents=True)
-    start(root)
-    empty(root / "spark/offsets" / str(N))
-    before = files_below(root)
-    with pytest.raises(IncompatibleError, match="spark-state"):
-        start(root)
-    assert files_below(root) == before
-
-
-def test_a_drained_root_is_left_alone(root: Path) -> None:
-    checkpoint = Checkpoint.open(root)
-    head = checkpoint.publish(
-        following(checkpoint, checkpoint.head(), kind="tick", drained=True, spark=head_of(checkpoint).spark)
-    ).manifest
-    shutil.rmtree(root / "spark")
-    mending = Mending(checkpoint, Policy(spark="stop"))
-    mending.look(head)
-    mending.done(head)
-    assert not (root / "spark").exists()
 
 
 @pytest.mark.parametrize("name", ["offsets/0", "sources/0/0", "sources/1/0", "metadata"])
@@ -447,26 +304,6 @@ def test_a_fork(root: Path, tmp_path: Path) -> None:
     assert (found.differs, found.read) == ((), {0: {number: files_of(number) for number in range(3)}})
 
 
-@pytest.mark.parametrize(("before", "after"), [("15", "1"), ("15", "-"), ('{"logOffset":4}', '{"logOffset":3}')])
-def test_a_planned_offset_that_lies_behind(tmp_path: Path, before: str, after: str) -> None:
-    checkpoint = Checkpoint.open_or_create(tmp_path)
-    position = SparkPosition("first", 0, (), (before, KAFKA.format(5)), {})
-    checkpoint.publish(following(checkpoint, None, spark=position))
-    for batch_id, end in enumerate([before, after]):
-        text = "\n".join(["v1", '{"batchTimestampMs":1}', end, KAFKA.format(5)])
-        checkpoint.objects.put(f"spark/offsets/{batch_id}", text.encode())
-    checkpoint.objects.put("spark/metadata", b'{"id":"first"}')
-    assert seen(tmp_path).differs[0].path == "spark/offsets/1"
-
-
-def test_it_looks_again_beside_a_running_job(root: Path) -> None:
-    """What Spark and the job did between two looks is no damage."""
-    checkpoint = Checkpoint.open(root)
-    stale = Checkpoint.open(root).read(N + 1)
-    assert list(spark_findings(checkpoint, stale.manifest))
-    assert of_spark(checkpoint, stale.manifest) == []
-
-
 def test_a_digest_depends_on_nothing_but_the_files() -> None:
     chance = random.Random(3)
     files = [f"file:///{uuid.UUID(int=chance.getrandbits(128))} {n}" for n in range(500)]
@@ -488,92 +325,3 @@ def test_known_files() -> None:
     known.add(f"file:///{n} 5" for n in range(1_000, 80_000))
     assert all(f"file:///{n} 1" in known for n in (0, 999, 1_000, 79_999))
     assert "file:///80000 5" not in known
-
-
-def test_a_batch_with_a_file_that_is_known_is_refused(root: Path) -> None:
-    checkpoint = Checkpoint.open(root)
-    head = head_of(checkpoint)
-    mending = Mending(checkpoint, Policy())
-    mending.look(head)
-    read = mending.done(head)
-    new = SparkPosition("first", N + 1, (), (), {"0": files_of(N + 1)})
-    read.check(head, new)
-    again = msgspec.structs.replace(new, files={"0": (*files_of(N + 1), files_of(2)[1])})
-    with pytest.raises(IncompatibleError, match="spark-file-again") as caught:
-        read.check(head, again)
-    assert caught.value.context["files"] == [files_of(2)[1].split()[0]]
-    read.add(new)
-    assert files_of(N + 1)[0] in read._known["0"]
-    read._known["0"].add(["file:///has-the-hash-of-another 1"])
-    read.check(head, msgspec.structs.replace(new, files={"0": ("file:///has-the-hash-of-another 1",)}))
-
-
-STRANGE = ["x.compact", "².compact", "1e3.compact", "09.compact", f"{2**31}.compact", "٣", "007", "+7"]
-
-
-@pytest.mark.parametrize("folder", ["sources/0", "offsets", "commits"])
-def test_a_name_that_spark_does_not_write_is_known_and_mended(root: Path, folder: str) -> None:
-    """Spark reads a number out of each of them, or fails to."""
-    for name in (*STRANGE, "9" * 200 + ".compact", "-1.compact", "1_0.compact"):
-        path = root / "spark" / folder / name
-        path.write_bytes(b"v1\n")
-        assert [one.path for one in seen(root).differs] == [f"spark/{folder}/{name}"]
-        path.unlink()
-    path.write_bytes(b"v1\n")
-    start(root)
-    is_mended(root)
-
-
-@pytest.mark.parametrize("folder", ["sources/0", "sources", "offsets", "commits"])
-def test_what_spark_passes_over_says_nothing(root: Path, folder: str) -> None:
-    for name in ("README", "x.json", "²", "9" * 40, "5.tmp", "compact", "1e3"):
-        (root / "spark" / folder / name).write_bytes(b"junk")
-    is_mended(root)
-
-
-def test_a_time_of_a_batch_that_is_none_is_known_and_mended(root: Path) -> None:
-    path = root / f"spark/offsets/{N + 1}"
-    text = path.read_text()
-    numbers = ["Infinity", "-Infinity", "NaN", "1e400", "1e3", "-1", str(2**63), "9" * 5000]
-    for time in (*numbers, "true", "null", '"5"', "[5]"):
-        path.write_text(text.replace(f": {(N + 1) * 1000}", f": {time}"))
-        assert time in path.read_text()
-        assert [str(one) for one in seen(root).differs] == [f"spark/offsets/{N + 1}: it is cut or garbled"]
-    start(root)
-    is_mended(root)
-
-
-@pytest.mark.parametrize("name", [f"{2**31 - 1}.compact", f"{2**61 - 2}.compact", str(2**31 - 1)])
-@pytest.mark.parametrize("offset", [2**31 - 1, 2**62, 10**30])
-def test_numbers_without_end_take_no_time(root: Path, name: str, offset: int) -> None:
-    """They would be counted up to, by ones."""
-    (root / "spark/sources/0" / name).write_bytes(b"v1")
-    path = root / f"spark/offsets/{N + 1}"
-    path.write_text(path.read_text().replace(f'{{"logOffset": {N + 1}}}', f'{{"logOffset": {offset}}}'))
-    assert str(offset) in path.read_text()
-    assert seen(root).differs
-    with suppress(CorruptionError, NotFoundError):
-        SparkLog(Checkpoint.open(root).objects).planned("first", N + 1)
-    start(root)
-    is_mended(root)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    ['"timestamp":1,"batchId":-1', f'"timestamp":{2**64},"batchId":1', f'"timestamp":1,"batchId":{2**40}'],
-)
-def test_an_entry_with_numbers_past_those_of_spark(root: Path, fields: str) -> None:
-    (root / "spark/sources/0/1").write_text(f'v1\n{{"path":"x",{fields}}}')
-    assert [one.path for one in seen(root).differs] == ["spark/sources/0/1"]
-
-
-def test_entries_alone_and_folded_are_read_as_spark_does(root: Path) -> None:
-    fold(root, 2, 3)
-    (root / "spark/sources/0/2").write_bytes(entry(2))
-    log = SparkLog(Checkpoint.open(root).objects)
-    for after in range(-1, N):
-        found = log._files(0, after, N)
-        assert found == tuple(sorted(one for n in range(after + 1, N + 1) for one in files_of(n)))
-    with pytest.raises(NotFoundError) as lacking:
-        log._files(0, 2, N + 5)
-    assert lacking.value.context["entry"] == N + 2
