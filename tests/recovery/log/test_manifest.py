@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.example_manifest import example
 from tests.helpers.table_model import MAIN, NAMED
 from tidestate.recovery.log.manifest import (
     END_OF_TIME_US,
@@ -126,17 +127,6 @@ def placed(manifest: Manifest) -> Manifest:
         (ref,) = below("data/spark/", (spark.files_ref,))
         spark = msgspec.structs.replace(spark, files_ref=ref)
     return msgspec.structs.replace(manifest, operators=operators, spark=spark, **outputs)
-
-
-def example(**changes: Any) -> Manifest:
-    state = PartitionState(
-        (FileRef("data/windows/0/a.main.changelog", 10, "xxh3:00", 3, "main", segment="s"),), {"main": -5}, "s", 6
-    )
-    operator = OperatorState({"name": "windows", "key": ["k"]}, "f", (MAIN,), (state,))
-    manifest = Manifest(
-        FORMAT, 7, "xxh3:parent", "job", 2, "me", "batch", 1_700_000_000_000_000, {"windows": operator}
-    )
-    return msgspec.structs.replace(manifest, watermark_us=1_000_001, counters={"events": 12}, **changes)
 
 
 @given(MANIFESTS)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.recovery.log.test_manifest import example
+from tests.helpers.example_manifest import example
 from tidestate.recovery.log.manifest import Head, Kind, Manifest
 from tidestate.recovery.log.successor import STEPS, origin, successor
 from tidestate.statestore.errors import InvariantError
