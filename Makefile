@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test test-long check bench clean
+.PHONY: help demo test quick test-long check bench clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
 	@echo "make test       all tests"
+	@echo "make quick      what one runs between two edits: no Spark, no kill, under two minutes"
 	@echo "make test-long  the long forms of the slow tests"
 	@echo "make check      lint, types, layers and the docs checks"
 	@echo "make bench      tumbling windows against Spark's own, and the stores (minutes)"
@@ -24,6 +25,9 @@ test: $(VENV)/installed-dev
 	@echo "==> running the tests ($(JOBS) at a time, some twenty minutes on two cores)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+quick: $(VENV)/installed-dev
+	@TIDESTATE_QUICK=1 $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "not spark and not kill and not slow" $(ARGS)
+
 test-long: $(VENV)/installed-dev
 	@TIDESTATE_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout 0 $(ARGS)
 
@@ -36,7 +40,7 @@ check: $(VENV)/installed-dev
 	@echo "==> import-linter: layers"
 	@$(VENV)/bin/lint-imports
 	@echo "==> docs"
-	@$(PY) -m pytest -q tests/docs/test_docs.py
+	@$(PY) -m pytest -q tests/docs
 
 bench: $(VENV)/installed-dev
 	@$(PY) -m tools.bench tumbling --keys 100 --keys 100000 --keys 5000000

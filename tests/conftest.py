@@ -1,6 +1,7 @@
 """Hypothesis profiles, and no cache of this process carried from one test into the next.
 
-``ci`` is the default; ``TIDESTATE_LONG=1`` chooses ``long``. Tests take shares of ``settings.default.max_examples``.
+``ci`` is the default; ``TIDESTATE_LONG=1`` chooses ``long``, ``TIDESTATE_QUICK=1`` (make quick) ``quick``. Tests take
+shares of ``settings.default.max_examples``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers.process import LONG, SCRATCH, forget
+# Helpers assert too: what they compare is printed as in a test.
+pytest.register_assert_rewrite("tests.helpers", "tests.twins", "tests.conformance")
+
+from tests.helpers.process import LONG, QUICK, SCRATCH, forget  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "ci",
-    max_examples=40,
+    max_examples=30,
     stateful_step_count=15,
     deadline=None,
     derandomize=bool(os.environ.get("CI")),
@@ -38,8 +42,17 @@ settings.register_profile(
     suppress_health_check=_SLOW,
     print_blob=True,
 )
-settings.load_profile("long" if LONG else "ci")
-
+settings.register_profile(
+    "quick",
+    max_examples=8,
+    stateful_step_count=8,
+    deadline=None,
+    suppress_health_check=_SLOW,
+    report_multiple_bugs=False,
+    print_blob=True,
+)
+settings.load_profile("long" if LONG else "quick" if QUICK else "ci")
+collect_ignore = ["spark"] if QUICK else []
 
 if not LONG:
     # A SIGKILL leaves what was written in any file system; on a disk each sync takes 4 ms. The long form is on disk.
@@ -47,10 +60,10 @@ if not LONG:
 
 
 FIRST = (
-    "spark/test_kill",
-    "spark/test_jobs_killed",
     "spark/test_s3",
     "spark/test_kafka",
+    "spark/test_jobs_killed",
+    "spark/test_kill",
     "conformance/test_cases",
     "statestore/stores/test_contract",
     "operators/windows/test_general",
@@ -78,10 +91,22 @@ FIRST = (
 """The longest files: begun last, one of them would run alone while the other processes have nothing to do."""
 
 
+OF_CONTRACT = ("test_any_history", "test_many_change_sets")
+"""The slow ones of the contract of a store, which ships and knows no marks of ours."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first."""
+    """The longest files first; what asks for Spark or a server, and what says that it kills, is marked so."""
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition(".py::")[0].removeprefix("tests/"), len(FIRST)))
+    for item in items:
+        if "killed" in item.name:
+            item.add_marker("kill")
+        if item.name in OF_CONTRACT:
+            item.add_marker("slow")
+        for fixture, mark in (("spark", "spark"), ("s3_endpoint", "slow")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
-"""Every carried case on every store; none is skipped."""
+"""Every carried case; none is skipped. In CI each runs on the memory store and on one of the durable ones, by turns:
+that stores answer alike is what their contract proves.
+"""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -11,16 +11,20 @@ from tests.conformance.case import read
 from tests.conformance.harness import STORES, folder
 from tests.conformance.report import lines_of
 from tests.conformance.run import run
+from tests.helpers.checkout import CASES
+from tests.helpers.process import LONG, QUICK
 
-CASES = Path(__file__).parents[1] / "conformance" / "cases"
+DURABLE = ("parquet", "rocksdb")
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("peer", sorted(path.stem for path in CASES.glob("*.json")))
-@pytest.mark.parametrize("store", sorted(STORES))
+@pytest.mark.parametrize("store", ["memory"] if QUICK else sorted(STORES))
 def test_no_case_fails(store: str, peer: str) -> None:
     failed, skipped = [], set()
-    for case in read(CASES / f"{peer}.json"):
+    for number, case in enumerate(read(CASES / f"{peer}.json")):
+        if not LONG and store != "memory" and DURABLE[number % 2] != store:
+            continue
         with folder() as room:
             result = run(case, Bench(STORES[store](), room))
         failed += [line for failure in result.failures for line in lines_of(failure)]

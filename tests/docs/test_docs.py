@@ -20,6 +20,7 @@ def sources() -> str:
     return "\n".join(path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_readme_blocks_run(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
     assert len(blocks) >= 2
@@ -29,6 +30,7 @@ def test_readme_blocks_run(tmp_path: Path) -> None:
     assert "'mean_delay': 3.0" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["STORES.md", "MESSAGES.md", "AGGREGATES.md", "SINKS.md"])
 def test_blocks_of_other_documents_run(name: str) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.S | re.M)

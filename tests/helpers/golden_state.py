@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tests.helpers.checkout import ROOT
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
@@ -21,7 +22,7 @@ from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
 from tidestate.statestore.storage.objects import Objects
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = ROOT / "tests" / "golden"
 T = [datetime(1969, 12, 31, 23, 59, 59, 5, UTC), datetime(2026, 11, 21, 12, 0, tzinfo=UTC)]
 
 SUMS = TableSpec(

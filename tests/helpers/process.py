@@ -1,4 +1,4 @@
-"""This process: whether tests take their long form, its scratch folder, its caches."""
+"""This process: which form tests take, its scratch folder, its caches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from tidestate.statestore.storage import local
 from tidestate.statestore.stores import opening
 
 LONG = os.environ.get("TIDESTATE_LONG") == "1"
+QUICK = os.environ.get("TIDESTATE_QUICK") == "1"
+
+
+def examples(count: int) -> int:
+    """Of so many examples of the long form those of this one, where each takes a job and not a function."""
+    return count if LONG else max(2, count // (8 if QUICK else 2))
 
 
 def _in_memory(folder: str = "/dev/shm", room: int = 4 << 30) -> str | None:

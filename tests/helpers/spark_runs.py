@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.helpers.spark_inputs import SCHEMA, rows
+from tests.helpers.spark_inputs import SCHEMA, job, rows
+from tidestate.operators import Policy
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
 from tidestate.statestore.spec.store import StoreConfig
 
 
@@ -38,3 +40,14 @@ def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreCo
     newest = query.checkpoint_id
     assert repr(query) == f"DurableQuery({description.name!r}, checkpoint={str(root)!r}, checkpoint_id={newest})"
     query.stop(drain=True)
+
+
+def run(
+    spark: SparkSession, folder: Path, root: Path, *, drain: bool, policy: Policy | None = None, partitions: int = 2
+) -> Manifest:
+    """The job of `spark_inputs` over all files there are, stopped after them: its last manifest."""
+    started = job().on_spark(stream(spark, folder), checkpoint=root, partitions=partitions, policy=policy)
+    query = started.start()
+    query.process_all_available()
+    query.stop(drain=drain)
+    return query.manifest

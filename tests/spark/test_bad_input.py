@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
+from tests.helpers.spark_runs import stream
 from tidestate.operators import Policy, Windowed, count, mean, tumbling, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.marker import MARKER
@@ -25,10 +26,6 @@ from tidestate.statestore.errors import (
 )
 
 pytestmark = pytest.mark.spark
-
-
-def stream(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def per_key(**changes: str) -> Windowed:

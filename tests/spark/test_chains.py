@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import START, batch, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import (
@@ -51,7 +52,8 @@ def aggregates() -> Any:
     return chain(visits, together.late(late).accumulation(RETRACTING), largest.late(late).accumulation(RETRACTING))
 
 
-@pytest.mark.parametrize("store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(), RocksDB()])
+# A job of one operator is compared on every store in test_job.
+@pytest.mark.parametrize("store", [RocksDB(), *([Parquet(max_levels=2, snapshot_bytes=1), Memory()] if LONG else [])])
 def test_three_operators_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, store: Any) -> None:
     tables = sample(6, 60)
     for number, table in enumerate(tables):

@@ -9,22 +9,24 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from tests.helpers import spark_runs
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, job, sample, write
-from tests.helpers.spark_runs import output
+from tests.helpers.spark_runs import output, stream
 from tests.helpers.torn_files import DAMAGES, cut, empty, missing, zeros
-from tidestate.operators import Policy
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.statestore.errors import IncompatibleError
 
 pytestmark = pytest.mark.spark
+run = partial(spark_runs.run, partitions=1)
 TABLES = sample(9, 25)
 N = 6
 """Number of the newest batch before the power cut: of entries 5 and 8 Spark makes compact files."""
@@ -35,22 +37,11 @@ class DiedError(Exception):
     """Stands for the end of the process."""
 
 
-def stream(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
-
-
 @pytest.fixture(scope="module")
 def folding(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set(INTERVAL, "3")
     yield spark
     spark.conf.unset(INTERVAL)
-
-
-def run(spark: SparkSession, folder: Path, root: Path, *, drain: bool, policy: Policy | None = None) -> Manifest:
-    query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=1, policy=policy).start()
-    query.process_all_available()
-    query.stop(drain=drain)
-    return query.manifest
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.command import tidestate
-from tests.helpers.spark_inputs import job, sample, write
-from tests.helpers.spark_runs import output, stream
+from tests.helpers.spark_inputs import sample, write
+from tests.helpers.spark_runs import output, run
 from tidestate.operators import Policy
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
@@ -35,13 +35,6 @@ pytestmark = pytest.mark.spark
 TABLES = sample(7, 60)
 BEFORE = 5
 """Batches before the damage; the others come after it."""
-
-
-def run(spark: SparkSession, folder: Path, root: Path, *, drain: bool, policy: Policy | None = None) -> Manifest:
-    query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=2, policy=policy).start()
-    query.process_all_available()
-    query.stop(drain=drain)
-    return query.manifest
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from tests.children.driver import Driver
 from tests.children.s3_job import EXCLUDES, PACKAGES
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output, stream
 from tests.servers.s3 import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
@@ -156,7 +157,7 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, root: str, alone: Path)
     is_exact(root, alone)
 
 
-@pytest.mark.parametrize("to", [1, 2])
+@pytest.mark.parametrize("to", [1, 2] if LONG else [1])
 def test_rewound(driver: Driver, bucket: Bucket, root: str, alone: Path, to: int) -> None:
     assert [Path(path).name for path in said("rewind", root, "--to", to)["sources"][0]["files"]] == [
         f"{number:04d}.parquet" for number in range(to - 1, BEFORE)

@@ -53,6 +53,7 @@ def observations() -> pa.Table:
     return weather()
 
 
+@pytest.mark.slow
 def test_every_observation_of_the_year_with_its_types(observations: pa.Table) -> None:
     assert observations.num_rows == 26_115
     types = {field.name: field.type for field in observations.schema}
@@ -88,6 +89,7 @@ def test_what_was_not_measured_is_null(observations: pa.Table) -> None:
     assert not any(pc.any(pc.is_nan(observations[name])).as_py() for name in MEASURED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOINS)
 def test_each_flight_meets_the_observation_of_its_hour(
     tmp_path: Path, flights: pa.Table, observations: pa.Table, name: str
@@ -104,6 +106,7 @@ def test_each_flight_meets_the_observation_of_its_hour(
     assert _missing(expected, found) == _missing(found, expected) == 0
 
 
+@pytest.mark.slow
 def test_flights_of_each_airport_and_hour_meet_its_observation(
     tmp_path: Path, flights: pa.Table, observations: pa.Table
 ) -> None:

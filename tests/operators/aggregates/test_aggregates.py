@@ -61,6 +61,7 @@ def totals(folder: Path, store: str, column: pa.Array, functions: list[str]) -> 
     return {name: row[f"{name}_of_v"] for name in functions}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
 @pytest.mark.parametrize(("kind", "values", "expected"), CASES.values(), ids=CASES.keys())
 def test_every_type_an_aggregate_takes(
@@ -111,6 +112,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
 @pytest.mark.parametrize(("kind", "values"), KEYS.values(), ids=KEYS.keys())
 def test_every_type_a_key_may_have(tmp_path: Path, kind: pa.DataType, values: list[Any], store: str) -> None:

@@ -57,6 +57,7 @@ def finished(plan: SlicePlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
     return {key: {name: lists[name][row] for name in lists} for row, key in enumerate(keys)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=max(8, settings.default.max_examples // 5))
 @given(data=st.data())
@@ -116,6 +117,7 @@ WINDOWS = [tumbling("20 seconds"), sliding("20 seconds", "10 seconds")]
 JOBS = list(product(["int64", "double", "decimal", "string", "timestamp"], ["memory", "parquet", "rocksdb"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "store", "window"), [(*job, WINDOWS[i % 2]) for i, job in enumerate(JOBS)])
 def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, store: str, window: Any) -> None:
     """Net of all panes, with late ones that take the earlier ones back, over two runs with a restart between them."""

@@ -135,6 +135,7 @@ def results(plan: GeneralPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
     return {key: {n: lists[n][row] for n in lists} for row, key in enumerate(folded["k"].to_pylist())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=max(10, settings.default.max_examples // 4))
 @given(data=st.data())

@@ -129,6 +129,7 @@ PAIRS = [(kind, mode) for kind in KINDS for mode in MODES]
 COMBINED = PAIRS if LONG else [PAIRS[0], PAIRS[3], PAIRS[5]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mode"), COMBINED)
 @pytest.mark.parametrize("case", CASES)
 def test_a_changed_job_shows_what_is_promised(tmp_path: Path, case: str, kind: str, mode: str) -> None:

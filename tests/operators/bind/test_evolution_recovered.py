@@ -120,6 +120,7 @@ class Jobs:
         return shown(folder / "unchanged")
 
 
+@pytest.mark.slow
 @AROUND
 def test_rewound_to_before_a_change(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """The old description goes on as if there had been no change, the new one changes there."""
@@ -136,6 +137,7 @@ def test_rewound_to_before_a_change(tmp_path: Path, name: str, store: StoreConfi
         assert verify(Checkpoint.open(one), read_percent=100).worst is None
 
 
+@pytest.mark.slow
 @AROUND
 def test_changed_and_divided_anew(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """After the change, and in another root between its last batch before and its start after."""
@@ -151,6 +153,7 @@ def test_changed_and_divided_anew(tmp_path: Path, name: str, store: StoreConfig)
         assert verify(Checkpoint.open(root), read_percent=100).worst is None
 
 
+@pytest.mark.slow
 @AROUND
 def test_a_fork_that_is_changed(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """From a checkpoint of a job that goes on unchanged; the fork reads its files through the new tables."""
@@ -179,6 +182,7 @@ def per_key(*, later: bool) -> Chain:
     return chain(began, second.aggregate(n=sum_("n"), bits=sum_("which")).renamed(columns={"bits": "which"}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES, ids=lambda one: one.name)
 def test_a_chain_of_which_one_operator_changes(tmp_path: Path, store: StoreConfig) -> None:
     """Every event is once in what the second shows or in the ledger of the first, by the lateness of its time."""

@@ -96,6 +96,7 @@ def broken(one: ByHand, at: int | None) -> FaultyObjects:
     return faulty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, *(STORES if LONG else [])])
 @pytest.mark.parametrize("job", JOBS)
 def test_failing_storage_changes_nothing(tmp_path: Path, job: str, name: StoreName | None) -> None:

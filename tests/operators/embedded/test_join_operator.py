@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from tests.helpers.join_operator_messages import (
     two_streams,
 )
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
+from tests.helpers.process import examples
 from tidestate.operators import (
     Joined,
     JoinOperator,
@@ -86,6 +86,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, list[tuple[int, int, int]]]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", sorted(EXAMPLES))
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("name", STORES)
@@ -157,9 +158,10 @@ JOBS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 @settings(
-    max_examples=int(os.environ.get("OPERATOR_EXAMPLES", "8")),
+    max_examples=examples(16),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )

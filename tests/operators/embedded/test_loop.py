@@ -42,6 +42,7 @@ class Slow(Receiver):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_a_sink_that_refuses_stops_the_intake(tmp_path: Path, name: StoreName) -> None:
     job, made, slow = description(session("3 seconds"), "retracting"), stream(4), Slow()

@@ -45,6 +45,7 @@ def batches(seed: int) -> list[list[Message]]:
     return [made[start : start + 10] for start in range(0, TOTAL, 10)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize(("store", "key"), [("memory", "k"), ("memory", None), ("parquet", None), ("rocksdb", "k")])
 def test_each_offset_once_and_the_panes_of_the_harness(

@@ -64,6 +64,7 @@ def by_hand(description: Any, batches: list[pa.Table], root: Path, chance: rando
     return panes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [None, FINISHING], ids=["plain", "finishing"])
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_messages_are_taken_in_the_order_of_their_times(tmp_path: Path, windows: str, when: Any) -> None:

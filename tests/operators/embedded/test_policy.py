@@ -53,6 +53,7 @@ def give(root: Path, store: StoreName, batches: Sequence[list[Message]], policy:
     return receiver
 
 
+@pytest.mark.slow
 def test_a_second_one_is_refused_or_takes_over(tmp_path: Path) -> None:
     store, batches = store_config("parquet", tmp_path / "cache"), stream(1)
     with operator(JOB, tmp_path / "root", store) as first:
@@ -74,6 +75,7 @@ def test_a_second_one_is_refused_or_takes_over(tmp_path: Path) -> None:
     operator(JOB, tmp_path / "root", store, policy=Policy(second="refuse")).close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "store"), [("manifest", "parquet"), ("state", "memory"), ("state", "rocksdb")])
 def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: StoreName, what: str) -> None:
     root, batches = tmp_path / "root", stream(2)
@@ -102,6 +104,7 @@ def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: St
     assert sorted((row for rows in kept.values() for row in rows), key=repr) == panes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
 def test_rewound_it_takes_the_messages_again(tmp_path: Path, store: StoreName) -> None:
     root, batches = tmp_path / "root", stream(3)

@@ -32,6 +32,7 @@ WINDOWS: dict[str, Windows] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["event", "window"])
 @pytest.mark.parametrize(("windows", "store"), list(zip(WINDOWS, STORES, strict=True)))
 def test_as_the_harness_with_a_crash_after_it(tmp_path: Path, windows: str, store: StoreName, rule: str) -> None:

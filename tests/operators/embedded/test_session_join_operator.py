@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.operator_messages import SECOND, STORES, TIME, store_config
+from tests.helpers.process import examples
 from tidestate.operators import JoinOperator, SessionJoined, join, query, session_join
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
@@ -178,9 +179,10 @@ rows = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 @settings(
-    max_examples=6,
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
@@ -207,6 +209,7 @@ def test_windows_and_messages_are_those_of_a_naive_look(name: StoreName, kind: s
         assert query(root).get_messages(side="right").num_rows == 0
 
 
+@pytest.mark.slow
 def test_identities_are_forgotten_when_a_message_would_be_too_late(tmp_path: Path) -> None:
     with operator(job(), tmp_path) as running:
         for at in range(30):

@@ -88,6 +88,7 @@ def found_offsets(rows: pa.Table) -> dict[Any, list[int]]:
     return {tuple(r[n] for n in names): [r["start_offset"], r["last_offset"]] for r in plain(rows)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "rocksdb", "parquet"])
 @pytest.mark.parametrize(("measure", "by"), [("time", "time"), ("tuple", "offset")])
 @settings(max_examples=SHARE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
+from tests.helpers.process import examples
 from tidestate.operators import (
     Parquet,
     Retention,
@@ -84,9 +84,10 @@ def ledger(root: Path, schema: pa.Schema) -> set[tuple[str, int]]:
     return {(row["part"], row["at"]) for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 @settings(
-    max_examples=int(os.environ.get("OPERATOR_EXAMPLES", "20")),
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -127,6 +128,7 @@ def test_each_message_once_under_replay_duplicates_and_crashes(
     assert found - accepted == rejected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(WINDOWS))
 @pytest.mark.parametrize("name", STORES)
 def test_a_function_over_the_messages_of_a_window_is_exact(tmp_path: Path, name: StoreName, kind: str) -> None:
@@ -152,6 +154,7 @@ def test_a_function_over_the_messages_of_a_window_is_exact(tmp_path: Path, name:
         assert all(row[5] == median(values[int(row[0].timestamp()) * SECOND, row[2]]) for row in checked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["ts_offset", "eq_ts_offset", "ts_eq_offset", "session_ts_offset"])
 @pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
 def test_any_layout_gives_the_same_panes(tmp_path: Path, kind: str, layout: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.click_chains import CLICKS, SECOND, clicks, per_country, per_user, shown
+from tests.helpers.process import LONG, examples
 from tidestate.operators import (
     DISCARDING,
     RETRACTING,
@@ -52,6 +52,7 @@ def shown_in_order(panes: pa.Table, names: tuple[str, ...]) -> list[tuple[Any, .
     return list(zip(*(panes[name].to_pylist() for name in names), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES, ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_aggregate_rekey_aggregate(store: Any, partitions: int, tmp_path: Path) -> None:
@@ -264,7 +265,8 @@ def naive(events: list[tuple[int, str, str, int]]) -> Counter[tuple[Any, ...]]:
     return Counter({(start, country, len(sums), sum(sums), max(sums)): 1 for (start, country), sums in above.items()})
 
 
-@settings(max_examples=2000 if os.environ.get("TIDESTATE_LONG") else 25, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=2000 if LONG else examples(40), deadline=None)
 @given(
     batches=st.lists(EVENTS, max_size=6),
     early=st.booleans(),

@@ -68,6 +68,7 @@ def rows_of(root: Path) -> Counter[evidence.Row]:
     return sum((rows for _, rows in output(root)), Counter())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [2, 3, 4, 5, 6])
 def test_a_root_put_back_from_a_copy_loses_no_row(tmp_path: Path, cut: int) -> None:
     """The original goes on and delivers; then the copy is put back in its place, and other input comes."""

@@ -278,6 +278,7 @@ def _rejected(checkpoint: Checkpoint, start: int, key: str) -> list[Event]:
     return [one for one in history(checkpoint, text, {"k": key}).events if one.kind == "rejected"]
 
 
+@pytest.mark.slow
 def test_on_s3(s3_root: str) -> None:
     example("retracting").standalone(checkpoint=s3_root, store=Parquet(), partitions=2).run(STREAM)
     assert told(of(s3_root, 0)) == A_FIRST
@@ -316,6 +317,7 @@ def test_a_join_without_windows_has_no_history(tmp_path: Path) -> None:
         history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
 
 
+@pytest.mark.slow
 def test_the_command(root: Path, tmp_path: Path) -> None:
     asked = ["history", root, "--key", "k=a", "--window", "1970-01-01"]
     done = tidestate(*asked)

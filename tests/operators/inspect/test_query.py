@@ -84,6 +84,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_a_checkpoint_answers_as_the_operator_did(tmp_path: Path, name: StoreName, kind: str) -> None:
     root, then = tmp_path / "root", {}
@@ -218,6 +219,7 @@ AGGREGATES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [

@@ -61,6 +61,7 @@ def drawn(file: Path, name: str) -> dict[str, float]:
     return sums
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_manifests(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     done = tidestate("report", root, "--output", file)
@@ -82,6 +83,7 @@ def test_numbers_are_those_of_the_manifests(root: Path, tmp_path: Path) -> None:
     assert "Whole: 7 checkpoints" in said
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_real_spark_job(spark: SparkSession, tmp_path: Path) -> None:
     for number, table in enumerate(sample(4, 100)):
         write(tmp_path / "input", number, table)
@@ -104,6 +106,7 @@ def test_a_checkpoint_of_a_real_spark_job(spark: SparkSession, tmp_path: Path) -
     assert {row["end"] for row in layer["data"]["values"]} == {end / 1000 for end in ends}
 
 
+@pytest.mark.slow
 def test_a_root_on_s3(s3_root: str, tmp_path: Path) -> None:
     example().standalone(checkpoint=s3_root, store=Parquet()).run(STREAM)
     made = write_report(s3_root, tmp_path / "report.html", read_percent=100)

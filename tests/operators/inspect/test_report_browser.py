@@ -93,6 +93,7 @@ class Shown:
         return [list(row) for row in self.page.evaluate(script, caption)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme: str) -> None:
@@ -221,6 +222,7 @@ def taken_along(objects: Objects, state: OperatorState, name: str) -> OperatorSt
     return msgspec.structs.replace(state, partitions=tuple(partitions))
 
 
+@pytest.mark.slow
 def test_text_from_data_is_text(browser: Any, copy: Path, tmp_path: Path) -> None:
     folder = copy.rename(tmp_path / "<img src=x onerror=window.hacked=1>")
     Checkpoint.open(folder).publish(hostile(folder))

@@ -62,6 +62,7 @@ def batch(description: Joined, schema: pa.Schema, some: list[Row]) -> pa.Table:
     return description.rows(schema, **{side: table([row for row in some if row.side == side]) for side in SIDES})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_pairs_in_windows_of_each_side_do_not_depend_on_the_cut(seed: int) -> None:
     chance = random.Random(seed)
@@ -127,6 +128,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "description", [join(event_time="t", on="key", **one) for one in OTHERS.values()], ids=OTHERS
 )

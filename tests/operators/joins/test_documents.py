@@ -106,6 +106,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
 @pytest.mark.parametrize("example", EXPECTED)
 @pytest.mark.parametrize("restart", [False, True], ids=["through", "restarted"])

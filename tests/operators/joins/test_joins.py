@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.helpers.checkout import ROOT
 from tests.helpers.orders import ORDERS, SECOND, SHIPMENTS, TIME, Row, tables
 from tidestate.operators import count_window, session, tumbling
 from tidestate.operators.bind.operator import bind_plan
@@ -230,11 +230,11 @@ def test_sides_that_do_not_fit_are_refused() -> None:
         description.schema(ORDERS, other)
 
 
+@pytest.mark.slow
 def test_the_block_of_the_page_runs() -> None:
-    root = Path(__file__).resolve().parents[3]
-    blocks = re.findall(r"^```python\n(.*?)^```", (root / "docs" / "JOINS.md").read_text(), re.S | re.M)
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "JOINS.md").read_text(), re.S | re.M)
     command = [sys.executable, "-c", "\n".join(blocks)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "{'order': 'a', 'left_price': 5, 'right_weight': 2}",

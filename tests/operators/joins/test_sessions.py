@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.harness import SCRATCH
+from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, numbered, one_stream, rows, seconds
 from tests.twins.sessions import ENDED, Brute, Pair
 from tidestate.operators import SessionJoined, session_join
@@ -84,9 +84,10 @@ class Play:
         assert self.harness.state("ends").num_rows == len(self.brute.live)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
 def test_what_is_shown_is_the_product_of_sessions(store: StoreConfig) -> None:
-    @settings(deadline=None, max_examples=25)
+    @settings(deadline=None, max_examples=examples(25))
     @given(joins(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.booleans())
     def check(made: tuple[SessionJoined, Brute], batches: list[list[Row]], restart: bool) -> None:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:

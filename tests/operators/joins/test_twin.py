@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.join_jobs import SCHEMA, SECOND, STORES, described, shown, table
+from tests.helpers.process import examples
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.local.harness import Harness
@@ -115,9 +116,10 @@ def played(seed: int, store: StoreConfig) -> None:
         assert harness.ledger().num_rows == twin.rejected, asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
 def test_what_is_shown_is_what_the_twin_shows(store: StoreConfig) -> None:
-    @settings(deadline=None, max_examples=20)
+    @settings(deadline=None, max_examples=examples(20))
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         played(seed, store)

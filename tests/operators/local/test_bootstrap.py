@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
+from tests.helpers.process import examples
 from tests.helpers.spark_inputs import job, sample, two_streams
 from tests.helpers.spark_runs import output
 from tests.servers.s3 import s3_endpoint as s3_endpoint
@@ -44,7 +45,8 @@ def write(path: Path, *tables: pa.Table) -> list[Path]:
     return sorted(path.iterdir())
 
 
-@how(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@how(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(streams.settings(), streams.batches(), st.integers(1, 3), st.data())
 def test_history_is_one_batch_in_which_nothing_is_late(
     tmp_path_factory: pytest.TempPathFactory, setting: Any, stream: list[Any], pieces: int, data: st.DataObject
@@ -139,6 +141,7 @@ def test_killed_and_done_again(tmp_path: Path, moment: str) -> None:
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
 
 
+@pytest.mark.slow
 def test_on_s3(s3_root: str, tmp_path: Path) -> None:
     tables = sample(4, 60)
     job().standalone(checkpoint=s3_root).bootstrap(tables[:2])
@@ -253,6 +256,7 @@ def verb(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return tidestate("bootstrap", "tests.helpers.spark_inputs:job", folder / "root", *arguments)
 
 
+@pytest.mark.slow
 def test_the_verb_says_first_what_it_would_do(tmp_path: Path) -> None:
     write(tmp_path / "input", *sample(3, 50))
     dry = verb(tmp_path, "--input", tmp_path / "input", "--partitions", 2)
@@ -273,6 +277,7 @@ def test_the_verb_says_first_what_it_would_do(tmp_path: Path) -> None:
     assert len(again.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -301,6 +306,7 @@ def test_the_verb_refuses_in_a_line(tmp_path: Path, arguments: tuple[str, ...], 
 INPUTS = "tests.helpers.spark_inputs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nowhere:job", f"{INPUTS}:nothing", f"{INPUTS}:START", "tests"])
 def test_a_job_that_cannot_be_loaded(tmp_path: Path, name: str) -> None:
     done = tidestate("bootstrap", name, tmp_path / "root", "--input", tmp_path)
@@ -308,6 +314,7 @@ def test_a_job_that_cannot_be_loaded(tmp_path: Path, name: str) -> None:
     assert "[bootstrap-job]" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_broken_verb_hinders_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "strange-1.dist-info"
     package.mkdir()

@@ -26,6 +26,7 @@ from tidestate.statestore.errors import UsageError
 SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
 
 
+@pytest.mark.slow
 def test_the_page_runs() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "TESTING.md").read_text(), re.S | re.M)
     assert len(blocks) == 1

@@ -34,6 +34,7 @@ def root(request: pytest.FixtureRequest) -> str:
     return f"memory://{uuid.uuid4().hex}/root"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_a_job_gives_the_same_panes_as_on_a_local_disk(root: str, name: str, tmp_path: Path) -> None:
     job, found = example("retracting"), []
@@ -55,6 +56,7 @@ def test_a_newer_run_fences_an_older_one(root: str) -> None:
         list(older)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outwards", [True, False])
 def test_a_fork_may_lie_in_another_kind_of_storage(root: str, outwards: bool, tmp_path: Path) -> None:
     """A folder forked from remote storage, and the reverse."""

@@ -25,6 +25,7 @@ def stores(folder: Path) -> list[StoreConfig]:
     return [Memory(), Parquet(), RocksDB(cache_dir=str(folder / "cache")), Parquet(max_levels=2, snapshot_bytes=1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", range(4), ids=["memory", "parquet", "rocksdb", "parquet-tiny"])
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("mode", EXPECTED)

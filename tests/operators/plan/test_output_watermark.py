@@ -49,6 +49,7 @@ def columns(windows: Windows) -> list[str]:
     return KNOWN["session"] if windows is SESSION else COLUMNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "windows", [TUMBLING, SLIDING, GAPS, SESSION], ids=["tumbling", "sliding", "gaps", "session"]
 )

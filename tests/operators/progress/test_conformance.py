@@ -12,10 +12,10 @@ import pytest
 from tests.conformance.bench import Bench
 from tests.conformance.case import read
 from tests.conformance.run import Result, run
+from tests.helpers.checkout import CASES
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.origins import origins, take
 
-CASES = Path(__file__).parents[2] / "conformance" / "cases"
 Raw = dict[str, Any]
 CARRIED: list[Raw] = [
     raw for path in sorted(CASES.glob("*.json")) for raw in json.loads(path.read_text()) if raw["kind"] == "watermark"
@@ -31,6 +31,7 @@ def ran(raw: Raw, tmp_path: Path) -> Result:
     return run(case, bench)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raw", CARRIED, ids=lambda raw: raw["id"])
 def test_a_carried_case_passes_and_a_changed_one_fails(raw: Raw, tmp_path: Path) -> None:
     assert ran(raw, tmp_path).status == "passed"

@@ -259,6 +259,7 @@ def streams(draw: st.DrawFn) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 @given(stream=streams(), at_query=st.sampled_from(SETTINGS), data=st.data())
 @settings(max_examples=settings.default.max_examples * 2)
 def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
@@ -291,6 +292,7 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
     assert Advance(**state) == whole.state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_query", SETTINGS)
 def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = np.random.default_rng(5)

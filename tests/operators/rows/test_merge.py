@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.harness import SCRATCH
 from tests.helpers.checkout import ROOT
+from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
 from tidestate.operators import (
     Merged,
@@ -132,7 +132,7 @@ def taken(panes: pa.Table, latest: dict[tuple[str, int], dict[str, Any]]) -> Non
 
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
 def test_windows_hold_the_rows_of_both_sides(store: StoreConfig) -> None:
-    @settings(deadline=None, max_examples=20)
+    @settings(deadline=None, max_examples=examples(20))
     @given(
         st.sampled_from([(5, 5), (10, 10), (6, 2), (9, 3)]),
         st.sampled_from([0, 4]),
@@ -280,6 +280,7 @@ def test_groups_of_no_side_windows_of_offsets_and_lifts_of_nothing_are_refused()
         begun.window("1 hour")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_page_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "MERGING.md").read_text(), re.S | re.M)
     assert len(blocks) >= 4

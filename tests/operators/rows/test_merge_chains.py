@@ -6,10 +6,11 @@ import tempfile
 from collections import Counter
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.harness import SCRATCH
+from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, Row, numbered, rows, table
 from tests.twins.sessions import ENDED, Brute
 from tidestate.operators import RETRACTING, Windowed, count, merge, session_join, sum_, tumbling, union, windowed
@@ -41,7 +42,8 @@ def last_of_keys(shown: pa.Table, *names: str) -> dict[str, tuple[object, ...]]:
     return found
 
 
-@settings(deadline=None, max_examples=15)
+@pytest.mark.slow
+@settings(deadline=None, max_examples=examples(15))
 @given(st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.sampled_from([0, 12]))
 def test_sums_over_a_session_join_follow_what_it_takes_back(batches: Batches, late: int) -> None:
     pairs = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late=f"{late} s", name="pairs")
@@ -67,7 +69,7 @@ def test_sums_over_a_session_join_follow_what_it_takes_back(batches: Batches, la
     assert last_of_keys(shown, "n", "cost") == {key: (counts[key], costs[key]) for key in counts}
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 @given(st.lists(st.lists(rows, max_size=8), min_size=1, max_size=4))
 def test_a_union_is_read_as_one_stream(batches: Batches) -> None:
     both = union(event_time="ordered", sides=("a", "b"), name="both")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.harness import SCRATCH
+from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import SECOND, STORES, TIME
 from tidestate.operators import Unioned, union
 from tidestate.operators.bind.operator import bind_plan
@@ -66,7 +66,7 @@ def told(panes: pa.Table) -> Counter[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
 def test_every_row_is_passed_on_in_its_batch(store: StoreConfig) -> None:
-    @settings(deadline=None, max_examples=15)
+    @settings(deadline=None, max_examples=examples(15))
     @given(st.lists(st.lists(events, max_size=8), min_size=1, max_size=4), st.integers(1, 3), st.booleans())
     def check(batches: list[list[Event]], partitions: int, restart: bool) -> None:
         description, lost = three(), 0

@@ -61,6 +61,7 @@ def in_turn(rows: list[dict[str, Any]], within: int | None) -> list[int]:
     return sorted(passed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", [None, 0, 3, 11])
 @pytest.mark.parametrize("store", [Memory(), Parquet(max_levels=2, snapshot_bytes=1)], ids=["memory", "parquet"])
 def test_deduplication_in_order_passes_the_same_rows_by_any_cut(within: int | None, store: Any) -> None:
@@ -91,6 +92,7 @@ def test_deduplication_as_rows_come_depends_on_the_cut() -> None:
 # order of arrival
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["count", "hopping", "tumbling", "session"])
 def test_what_goes_by_order_is_the_same_by_any_cut_in_order(kind: str) -> None:
     chance = random.Random(kind)
@@ -143,6 +145,7 @@ EXACT: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXACT)
 def test_exact_aggregates_of_other_windows_need_no_order(kind: str) -> None:
     chance = random.Random(kind)
@@ -266,6 +269,7 @@ SEVERAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEVERAL)
 def test_what_several_streams_come_to_is_the_same_by_any_cut(name: str) -> None:
     chance, description = random.Random(name), SEVERAL[name]

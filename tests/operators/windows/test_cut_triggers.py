@@ -31,6 +31,8 @@ from tidestate.operators import (
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.statestore.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 ORDER = {"offset": "at", "origin": "part"}
 DELAY = "6 s"
 
@@ -51,6 +53,7 @@ TRIGGERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trigger", TRIGGERS)
 @pytest.mark.parametrize("mode", [DISCARDING, RETRACTING])
 def test_triggers_at_the_end_of_a_batch_change_panes_and_not_their_net(trigger: str, mode: Any) -> None:
@@ -75,6 +78,7 @@ def added_up(panes: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
     return +found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [every_element(), after_count(3)], ids=["every", "third"])
 def test_panes_per_element_in_order_are_the_same_by_any_cut(early: Any) -> None:
     chance = random.Random(9)
@@ -177,6 +181,7 @@ COMPOSITES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> None:
     chance, trigger = random.Random(name), COMPOSITES[name]
@@ -199,6 +204,7 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
     assert panes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [session("3 s"), sliding("12 s", "4 s")], ids=["sessions", "sliding"])
 @pytest.mark.parametrize("name", ["two then done", "threes until seven", "both"])
 def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name: str) -> None:

@@ -85,6 +85,7 @@ def test_one_window_due_makes_no_pairs_of_others() -> None:
     assert peak < 64 * MIB  # it was over 2 GiB
 
 
+@pytest.mark.slow
 def test_a_leap_of_many_windows_stays_within_the_budget() -> None:
     plan, keys = slice_plan(rolling_day()), 3
     store = holding(plan, dense(plan, 2880, keys))

@@ -22,8 +22,8 @@ from tests.twins.words import EACH_BATCH, Row, Setting
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
-RUNS = run_settings(max_examples=SHARE * 3 if LONG else SHARE)
-HALF = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 2))
+RUNS = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 2))
+HALF = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 3))
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1)])
 PARTITIONS = st.sampled_from([1, 1, 1, 3])
 patient = pytest.mark.timeout(7200 if LONG else 600)
@@ -57,6 +57,7 @@ def flat(row: Row) -> tuple:
     return (row.window_start, row.window_end, *row.key, *row.values, *row[4:])
 
 
+@pytest.mark.slow
 @patient
 @pytest.mark.parametrize("name", STORES)
 @RUNS
@@ -75,6 +76,7 @@ def test_every_step_equals_the_twins(
         check_run(setting, history, few, real, restarts=frozenset())
 
 
+@pytest.mark.slow
 @patient
 @HALF
 @given(
@@ -143,6 +145,7 @@ def test_the_twins_net_does_not_depend_on_how_events_are_split(
     assert Counter(one.twin.ledger) == Counter(two.twin.ledger)
 
 
+@pytest.mark.slow
 @patient
 @HALF
 @given(

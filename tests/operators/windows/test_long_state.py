@@ -64,6 +64,7 @@ AGGREGATES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_one_batch_of_more_than_a_row_may_be_given(tmp_path: Path, aggregate: str) -> None:
     """It fires, is remembered to be taken back, is taken back, and folded."""
@@ -76,6 +77,7 @@ def test_one_batch_of_more_than_a_row_may_be_given(tmp_path: Path, aggregate: st
     assert kinds == [("emit", 20), ("retract", 20), ("emit", 21)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "store"),
     [("triggered", "memory"), ("triggered", "parquet"), ("triggered", "rocksdb"), ("sessions", "parquet")],

@@ -54,6 +54,7 @@ def test_the_twin_says_what_was_worked_out_by_hand(name: str) -> None:
     assert sorted_steps(played(setting, steps)) == sorted_steps(steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("restarts", [False, True])
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
@@ -318,6 +319,7 @@ def test_a_large_batch_shows_every_pane() -> None:
 ORDERED = strategies.with_history(strategies.ordered_settings())
 
 
+@pytest.mark.slow
 @patient
 @RUNS
 @given(name=NAMES, told=ORDERED, few=st.booleans(), partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS)
@@ -335,6 +337,7 @@ def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
 # What does not matter
 
 
+@pytest.mark.slow
 @patient
 @SOME
 @given(told=ORDERED.filter(lambda told: told[0].offset), data=st.data())

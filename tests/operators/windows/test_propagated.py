@@ -37,6 +37,7 @@ TIME = streams.TIME
 EVENTS = pa.schema([("time", TIME), ("k", pa.string()), ("shop", pa.int64()), ("v", pa.int64())])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROPAGATED)
 @pytest.mark.parametrize("restarts", [False, True])
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
@@ -169,6 +170,7 @@ def test_event_time_may_be_left_out_only_then() -> None:
 BROUGHT = strategies.with_history(strategies.inherited_settings())
 
 
+@pytest.mark.slow
 @patient
 @SOME
 @given(name=NAMES, told=BROUGHT, partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS, generate=st.booleans())
@@ -183,6 +185,7 @@ def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
     check_run(*told, "largest", name, partitions, limits, restarts, generate)
 
 
+@pytest.mark.slow
 @patient
 @SOME
 @given(told=BROUGHT.filter(complete), data=st.data())

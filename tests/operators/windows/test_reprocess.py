@@ -51,6 +51,7 @@ HERE = {**FEEDING, **CLOSED}
 SCHEMA = pa.schema([("time", streams.TIME), ("k", pa.string()), ("v", pa.int64())])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 @pytest.mark.parametrize("restarts", [False, True])
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
@@ -231,6 +232,7 @@ def test_standalone_feeds_back(tmp_path: Path) -> None:
 FED = strategies.with_history(strategies.feeding_settings(), back=True)
 
 
+@pytest.mark.slow
 @patient
 @RUNS
 @given(name=NAMES, told=FED, partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS, generate=st.booleans())
@@ -245,6 +247,7 @@ def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
     check_run(*told, "values", name, partitions, limits, restarts, generate or told[0].axis != "event")
 
 
+@pytest.mark.slow
 @patient
 @SOME
 @given(

@@ -36,6 +36,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 @settings(max_examples=max(10, settings.default.max_examples // 2))
 @given(

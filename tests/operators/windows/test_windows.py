@@ -7,20 +7,24 @@ from pathlib import Path
 
 import pytest
 from hypothesis import example, given
+from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.every_store import STORES, added, new_folder, store_config
-from tests.helpers.process import forget
+from tests.helpers.process import LONG, forget
 from tests.twins import streams
 from tests.twins.naive import Event, Row, Setting, Twin
 from tidestate.statestore.spec.store import StoreName
 
+SHARE = run_settings.default.max_examples
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1), (12, 1), (2, 1)])
 PARTITIONS = st.sampled_from([1, 1, 2, 5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
+@run_settings(max_examples=SHARE if LONG else max(5, SHARE // 2))
 @given(setting=streams.settings(), stream=streams.batches(), partitions=PARTITIONS, limits=LIMITS)
 def test_every_checkpoint_equals_the_twins(
     name: StoreName, setting: Setting, stream: list[streams.Batch], partitions: int, limits: tuple[int, int]
@@ -141,6 +145,7 @@ def moves(setting: Setting, event: Event, before: int | None) -> bool:
     return before is None or (event.time is not None and event.time - setting.delay > before)
 
 
+@pytest.mark.slow
 @given(setting=streams.settings(), stream=streams.batches(), data=st.data())
 def test_the_net_does_not_depend_on_how_events_are_split(
     setting: Setting, stream: list[streams.Batch], data: st.DataObject
@@ -166,6 +171,7 @@ class CrashError(Exception):
     """Raised by a hook: the process dies here."""
 
 
+@pytest.mark.slow
 @given(
     setting=streams.settings(),
     stream=streams.batches(),

@@ -22,6 +22,8 @@ from tests.helpers.two_sources import rows as events
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.distribution import NAME, version
 
+pytestmark = pytest.mark.slow
+
 
 def test_list_as_json_holds_the_numbers_of_the_manifests(root: Path) -> None:
     done = tidestate("list", root, "--json")
@@ -100,6 +102,7 @@ def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> 
     assert found["sources"][1]["lag_seconds"] == 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 60])
 @pytest.mark.parametrize("verb", [["list"], ["show"], ["show", "7"], ["--help"], ["list", "--help"]], ids=" ".join)
 def test_output_fits_the_window(root: Path, verb: list[str], columns: int) -> None:

@@ -18,6 +18,8 @@ from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.prefetch import AT_ONCE, ahead, each
 from tidestate.statestore.spec.store import Parquet
 
+pytestmark = pytest.mark.slow
+
 COMMAND = """
 import sys
 from tidestate.recovery.cli import progress_bar
@@ -94,6 +96,7 @@ def _read(terminal: int) -> Iterator[bytes]:
         yield data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_that_takes_long_has_a_bar_on_a_terminal(places: dict[str, str], name: str) -> None:
     arguments, counted = VERBS[name]
@@ -106,6 +109,7 @@ def test_a_verb_that_takes_long_has_a_bar_on_a_terminal(places: dict[str, str], 
     assert not {"━", "\x1b", "\r"} & set(printed)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_bar_is_left_where_rows_are_printed_beside_it(places: dict[str, str]) -> None:
     plain = subprocess.run(
         [sys.executable, "-m", "tidestate.recovery.cli.main", "panes", places["ROOT"], "--format", "csv"],
@@ -155,6 +159,7 @@ print([read().manifest.id for _, read in checkpoint.loads(checkpoint.ids())])
 """
 
 
+@pytest.mark.slow
 def test_threads_may_be_the_first_to_read_a_manifest(places: dict[str, str]) -> None:
     for _ in range(8):  # msgspec builds what it knows of a type at the first decoding, guarded by nothing
         done = subprocess.run(

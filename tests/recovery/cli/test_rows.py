@@ -26,6 +26,8 @@ from tidestate.operators.local.harness import Harness
 from tidestate.recovery.cli.printing import Format, print_rows
 from tidestate.recovery.inspect.rows import difference
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["copy"]
 
 
@@ -34,6 +36,7 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_state_of_any_checkpoint_by_key_window_and_time(root: Path) -> None:
     slices = lines(tidestate("state", root, "--at", 3, "--json"))
     assert sorted((row["slice_end"], row["k"], row["n"]) for row in slices) == [
@@ -49,6 +52,7 @@ def test_state_of_any_checkpoint_by_key_window_and_time(root: Path) -> None:
     assert lines(tidestate(*fired, "--since", "1970-01-01T00:00:11")) == []
 
 
+@pytest.mark.slow
 def test_panes_and_ledger_are_those_of_the_files(root: Path) -> None:
     panes = lines(tidestate("panes", root, "--json"))
     named = [(m["id"], ref) for m in evidence.manifests(root) for ref in m.get("panes", [])]
@@ -64,6 +68,7 @@ def test_panes_and_ledger_are_those_of_the_files(root: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_difference_of_two_checkpoints_by_key(root: Path) -> None:
     found = lines(tidestate("diff", root, 3, 5, "--key", "slice_end=1970-01-01T00:00:10", "--json"))
     assert [(row["change"], row["k"], row["n"], row["total"]) for row in found] == [

@@ -47,6 +47,7 @@ def loaded(arguments: list[str], **environment: str) -> set[str]:
     return set(done.stderr.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [["list"], ["show"], ["list", "--json"], ["list", "--help"], ["show", "--help"]]
 )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.helpers.checkout import ROOT
 from tests.helpers.every_file import make_root, table
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "DAMAGE.md"
+DOCUMENT = ROOT / "docs" / "DAMAGE.md"
 
 
+@pytest.mark.slow
 def test_no_reader_answers_otherwise_in_silence(tmp_path: Path) -> None:
     found = table(make_root(tmp_path))
     assert "silent" not in found, found

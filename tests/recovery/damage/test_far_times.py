@@ -74,6 +74,7 @@ def test_rows_of_far_times_are_printed(root: Path, verb: str, tmp_path: Path) ->
         assert run(root, verb, "--format", form, "--output", str(tmp_path / form)).exception is None
 
 
+@pytest.mark.slow
 def test_the_history_and_the_report_of_a_far_window(root: Path, tmp_path: Path) -> None:
     for extra in ([], ["--json"]):
         done = run(root, "history", "--key", "k=a", "--window", f"{FAR} us", *extra)
@@ -124,6 +125,7 @@ def test_a_time_that_is_printed_is_read_again() -> None:
                 assert len(str(error)) < 1000  # noqa: PT017
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verb",
     [

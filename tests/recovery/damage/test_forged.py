@@ -140,6 +140,7 @@ UNREAD = ("checksum of another snapshot", "tail of a ledger")
 """Of these readers only `verify` asks: others read what they need, by the checksums of the footer and of pages."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_a_manifest_that_is_not_as_its_files_is_refused(root: Path, lie: str) -> None:
     before = {tuple(reader): run(root, reader).output for reader in READERS}

@@ -48,6 +48,7 @@ SOME = st.lists(st.sampled_from(VERBS), min_size=6, max_size=6, unique_by=tuple)
 OF_SPARK = [verb for verb in VERBS if verb[0] in ("show", "verify", "history", "rewind", "repair")]
 
 
+@pytest.mark.slow
 @settings(max_examples=settings.default.max_examples)
 @given(data=st.data())
 def test_manifests_that_lie(roots: list[Path], data: st.DataObject) -> None:
@@ -114,6 +115,7 @@ SILENT = ("operators", "windows", "progress", "sources", "input", "standing")
 """What only the job itself reads."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_what_cannot_be_is_damage(root: Path, lie: str) -> None:
     path, value = LIES[lie]
@@ -183,12 +185,14 @@ def test_what_is_nested_without_end(root: Path) -> None:
         assert answers(root) <= {"manifest-damaged"}
 
 
+@pytest.mark.slow
 def test_manifests_without_end_are_not_read(root: Path) -> None:
     with (root / manifest_path(7)).open("r+b") as file:
         file.truncate(1 << 40)  # a hole: takes no room
     assert answers(root) == {"manifest-damaged"}
 
 
+@pytest.mark.slow
 def test_markers(root: Path, tmp_path: Path) -> None:
     marker = root / "tidestate.json"
     good = json.loads(marker.read_bytes())
@@ -247,6 +251,7 @@ def test_files_that_may_not_be_read(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert answers(root) == {"storage"}
 
 
+@pytest.mark.slow
 def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
     for end in ("", "no json", "[", "7", '{"logOffset":"x"}', '{"logOffset":null}', "[" * 100_000, '{"t":{"0":[]}}'):
         tree = tree_of(root)
@@ -268,6 +273,7 @@ def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
         assert answers(root, OF_SPARK) <= {"file-damaged"}
 
 
+@pytest.mark.slow
 def test_text_from_data_is_neither_markup_nor_a_command_to_the_terminal(root: Path) -> None:
     whole = tree_of(root)
     for said in ("[/]", "[bold]x", "x\x1b[31mred", "x\x9b31mred"):

@@ -125,6 +125,7 @@ def said(root: Path) -> list[tuple[int, str]]:
     return [(done.exit_code, done.output) for verb in VERBS[2:5] for done in [run(root, verb)]]
 
 
+@pytest.mark.slow
 def test_names_that_are_not_ours_say_nothing(root: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "root"))
     (copy / "alive").mkdir(exist_ok=True)
@@ -148,6 +149,7 @@ def stop(_signal: int, _frame: object) -> None:
     raise AssertionError("a reader waits for ever")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device", "loop"])
 def test_what_is_no_file_in_place_of_one(root: Path, tmp_path: Path, kind: str) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "root"))
@@ -186,6 +188,7 @@ def in_place(path: Path, kind: str) -> Iterator[None]:
     path.rmdir() if kind == "folder" else path.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [BOUNDARY, PIN])
 def test_records_without_end_are_not_read(root: Path, name: str, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "root"))

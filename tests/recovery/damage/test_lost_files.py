@@ -128,6 +128,7 @@ def damages(root: Path) -> Iterator[tuple[str, Path, bytes | None]]:
             yield f"that of {other.name}", path, other.read_bytes()
 
 
+@pytest.mark.slow
 def test_any_record_gone_empty_or_swapped_is_said_or_harmless(root: Path) -> None:
     before = answers(root)
     assert not [name for name, answer in before.items() if isinstance(answer, str)]
@@ -237,6 +238,7 @@ def outcome(root: Path) -> list[Any]:
     return [rows for _, rows in shown(Checkpoint.open(root))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notes", [True, False])
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_root_that_was_put_back_goes_on_above_what_it_saw(tmp_path: Path, count: int, notes: bool) -> None:

@@ -63,6 +63,7 @@ def flipped(root: Path, path: Path, step: int) -> Counter[str]:
     return Counter(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["panes", "late"])
 def test_a_wrong_bit_of_a_footer_is_noticed(root: Path, kind: str) -> None:
     files = [path for path in outputs(root) if path.relative_to(root).parts[0] == kind]
@@ -70,6 +71,7 @@ def test_a_wrong_bit_of_a_footer_is_noticed(root: Path, kind: str) -> None:
         assert set(flipped(root, path, 3 if LONG else 397)) == {"ours file-damaged"}
 
 
+@pytest.mark.slow
 def test_files_that_are_swapped_are_noticed(root: Path, tmp_path: Path) -> None:
     before = {tuple(reader): run(root, reader).output for reader in READERS}
     files = outputs(root)

@@ -88,6 +88,7 @@ def run(power: Power) -> None:
     check(power.left(), newest)
 
 
+@pytest.mark.slow
 def test_what_a_sink_has_had_survives_a_power_cut(power: Callable[[str], Power]) -> None:
     whole = power("whole")
     calls = whole.dies_at(None)

@@ -51,6 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_columns_of_other_types(root: Path, kind: str, tmp_path: Path) -> None:
     number = next(one.id for one in Checkpoint.open(root).outputs() if getattr(one, kind))

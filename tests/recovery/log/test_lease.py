@@ -59,6 +59,7 @@ def test_a_lease_of_another_host_counts_until_it_runs_out(checkpoint: Checkpoint
     check_idle(checkpoint)
 
 
+@pytest.mark.kill
 def test_a_process_of_this_host_counts_while_it_lives(checkpoint: Checkpoint) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         own = this_process()

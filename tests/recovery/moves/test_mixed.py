@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.folders import folder
+from tests.helpers.every_store import new_folder
 from tests.helpers.process import forget
 from tests.helpers.spark_inputs import rows, sample
 from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
@@ -120,7 +120,7 @@ class Root:
 
 def undisturbed(description: Windowed) -> tuple[dict[int, Shown], dict[int, Shown]]:
     """Panes and ledgers by how many batches the checkpoint has: with one more for the drain."""
-    with folder() as path:
+    with new_folder() as path:
         root = Root(description, path)
         root.run(BATCHES, Parquet(), drain=True)
         found: tuple[dict[int, Shown], dict[int, Shown]] = ({}, {})
@@ -137,6 +137,7 @@ def undisturbed(description: Windowed) -> tuple[dict[int, Shown], dict[int, Show
 EXPECTED = {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 @given(
     steps=st.lists(STEPS, max_size=12),
@@ -149,7 +150,7 @@ def test_whatever_is_done_to_a_root_its_job_goes_on(
     description = JOBS[name].accumulation(RETRACTING)
     if name not in EXPECTED:
         EXPECTED[name] = undisturbed(description)
-    with folder() as path:
+    with new_folder() as path:
         root, number = Root(description, path), 0
         root.run(1, STORES[stores[0]])
         for step, argument in steps:

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from tests.helpers.folders import folder
+from tests.helpers.every_store import new_folder
 from tests.helpers.other_cuts import (
     JOINS,
     KINDS,
@@ -48,19 +48,21 @@ def check_joined(root: Root) -> None:
 SEEDS = range(100 if os.environ.get("TIDESTATE_LONG") else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_event_is_once_whatever_is_done_and_however_the_rest_is_cut(name: str, seed: int) -> None:
-    with folder() as path:
+    with new_folder() as path:
         root = history(KINDS[name], random.Random(f"{name} {seed}"), path, lambda root: check_exact(root, name))
         check_exact(root, name)
         assert verify(root.checkpoint, read_percent=100).worst is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[: len(SEEDS) // 2])
 @pytest.mark.parametrize("name", JOINS)
 def test_every_row_of_a_join_is_once(name: str, seed: int) -> None:
-    with folder() as path:
+    with new_folder() as path:
         root = history(JOINS[name], random.Random(f"{name} {seed}"), path, lambda _root: None)
         check_joined(root)
         reasons = {row["reason"] for row in root.put_out()[1]}
@@ -71,7 +73,7 @@ def test_what_comes_too_late_by_one_cut_only() -> None:
     """The last event is in the batch that moves the watermark past it, or in the one after: shown, or rejected."""
     kind = KINDS["tumbling"]
     events = [Event(n, at, "a", left=False) for n, at in enumerate((1, 2, 12, 60, 3))]
-    with folder() as path:
+    with new_folder() as path:
         root = Root(kind, events, path)
         root.run([2, 2, 1], STORES[0])
         check_exact(root, "tumbling")

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.harness import SCRATCH
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, SCRATCH
 from tests.helpers.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.helpers.spark_inputs import rows
 from tidestate.operators import Memory, Parquet, RocksDB
@@ -105,6 +104,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 @settings(
     max_examples=60 if LONG else 3,

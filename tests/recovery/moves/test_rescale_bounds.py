@@ -74,6 +74,7 @@ def fold_later(objects: Objects, state: PartitionState, number: int, partitions:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [Parquet(), Memory(), RocksDB()], ids=lambda store: str(store.name))
 @pytest.mark.parametrize("script", [[1], [3], [5, 2], [3, 1], [1, 4, 1], [3, 2]], ids=str)
 def test_each_row_keeps_the_bound_it_had(tmp_path: Path, store: StoreConfig, script: list[int]) -> None:

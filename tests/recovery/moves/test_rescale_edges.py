@@ -134,6 +134,7 @@ def test_another_number_at_a_start_is_said_to_need_the_command(root: Path, caplo
     assert f"tidestate rescale {root} --partitions 7 --confirm" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [Parquet(), Memory(), RocksDB()], ids=lambda store: str(store.name))
 def test_a_cache_from_before_is_not_taken_for_what_came_after(tmp_path: Path, store: StoreConfig) -> None:
     whole = job().standalone(checkpoint=tmp_path / "whole").run(TABLES, drain=True)
@@ -146,6 +147,7 @@ def test_a_cache_from_before_is_not_taken_for_what_came_after(tmp_path: Path, st
     assert rows(pa.concat_tables(found)) == rows(whole)
 
 
+@pytest.mark.slow
 def test_readers_cope_with_files_that_are_shared(root: Path, tmp_path: Path) -> None:
     before = everything(root)
     files = {ref.path for part in newest(root).operators["job"].partitions for ref in part.files}
@@ -219,6 +221,7 @@ def test_killed_around_the_rescale(root: Path, tmp_path: Path, moment: str) -> N
     assert rows(found) == rows(whole)
 
 
+@pytest.mark.slow
 def test_on_s3(s3_root: str, tmp_path: Path) -> None:  # noqa: F811  (fixture)
     whole = job().standalone(checkpoint=tmp_path / "whole").run(TABLES, drain=True)
     found = [job().standalone(checkpoint=s3_root, partitions=2, store=Parquet(max_levels=3)).run(TABLES[:3])]
@@ -229,6 +232,7 @@ def test_on_s3(s3_root: str, tmp_path: Path) -> None:  # noqa: F811  (fixture)
     assert rows(pa.concat_tables(found)) == rows(whole)
 
 
+@pytest.mark.slow
 def test_the_verb_is_dry_until_it_is_told(root: Path) -> None:
     before = Checkpoint.open(root).ids()
     done = tidestate("rescale", root, "--partitions", 8)
@@ -264,6 +268,7 @@ def test_keyless_state_stays_where_it_is(tmp_path: Path) -> None:
     assert after[0].expired == before[0].expired
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [2, 5])
 def test_a_job_may_change_while_files_are_shared(tmp_path: Path, partitions: int) -> None:
     found = {}

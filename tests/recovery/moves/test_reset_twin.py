@@ -93,6 +93,7 @@ class Job:
         self._start().run(self._tables, drain=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 @settings(max_examples=max(8, settings.default.max_examples // 4))
 @given(setting=streams.settings(), stream=streams.batches(), steps=STEPS, limits=LIMITS)

@@ -26,6 +26,8 @@ from tidestate.recovery.moves.rewind import checkpoint_at, plan_rewind, rewind
 from tidestate.recovery.start.spark_repair import Mending
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:

@@ -218,6 +218,7 @@ def test_what_was_abandoned_goes_with_its_output(root: Path) -> None:
     whole(root)
 
 
+@pytest.mark.slow
 def test_on_s3(s3_root: str) -> None:
     run(s3_root, 6)
     checkpoint = Checkpoint.open(s3_root)
@@ -271,6 +272,7 @@ def test_the_root_it_was_forked_from_is_gone(root: Path, tmp_path: Path) -> None
     whole(tmp_path / "second")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
     """Batches, restarts, pins, forks, resets and collections in any order: all that is kept is as it was."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.helpers.checkout import ROOT
 from tests.helpers.collected import NOW, files, run, shown, state, whole
 from tests.helpers.collected import root as root
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -160,7 +161,7 @@ collect(Checkpoint.open(sys.argv[1], seen), Retention(keep=3, grace_us=0))
 )
 def test_killed_while_it_deletes(root: Path, tmp_path: Path, moment: tuple[str, str]) -> None:
     before = shown(Checkpoint.open(root))
-    done = subprocess.run([sys.executable, "-c", CHILD, str(root), *moment], cwd=Path(__file__).parents[3])
+    done = subprocess.run([sys.executable, "-c", CHILD, str(root), *moment], cwd=ROOT)
     assert done.returncode == -signal.SIGKILL
     checkpoint = Checkpoint.open(root)
     assert len(checkpoint.ids()) == 3

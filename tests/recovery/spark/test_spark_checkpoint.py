@@ -39,6 +39,7 @@ def as_spark_has_it(checkpoint: Checkpoint, batch_id: int) -> None:
     assert [log.entry(0, number) for number in range(batch_id + 1)] == [files_of(n) for n in range(batch_id + 1)]
 
 
+@pytest.mark.slow
 def test_a_reset_takes_spark_along(root: str) -> None:
     checkpoint = made(root)
     old = {
@@ -61,6 +62,7 @@ def test_a_reset_takes_spark_along(root: str) -> None:
     assert checkpoint.objects.names("spark") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-forged"])
 def test_what_died_on_the_way_is_finished(root: str, moment: str) -> None:
     checkpoint = made(root, 4)
@@ -96,6 +98,7 @@ def test_died_before_it_was_published(root: str) -> None:
     compare(head_of(checkpoint).spark, SparkLog(checkpoint.objects)).check()
 
 
+@pytest.mark.slow
 def test_died_before_the_first_batch(root: str) -> None:
     checkpoint = made(root, 2)
 
@@ -173,6 +176,7 @@ def test_a_batch_of_several_entries_and_one_of_none(tmp_path: Path) -> None:
     compare(msgspec.structs.replace(position, read_ref=None), SparkLog(checkpoint.objects)).check()
 
 
+@pytest.mark.slow
 def test_a_move_that_died_goes_on(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = made(root, 3)
     objects = checkpoint.objects

@@ -110,6 +110,7 @@ def test_a_lease_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: py
     assert "the lease of this run could not be written" in caplog.text
 
 
+@pytest.mark.kill
 def test_a_second_driver_takes_over_and_the_first_publishes_nothing_more(tmp_path: Path) -> None:
     with driver(tmp_path / "root") as first:
         example("retracting").standalone(checkpoint=tmp_path / "root").run(STREAM[:1])
@@ -120,6 +121,7 @@ def test_a_second_driver_takes_over_and_the_first_publishes_nothing_more(tmp_pat
     assert evidence.manifests(tmp_path / "root") == before
 
 
+@pytest.mark.kill
 def test_a_second_driver_that_refuses_leaves_the_first_alone(tmp_path: Path) -> None:
     second = example("retracting").standalone(checkpoint=tmp_path / "root", policy=Policy(second="refuse"))
     with driver(tmp_path / "root") as first:
@@ -192,6 +194,7 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
     assert not names(checkpoint)
 
 
+@pytest.mark.slow
 def test_who_is_running_on_s3(s3_root: str) -> None:  # noqa: F811
     refusing = example("retracting").standalone(checkpoint=s3_root, policy=Policy(second="refuse"))
     first = example("retracting").standalone(checkpoint=s3_root)

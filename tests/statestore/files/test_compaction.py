@@ -133,6 +133,7 @@ def test_small_files_are_folded_into_one() -> None:
     assert plan(alone(*(ref(i, 1000) for i in range(8))), PLAIN, 0) == [Fold(0, 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("checkpoints", "size", "times", "budget"),
     [

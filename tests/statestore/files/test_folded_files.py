@@ -70,6 +70,7 @@ def mappings_of(path: str) -> int:
     return sum(line.endswith(path) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs /proc")
 @pytest.mark.parametrize("remote", [False, True])
 def test_hundreds_of_open_files_need_no_descriptor_and_no_mapping(

@@ -106,6 +106,7 @@ class Table:
             assert all(before < first for first in firsts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [BY_KEY, BY_VALUE], ids=["by key", "by value"])
 def test_a_large_table_holds_what_was_written_while_it_is_folded_in_pieces(spec: TableSpec, tmp_path: Path) -> None:
     written = Table(spec, tmp_path, 1)
@@ -127,6 +128,7 @@ def test_no_mix_of_sizes_changes_what_a_table_holds(spec: TableSpec, seed: int, 
         written.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["memory", "rocksdb"])
 def test_a_store_follows_and_rebuilds_while_a_table_is_folded_in_pieces(name: str, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")

@@ -67,6 +67,7 @@ def test_what_is_written_today_is_read_the_same(name: str, tmp_path: Path) -> No
     assert kinds == [(ref.table, ref.kind, ref.rows) for ref in golden().files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", STORES)
 @pytest.mark.parametrize("second", STORES)
 def test_a_checkpoint_written_with_one_store_continues_with_any_other(

@@ -114,6 +114,7 @@ def test_a_table_without_expiry_has_no_range(objects: Objects) -> None:
     assert [plain(layer.rows) for layer in read_segment(objects, NAMED, ref)] == [[("a", True, 1)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_byte_never_changes_a_row(objects: Objects, kind: FileKind) -> None:
     """Changelogs are checked whole. Of folded files a reader checks what it uses: what it skips may be damaged."""

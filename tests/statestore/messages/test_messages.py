@@ -79,6 +79,7 @@ def test_an_aggregate_has_no_equal_fields_whatever_is_said() -> None:
     assert choose_layout("time", "aggregate", equal=True, large=True).name == "ts_offset"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
 @settings(max_examples=SHARE)
 @given(data=st.data())
@@ -97,6 +98,7 @@ def test_each_message_once_and_reads_as_the_twin(layout: str, data: st.DataObjec
     assert known == set(twin.seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
 @settings(max_examples=max(5, SHARE // 2))
 @given(data=st.data())
@@ -112,6 +114,7 @@ def test_retired_messages_do_not_come_back(layout: str, data: st.DataObject) -> 
         assert store.everything() == twin.read({})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
 @settings(max_examples=max(5, SHARE // 2))
 @given(data=st.data())

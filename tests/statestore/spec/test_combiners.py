@@ -61,6 +61,7 @@ def state(root: Path, *options: str, path: str = "", cwd: Path = ROOT) -> subpro
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_no_module_is_imported_because_a_root_names_it(tmp_path: Path) -> None:
     written(tmp_path / "root", "stranger:widest")
     (tmp_path / "stranger.py").write_text(LIBRARY.format(name="stranger:widest"))
@@ -75,6 +76,7 @@ def test_no_module_is_imported_because_a_root_names_it(tmp_path: Path) -> None:
     assert (tmp_path / "stranger.ran").exists()
 
 
+@pytest.mark.slow
 def test_a_module_of_the_current_folder_can_be_imported(tmp_path: Path) -> None:
     written(tmp_path / "root", "of-here")
     (tmp_path / "here.py").write_text(LIBRARY.format(name="of-here"))
@@ -84,6 +86,7 @@ def test_a_module_of_the_current_folder_can_be_imported(tmp_path: Path) -> None:
     assert missing.returncode not in (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("works", [True, False])
 def test_an_installed_package_offers_combiners(tmp_path: Path, works: bool) -> None:
     written(tmp_path / "root", "of-a-package")

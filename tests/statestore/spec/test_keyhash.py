@@ -61,6 +61,7 @@ def hashes(keys: pa.Table) -> list[int]:
     return [int(h) for h in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 def test_one_column(kind: str, data: st.DataObject) -> None:

@@ -136,6 +136,7 @@ def _rows(spec: TableSpec, chance: random.Random) -> list[Row]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_of_all_forms_are_read_through_the_newest(tmp_path: Path, store: str, seed: int) -> None:

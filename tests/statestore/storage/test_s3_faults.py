@@ -29,6 +29,7 @@ def objects(s3_root: str, copies: Path) -> Objects:  # noqa: F811
     return Objects(s3_root, copies=str(copies))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "faults",
     [

@@ -40,6 +40,7 @@ def files_in(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.exists() else []
 
 
+@pytest.mark.slow
 def test_a_piece_of_a_large_object_is_all_that_is_fetched(
     objects: Objects,
     s3_proxy: Proxy,  # noqa: F811
@@ -141,6 +142,7 @@ for number in range(8):
 """
 
 
+@pytest.mark.slow
 def test_processes_share_copies(objects: Objects, s3_proxy: Proxy, copies: Path) -> None:  # noqa: F811
     data = {number: os.urandom(300_000) for number in range(8)}
     for number, one in data.items():
@@ -154,6 +156,7 @@ def test_processes_share_copies(objects: Objects, s3_proxy: Proxy, copies: Path)
     assert len(files_in(copies)) == 8
 
 
+@pytest.mark.slow
 def test_processes_that_fetch_the_same_at_once_do_not_disturb_each_other(objects: Objects, copies: Path) -> None:
     data = {number: os.urandom(300_000) for number in range(8)}
     for number, one in data.items():
@@ -288,6 +291,7 @@ def test_the_folder_is_not_looked_through_for_each_copy(s3_root: str, copies: Pa
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_processes_that_prune_the_same_folder_do_not_disturb_each_other(objects: Objects, copies: Path) -> None:
     data = {number: os.urandom(300_000) for number in range(8)}
     for number, one in data.items():

@@ -161,6 +161,7 @@ def test_rows_too_wide_for_a_batch_come_one_by_one(folder: Path, monkeypatch: py
         assert pa.concat_tables(store.scan("plain")).equals(wide)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_as_in_memory(folder: Path, seed: int) -> None:
     """A random history on both stores, with restarts of this one."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.helpers.checkout import ROOT
 from tests.helpers.process import SCRATCH
 from tests.helpers.rocks_tables import PLAIN, SPECS, VALUE, fill, numbers, opened, rows_of, sst_files
 from tidestate.statestore.errors import CorruptionError, TidestateError, UnavailableError, UsageError
@@ -166,7 +167,7 @@ folder = Path(sys.argv[1])
 
 def child(folder: Path, code: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-c", CHILD + code, str(folder)]
-    return subprocess.run(command, capture_output=True, timeout=120, cwd=Path(__file__).parents[3], check=False)
+    return subprocess.run(command, capture_output=True, timeout=120, cwd=ROOT, check=False)
 
 
 FULL = """
@@ -217,7 +218,7 @@ for sequence in range(1, 1000):
 @pytest.mark.parametrize("at", [30, 120])
 def test_a_killed_process_leaves_a_prefix(folder: Path, at: int) -> None:
     command = [sys.executable, "-c", CHILD + KILLED, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         while (line := process.stdout.readline()) and int(line) < at:
             pass

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.helpers.lineage import advance
-from tests.helpers.process import SCRATCH, forget
+from tests.helpers.process import LONG, SCRATCH, examples, forget
 from tests.helpers.table_model import MAIN, SPECS, Row, TableModel, plain, table
 from tidestate.statestore.files import partition_log, sortedfile
 from tidestate.statestore.files.refs import PartitionState
@@ -192,4 +192,4 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=max(80, settings.default.max_examples // 2))
+TestStores.settings = settings(max_examples=settings.default.max_examples // 2 if LONG else examples(100))

@@ -40,6 +40,7 @@ def read(view: StateView, random: Random, sequence: int) -> str:
     return said(answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4, 18))
 def test_an_overlay_reads_like_the_store_it_will_be(seed: int) -> None:
     random = Random(seed)

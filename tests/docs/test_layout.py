@@ -1,0 +1,56 @@
+"""How the tests lie: they mirror the packages, what they share is in helpers, and no file is too long."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.helpers.checkout import ROOT
+
+TESTS = ROOT / "tests"
+PACKAGES = ("statestore", "recovery", "operators", "tools")
+SHARED = ("helpers", "twins", "children", "servers")
+OTHERS = ("spark", "docs", "conformance", "package")
+"""Tests on real Spark, of the documents, of the conformance cases, and of what is installed."""
+
+
+def files() -> list[Path]:
+    return [path for path in TESTS.rglob("*.py") if "__pycache__" not in path.parts]
+
+
+def imported(path: Path) -> set[str]:
+    """Modules that a file imports, and names that it takes from packages."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_no_file_imports_from_a_test_file() -> None:
+    tests = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in TESTS.rglob("test_*.py")}
+    tests.add("tests.conftest")
+    assert {str(path.relative_to(ROOT)): found for path in files() if (found := imported(path) & tests)} == {}
+
+
+def test_tests_and_what_they_share_lie_apart() -> None:
+    """Test files in the folder of what they test, and nothing else of ours but packages of shared code."""
+    for path in files():
+        folder = path.relative_to(TESTS).parts[0]
+        if path.name.startswith("test_"):
+            assert folder in (*PACKAGES, *OTHERS), path
+        elif path.name not in ("__init__.py", "conftest.py"):
+            assert folder in (*SHARED, "conformance"), path
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    """Else two test files of one name would be one module."""
+    folders = {path.parent for path in files()}
+    assert sorted(folder for folder in folders if not (folder / "__init__.py").exists()) == []
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files()}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
