@@ -1,4 +1,4 @@
-# What this project uses of pyarrow 20 to 26, for mypy: tests/package/test_pyarrow_stub.py holds it against the installed one.
+# What this project uses of pyarrow, for mypy. tests/package/test_pyarrow_stub.py compares it with the installed one.
 # Classes are not generic: the type of a column is data, in its schema, and known when a job runs.
 from . import ipc as ipc
 from . import types as types
