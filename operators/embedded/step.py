@@ -22,6 +22,7 @@ from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.operators.windows.general.names import END, GROUPS, START
+from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import read_marks, retention_bound
 from tidestate.statestore.messages.store import expire as expire_messages
@@ -80,8 +81,7 @@ def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) ->
 
 def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ranges:
     """The messages of each of these windows, in order: one range read by the keys of the layout."""
-    tables = plan.messages
-    assert tables is not None
+    tables = expect(plan.messages, "windows are read of messages that are kept")
     keys = tables.session_names or tables.equal_names
     asked: dict[str, Values] = {name: windows[name] for name in keys if name in plan.group_keys}
     if not plan.by_number:

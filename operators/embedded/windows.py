@@ -22,6 +22,7 @@ from tidestate.operators.windows.general.counting import count_windows, number
 from tidestate.operators.windows.general.groups import int_bounds
 from tidestate.operators.windows.general.names import ALONE, COUNTED, END, START
 from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.retention import tally
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -73,8 +74,9 @@ def _pairs(
     """Every (message, window) pair, without windows that take nothing any more: those of sliding windows in bands."""
     kind = plan.kind
     if isinstance(kind, Counted):
-        assert numbers is not None
-        index, starts = count_windows(numbers, kind.count, kind.step)
+        index, starts = count_windows(
+            expect(numbers, "messages of count windows are numbered"), kind.count, kind.step
+        )
         yield index, starts, starts + kind.count
         return
     times = accepted[plan.event_time].cast(pa.int64()).to_numpy()

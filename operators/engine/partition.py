@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,12 +25,13 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Moments
 from tidestate.operators.progress.rounds import Progress, Rounds, mark_of
 from tidestate.statestore.checksums import checksum
-from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.files.tails import tail_of
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.combiners import Registration
+from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.store import Restored, StateStore, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
@@ -40,6 +42,8 @@ logger = logging.getLogger("tidestate")
 
 WORTH_TELLING_S = 1.0
 """A restore that takes longer is logged."""
+CHECKED = 1000
+"""Of how many of the rows that arrive the partition is computed again, spread over all of them."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,7 @@ def run_partition(
 def _attempt(
     round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects
 ) -> tuple[PartitionResult, pa.Table]:
+    check_partition(round_.plan, partition, round_.partitions, arrivals.partials)
     watch = Restoring(_told(f"operator {round_.plan.name}, partition {partition}"))
     with round_.open(objects, partition, watch) as store:
         moved = round_.plan.step(store, arrivals.partials, moments(round_, after))
@@ -160,6 +165,21 @@ def _attempt(
             restored=watch.restored,
         )
     return result, moved.panes
+
+
+def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table) -> None:
+    """Raise `InvariantError` where rows of another state partition arrived. Of many rows, some are checked."""
+    if partitions == 1 or not rows.num_rows:
+        return
+    some = rows.select(plan.key_names).take(pa.array(np.arange(0, rows.num_rows, 1 + rows.num_rows // CHECKED)))
+    found = np.unique(partition_of(some, partitions)).tolist()
+    invariant(
+        found == [partition],
+        "a row arrives in the state partition of its key",
+        operator=plan.name,
+        partition=partition,
+        found=found,
+    )
 
 
 def write_result(

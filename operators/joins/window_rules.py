@@ -13,6 +13,7 @@ from tidestate.operators.joins.distance_rule import Bounds, distances
 from tidestate.operators.joins.names import OTHER
 from tidestate.operators.joins.rule import Bound, Mark, Rule, closed_at
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags
+from tidestate.statestore.errors import expect
 
 
 def first_start_after(windows: Sliding, places: Times) -> Times:
@@ -35,8 +36,7 @@ class Shared(Rule):
     @property
     def windows(self) -> Sliding:
         """The windows."""
-        assert self.joined.windows is not None
-        return self.joined.windows
+        return expect(self.joined.windows, "rows that share a window have windows")
 
     def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
         """From the start of a row's first open window to the end of its last one."""
@@ -210,8 +210,7 @@ class Own(Rule):
         if self._window(side) is None:
             return super().late(side, times, positions, mark)
         newest = mark.seen(side, side, times)
-        starts = self._starts(side, newest)
-        assert starts is not None
+        starts = expect(self._starts(side, newest), "a side with windows has their starts", side=side)
         found: Flags = (positions < starts) & (newest != BEGINNING_US)
         return found
 

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.progress.maxima import Maxima
+from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
+from tidestate.statestore.table.sorting import ranks
 
 FUTURE_US = 60_000_000
 """How far ahead of the watermark an event counts as one of the future, where nothing else is said."""
@@ -51,6 +54,27 @@ class Transition:
     counters: dict[str, int] = field(default_factory=dict)
     rejected: pa.Table | None = None
     due_us: int | None = None
+
+
+def check_on_time(windows: pa.Table, ends: npt.NDArray[np.int64] | None, before: int, after: int) -> None:
+    """Raise `InvariantError` where a window would fire on time a second time.
+
+    ``windows``: the keys of those that fire now, one row for each. The watermark passes an end once, from ``before``
+    to ``after``; ``ends`` is None of windows whose end is no time.
+    """
+    if not windows.num_rows:
+        return
+    invariant(ranks(windows)[1] == windows.num_rows, "a window fires on time once in a step", rows=windows.num_rows)
+    if ends is not None:
+        first, last = int(ends.min()), int(ends.max())
+        invariant(
+            before < first and last <= after,
+            "a window fires on time when the watermark passes its end",
+            before=before,
+            after=after,
+            first=first,
+            last=last,
+        )
 
 
 def constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArray:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.ledger import WINDOW_CLOSED, ledger
-from tidestate.operators.plan.transition import Moments, Transition, total
+from tidestate.operators.plan.transition import Moments, Transition, check_on_time, total
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.columns import chosen, equal, with_columns
 from tidestate.operators.windows.general.composite import Tree
@@ -69,6 +69,7 @@ def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: M
     emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
     if plan.signed:
         fired, emptied = _of_what_is_left(plan, groups, due, fired)
+    _check_fired(plan, groups, fired, at)
     gone, shown = _panes(plan, gathered, groups, values, phase, fired, emptied, at)
     counters = first.counters if first is not None else {}
     counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired)}])
@@ -80,6 +81,12 @@ def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: M
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *gone, *shown])
     counters = {name: count for name, count in counters.items() if count}
     return Transition(changes, rows, counters, rejected, _due_us(plan, view, changes[CLOCK], at))
+
+
+def _check_fired(plan: GeneralTables, groups: pa.Table, fired: Fired, at: Moments) -> None:
+    windows = groups.select(plan.groups.key_names)
+    windows = windows if fired.on_time.all() else windows.filter(pa.array(fired.on_time))
+    check_on_time(windows, None if plan.by_number else numbers(groups, END)[fired.on_time], at.before, at.after)
 
 
 def _shown_already(groups: pa.Table, first: OneByOne | None) -> Flags:

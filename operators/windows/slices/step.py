@@ -16,7 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results as finished
-from tidestate.operators.plan.transition import BUDGET_BYTES, KINDS, TIMINGS, Moments, Transition, constant
+from tidestate.operators.plan.transition import (
+    BUDGET_BYTES,
+    KINDS,
+    TIMINGS,
+    Moments,
+    Transition,
+    check_on_time,
+    constant,
+)
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined, spread
 from tidestate.operators.windows.slices.requests import Asked
@@ -48,6 +56,7 @@ def slice_step(plan: SliceTables, view: StateView, partials: pa.Table, at: Momen
         remembered.append(last)
         counters |= {"panes_late": emissions.num_rows, "retractions": retractions.num_rows}
     if on_time is not None and on_time.num_rows:
+        check_on_time(on_time.select(plan.windows_spec.key_names), _times(on_time["window_end"]), low, high)
         on_time = _finished(plan, on_time)
         panes.append(_panes(plan, on_time, "on_time", "emit", None, closed_bound))
         counters["panes_on_time"] = on_time.num_rows
