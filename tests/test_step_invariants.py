@@ -1,0 +1,96 @@
+"""What each step believes of itself: a mistake, made on purpose, is refused before anything is published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidestate.operators import count, session, tumbling, windowed
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.plan import classify
+from tidestate.operators.plan.transition import check_on_time
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.windows.general import step as general
+from tidestate.operators.windows.slices import step as slices
+from tidestate.statestore.errors import InvariantError
+
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("t", TIME), ("k", pa.string())])
+SECOND = 1_000_000
+
+
+def rows(*seconds: int) -> pa.Table:
+    return pa.table({"t": pa.array([s * SECOND for s in seconds]).cast(TIME), "k": [f"k{s}" for s in seconds]})
+
+
+def harness(window: Any, folder: Path, partitions: int = 1) -> Harness:
+    job = (
+        windowed(event_time="t", key="k", watermark_delay="0 seconds")
+        .window(window)
+        .late("1 hour")
+        .aggregate(n=count())
+    )
+    return Harness(job, SCHEMA, folder=folder, partitions=partitions)
+
+
+def test_a_window_of_slices_that_fires_on_time_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, real = harness(tumbling("10 seconds"), tmp_path), slices._fire_on_time
+    job.feed(rows(1, 25))
+    monkeypatch.setattr(
+        slices,
+        "_fire_on_time",
+        lambda plan, view, partials, at: real(plan, view, partials, replace(at, before=BEGINNING_US)),
+    )
+    with pytest.raises(InvariantError, match="when the watermark passes its end"):
+        job.feed(rows(45))
+    monkeypatch.undo()
+    job.restart()
+    assert job.feed(rows(45)).num_rows == 1  # nothing was published: 20 to 30 fires now
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_session_that_fires_on_time_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, real = harness(session("5 seconds"), tmp_path), general.phases
+    job.feed(rows(1, 25))
+
+    def forgetful(*given: Any) -> Any:
+        found = real(*given)
+        return replace(found, behind=np.zeros_like(found.behind), passing=found.passing | found.behind)
+
+    monkeypatch.setattr(general, "phases", forgetful)
+    with pytest.raises(InvariantError, match="when the watermark passes its end"):
+        job.feed(pa.table({"t": pa.array([2 * SECOND, 45 * SECOND]).cast(TIME), "k": ["k1", "k45"]}))
+
+
+def test_a_window_that_fires_twice_in_a_step_or_outside_it() -> None:
+    windows, ends = pa.table({"k": ["a", "b"]}), np.array([10, 20])
+    check_on_time(windows, ends, 9, 20)
+    check_on_time(windows, None, 0, 0)
+    check_on_time(windows.slice(0, 0), ends[:0], 0, 0)
+    with pytest.raises(InvariantError, match="once in a step"):
+        check_on_time(pa.concat_tables([windows, windows]), None, 0, 0)
+    for before, after in ((10, 20), (9, 19)):
+        with pytest.raises(InvariantError, match="when the watermark passes its end"):
+            check_on_time(windows, ends, before, after)
+
+
+def shifted(real: Callable[..., list[pa.Table]]) -> Callable[..., list[pa.Table]]:
+    def split(*given: Any) -> list[pa.Table]:
+        first, *others = real(*given)
+        return [*others, first]
+
+    return split
+
+
+def test_rows_that_arrive_in_the_wrong_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = harness(tumbling("10 seconds"), tmp_path, partitions=3)
+    job.feed(rows(1, 2, 3, 4))
+    monkeypatch.setattr(classify, "_split", shifted(classify._split))
+    with pytest.raises(InvariantError, match="in the state partition of its key"):
+        job.feed(rows(5, 6, 7, 8))
