@@ -45,8 +45,12 @@ if TYPE_CHECKING:
     from tidestate.operators.describe.merge import Merged as Merged
     from tidestate.operators.describe.merge import merge as merge
     from tidestate.operators.describe.merge_accumulation import merge_accumulate as merge_accumulate
+    from tidestate.operators.describe.runs import DurableQuery as DurableQuery
+    from tidestate.operators.describe.runs import SparkJob as SparkJob
+    from tidestate.operators.describe.runs import Standalone as Standalone
     from tidestate.operators.describe.session_join import SessionJoined as SessionJoined
     from tidestate.operators.describe.session_join import session_join as session_join
+    from tidestate.operators.describe.sinks import Refused as Refused
     from tidestate.operators.describe.triggers import after_count as after_count
     from tidestate.operators.describe.triggers import after_processing_time as after_processing_time
     from tidestate.operators.describe.triggers import after_watermark as after_watermark
@@ -73,11 +77,9 @@ if TYPE_CHECKING:
     from tidestate.operators.embedded.join_operator import JoinOperator as JoinOperator
     from tidestate.operators.embedded.loop import run_operator as run_operator
     from tidestate.operators.embedded.window_operator import WindowOperator as WindowOperator
-    from tidestate.operators.engine.delivery import Refused as Refused
     from tidestate.operators.inspect.query import Query as Query
     from tidestate.operators.inspect.query import query as query
     from tidestate.operators.local.harness import Harness as Harness
-    from tidestate.operators.local.standalone import Standalone as Standalone
     from tidestate.operators.progress import advance_time as advance_time
     from tidestate.operators.progress import generation as generation
     from tidestate.operators.progress.generators import IngestionTime as IngestionTime
@@ -85,8 +87,6 @@ if TYPE_CHECKING:
     from tidestate.operators.progress.generators import fixed as fixed
     from tidestate.operators.progress.generators import max_event_time as max_event_time
     from tidestate.operators.progress.watermarks import BufferProgress as BufferProgress
-    from tidestate.operators.spark.job import SparkJob as SparkJob
-    from tidestate.operators.spark.query import DurableQuery as DurableQuery
     from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint
     from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
     from tidestate.recovery.start.policy import Policy as Policy
@@ -132,7 +132,7 @@ lazy_exports.export(
             "Deduplicated",
             "deduplicated",
         ),
-        "tidestate.operators.engine.delivery": ("Refused",),
+        "tidestate.operators.describe.sinks": ("Refused",),
         "tidestate.operators.describe.windowed": (
             "ACCUMULATING",
             "DISCARDING",
@@ -167,9 +167,7 @@ lazy_exports.export(
             "Query",
             "query",
         ),
-        "tidestate.operators.spark.job": ("SparkJob",),
-        "tidestate.operators.spark.query": ("DurableQuery",),
-        "tidestate.operators.local.standalone": ("Standalone",),
+        "tidestate.operators.describe.runs": ("DurableQuery", "SparkJob", "Standalone"),
         "tidestate.operators.describe.triggers": (
             "after_count",
             "after_processing_time",
@@ -203,5 +201,4 @@ lazy_exports.export(
             "RocksDB",
         ),
     },
-    apart=("SparkJob", "DurableQuery"),
 )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def export(package: str, modules: Mapping[str, Sequence[str]], apart: Collection[str] = ()) -> None:
+def export(package: str, modules: Mapping[str, Sequence[str]]) -> None:
     """Give ``package`` the names that these modules define, named from the top: its ``__getattr__`` and ``__dir__``.
 
     They are set here because a type checker that sees a ``__getattr__`` takes every name for one that is there. So is
-    ``__all__``, as a checker that sees one takes no other name for public; names of modules that need an optional
-    library, ``apart``, do not stand in it.
+    ``__all__``, as a checker that sees one takes no other name for public.
     """
     home = {name: module for module, defined in modules.items() for name in defined}
 
@@ -22,6 +21,4 @@ def export(package: str, modules: Mapping[str, Sequence[str]], apart: Collection
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(home[name]), name)
 
-    vars(sys.modules[package]).update(
-        __getattr__=load, __dir__=lambda: sorted(home), __all__=sorted(home.keys() - set(apart))
-    )
+    vars(sys.modules[package]).update(__getattr__=load, __dir__=lambda: sorted(home), __all__=sorted(home))

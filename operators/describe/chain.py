@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidestate.operators.describe.runnable import Runnable, Sided, checked_name
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from tidestate.operators.engine.delivery import SparkSink
-    from tidestate.operators.spark.job import SparkJob
+    from tidestate.operators.describe.runs import SparkJob
+    from tidestate.operators.describe.sinks import SparkSink
     from tidestate.recovery.start.policy import Policy
     from tidestate.statestore.durations import Span
     from tidestate.statestore.spec.store import StoreConfig
@@ -74,15 +74,9 @@ class Chain(Runnable):
         """This over streaming DataFrames by the names of the streams (one alone needs no name), in one query with the
         offsets of all; a new key is a new shuffle in the same batch. Otherwise as `Runnable`.
         """
-        from tidestate.operators.spark.sides import by_name, check_streams
-
-        one = by_name(self.streams, streams)
-        named = streams if isinstance(streams, Mapping) else dict.fromkeys(self.streams, streams)
-        check_streams(named.values())
-        job = super().on_spark(
-            one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+        return self._on_spark(
+            streams, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
         )
-        return replace(job, streams={name: named[name] for name in self.streams})
 
 
 def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None = None) -> Chain:

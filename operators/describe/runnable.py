@@ -1,4 +1,7 @@
-"""What every description has in common: a name, where its watermark comes from, and the doors to where it runs."""
+"""What every description has in common: a name, where its watermark comes from, and the door to what runs it. Pure.
+
+Runners know descriptions, and no description knows a runner: the door, `_runner`, finds one by its name when opened.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_renames
+from tidestate.operators.describe.runs import SparkJob, Standalone
 from tidestate.operators.describe.sides import SIDE, Sides
+from tidestate.operators.describe.sinks import ArrowSink, SparkSink
 from tidestate.operators.progress.watermarks import BufferProgress, Generator, Watermarks, given_watermarks
 from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.recovery.start.policy import Policy
@@ -23,10 +29,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from pyspark.sql import DataFrame
-
-    from tidestate.operators.engine.delivery import ArrowSink, SparkSink
-    from tidestate.operators.local.standalone import Standalone
-    from tidestate.operators.spark.job import SparkJob
 
 
 def checked_name(name: str) -> str:
@@ -109,18 +111,31 @@ class Runnable(ABC):
         time. ``policy`` says what the start does when another driver runs this checkpoint, or the newest one is
         damaged.
         """
-        from tidestate.operators.spark.job import SparkJob
+        return self._on_spark(
+            stream, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+        )
 
-        return SparkJob(
+    def _on_spark(
+        self,
+        *streams: DataFrame | Mapping[str, DataFrame],
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None,
+        sink: SparkSink | None,
+        partitions: int | None,
+        tick: Span | None,
+        policy: Policy | None,
+    ) -> SparkJob:
+        made: SparkJob = _runner("spark.job", "job_on_spark")(
             self,
-            stream,
-            str(checkpoint),
-            store or Parquet(),
-            sink,
-            partitions,
+            streams,
+            checkpoint=str(checkpoint),
+            store=store or Parquet(),
+            sink=sink,
+            partitions=partitions,
             tick=tick_us(tick),
             policy=policy or Policy(),
         )
+        return made
 
     def standalone(
         self,
@@ -134,9 +149,10 @@ class Runnable(ABC):
         """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
         default with one partition of state. ``sink`` is as on Spark, called with tables.
         """
-        from tidestate.operators.local.standalone import Standalone
-
-        return Standalone(self, str(checkpoint), store or Parquet(), sink, partitions, policy=policy or Policy())
+        made: Standalone = _runner("local.standalone", "StandaloneRunner")(
+            self, str(checkpoint), store or Parquet(), sink, partitions, policy=policy or Policy()
+        )
+        return made
 
 
 class Sided(Runnable):
@@ -191,11 +207,11 @@ class Sided(Runnable):
         policy: Policy | None = None,
     ) -> SparkJob:
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
-        from tidestate.operators.spark.sides import all_sides, check_streams
-
-        check_streams(streams)
-        one = all_sides(self.sides, streams)
-        job = super().on_spark(
-            one, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+        return self._on_spark(
+            *streams, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
         )
-        return replace(job, streams=dict(zip(self.sides.names, streams, strict=True)))
+
+
+def _runner(module: str, name: str) -> Any:
+    """The one door to what runs descriptions."""
+    return getattr(import_module(f"tidestate.operators.{module}"), name)

@@ -15,11 +15,12 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
+from tidestate.operators.describe.runs import Hook
 from tidestate.operators.embedded.stepped import Stepped
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
-from tidestate.operators.engine.job import Hook, Job, Position
+from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import PartitionResult, Round, moments, write_result
 from tidestate.operators.plan.graph import alone
 from tidestate.operators.plan.plan import Plan

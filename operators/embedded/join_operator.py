@@ -12,13 +12,14 @@ import pyarrow.compute as pc
 
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.runs import Hook
 from tidestate.operators.describe.session_join import SessionJoined
 from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.embedded.embedded import ByHand, as_table
 from tidestate.operators.embedded.queries import At, around, messages_in, sessions_over, windows_over
 from tidestate.operators.embedded.stepped import Stepped
-from tidestate.operators.engine.job import Hook, no_hook
+from tidestate.operators.engine.job import no_hook
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.sessions.names import SESSIONS, START
 from tidestate.operators.joins.sessions.plan import SessionJoinPlan

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidestate.operators.describe.sinks import ArrowSink
 from tidestate.operators.embedded.embedded import ByHand
-from tidestate.operators.engine.delivery import ArrowSink
 from tidestate.recovery.log.checkpoint import now_us
 
 

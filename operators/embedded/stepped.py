@@ -1,4 +1,4 @@
-"""What a step of an operator that is fed by hand came to."""
+"""The result of a step of an operator that is fed by hand."""
 
 from __future__ import annotations
 

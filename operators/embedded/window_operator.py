@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tidestate.operators.describe.runs import Hook
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.bind import bind_operator
 from tidestate.operators.embedded.embedded import ByHand, as_table
@@ -23,7 +24,7 @@ from tidestate.operators.embedded.step import move, read_windows, take_back, tak
 from tidestate.operators.embedded.stepped import Stepped
 from tidestate.operators.embedded.window_metadata import replay_from
 from tidestate.operators.engine.delivery import read_rows
-from tidestate.operators.engine.job import Hook, no_hook
+from tidestate.operators.engine.job import no_hook
 from tidestate.operators.engine.reprocess import to_feed
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.transition import Moments

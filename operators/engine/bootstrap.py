@@ -10,8 +10,8 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
 
+from tidestate.operators.describe.runs import Offset
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
@@ -22,8 +22,6 @@ from tidestate.recovery.spark.spark_log import NOTHING_READ
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
-Offset: TypeAlias = str | Mapping[str, Any]
-"""Where a source goes on, as Spark writes it: ``{"topic":{"0":100}}`` for Kafka; as text or as values."""
 FILES_READ = '{"logOffset":0}'
 """The offset of a source of files after its first batch."""
 

@@ -9,38 +9,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
+from tidestate.operators.describe.sinks import Refused, Sink
+from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.outputs import DeliveryId, Output
 from tidestate.statestore.files import tails
 from tidestate.statestore.files.refs import FileRef
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from tidestate.operators.plan.plan import Plan
-
 log = logging.getLogger("tidestate")
 
 P = TypeVar("P")
-Sink = Callable[[P, DeliveryId], bool | None]
-"""Called with the panes of one checkpoint and the identity of this delivery. False, or `Refused`, is a refusal: the
-sink has not taken them, and they are offered again. Any other error ends the job.
-"""
-ArrowSink = Sink[pa.Table]
-"""A sink that takes tables."""
-SparkSink = Callable[["DataFrame", DeliveryId], bool | None]
-"""A sink that takes DataFrames of Spark."""
-
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 """Between two offers to a sink that refuses: at first, and at most; it doubles."""
-
-
-class Refused(Exception):
-    """A sink raises it when it can take nothing now."""
 
 
 class Offers:

@@ -22,7 +22,8 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.engine.delivery import Offers, Sink, read_rows
+from tidestate.operators.describe.sinks import Sink
+from tidestate.operators.engine.delivery import Offers, read_rows
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.engine.reprocess import warn_of_purged

@@ -13,6 +13,7 @@ from functools import partial
 import msgspec
 
 from tidestate.operators.bind.evolve import Choose, begun, check_followed, stepped, take_over
+from tidestate.operators.describe.runs import Hook
 from tidestate.operators.engine.job_log import Logged, Strides
 from tidestate.operators.engine.partition import PartitionResult, Round
 from tidestate.operators.engine.results import by_operator, operator_after
@@ -42,9 +43,6 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 
 log = logging.getLogger("tidestate")
-
-Hook = Callable[[str, int], None]
-"""Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
 
 
 def no_hook(_moment: str, _checkpoint_id: int) -> None:

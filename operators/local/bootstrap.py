@@ -16,7 +16,8 @@ from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.engine.bootstrap import FILES_READ, Offset, check_new, offset_text, spark_position
+from tidestate.operators.describe.runs import Offset
+from tidestate.operators.engine.bootstrap import FILES_READ, check_new, offset_text, spark_position
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position

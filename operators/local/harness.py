@@ -15,7 +15,8 @@ import pyarrow as pa
 from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.engine.delivery import ArrowSink, read_rows
+from tidestate.operators.describe.sinks import ArrowSink
+from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position

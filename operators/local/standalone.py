@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TypeAlias, cast
+from typing import cast
 
 import pyarrow as pa
 
 from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable, root_text
+from tidestate.operators.describe.runs import Batch, Hook, Standalone
+from tidestate.operators.describe.sinks import ArrowSink
 from tidestate.operators.engine.bootstrap import begun, check_new
-from tidestate.operators.engine.delivery import ArrowSink
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import Batches, InProcess
-from tidestate.operators.engine.job import Hook, Job, Position, no_hook
+from tidestate.operators.engine.job import Job, Position, no_hook
 from tidestate.operators.engine.reprocess import to_feed
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -26,16 +27,9 @@ from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.valuehash import hash_tables
 from tidestate.statestore.storage.objects import Objects
 
-Batch: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table]
-"""Rows of the one stream, or of some of several by name."""
 
-
-class Standalone:
-    """A description on a checkpoint folder, fed with batches. Each batch is one checkpoint.
-
-    ``batches`` always means the whole input from its beginning, in the same batches: those the checkpoint holds
-    already are skipped, so after a crash the same call continues where it stopped.
-    """
+class StandaloneRunner(Standalone):
+    """See `Standalone`."""
 
     def __init__(
         self,
@@ -61,10 +55,7 @@ class Standalone:
         return f"Standalone({self._description.name!r}, checkpoint={root_text(self._root)!r}{newest})"
 
     def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
-        """Take all batches, then with ``drain`` fire every window; the panes of this call, in order.
-
-        Raises `IncompatibleError` when the input is not the one this checkpoint holds.
-        """
+        """See `Standalone`."""
         panes = list(self.stream(batches))
         if drain:
             panes.append(self.drain())
@@ -72,7 +63,7 @@ class Standalone:
         return pa.concat_tables([driver.job.plan.pane_schema.empty_table(), *panes])
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
-        """As `run`, one table of panes per checkpoint, as soon as it is committed and delivered."""
+        """See `Standalone`."""
         try:
             yield from self._stream(batches)
         finally:
@@ -108,16 +99,11 @@ class Standalone:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was taken in at this root, by this or an earlier run: then `bootstrap` is refused."""
+        """See `Standalone`."""
         return begun(self._root)
 
     def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
-        """Begin a new root with the state that ``history`` leads to: one checkpoint, whole or not at all. Its panes.
-
-        History is no part of ``batches``: what `run` is given afterwards goes on from it. Nothing in it is late.
-        Without ``deliver`` the panes are recorded like any, and no sink gets them. Raises `UsageError`
-        (``bootstrap-used``) where something was taken in already; a call that died is made again.
-        """
+        """See `Standalone`."""
         single = isinstance(history, pa.Table | pa.RecordBatch | Mapping)
         given = cast(Iterable[Batch], [history] if single else history)
         batches = (_rows(one) for one in given)
@@ -135,18 +121,13 @@ class Standalone:
             self._end()
 
     def drain(self) -> pa.Table:
-        """Move the watermark to the end of time: every window fires, and no new input is taken. The last panes."""
+        """See `Standalone`."""
         driver = self._started("feed a batch before draining")
         with driver.at_work():
             return driver.rows(driver.head if driver.drain() else None)
 
     def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
-        """Take back what the late ledger holds of events that came too late, each once; the panes that changes.
-
-        Or ``rows`` that you bring, each time you bring them; in a chain, to this ``operator``. Windows that are
-        still kept take them, whatever the watermark; for windows that are gone there is a ledger row of the reason
-        ``purged``. One checkpoint of its own.
-        """
+        """See `Standalone`."""
         driver = self._started("feed a batch first, or run over those that there were")
         with driver.at_work():
             driver.deliver()
@@ -155,7 +136,7 @@ class Standalone:
 
     @property
     def head(self) -> Manifest:
-        """The newest checkpoint. Raises `UsageError` before the first batch."""
+        """See `Standalone`."""
         return self._started("nothing has run yet").head
 
     def _started(self, otherwise: str) -> Driver[Batches, pa.Table]:

@@ -12,14 +12,14 @@ from tidestate.operators.progress.advance_time import in_force as in_force
 from tidestate.operators.progress.advance_time import lifetimes as lifetimes
 from tidestate.operators.progress.buffers import Buffers as Buffers
 from tidestate.operators.progress.buffers import buffers as buffers
+from tidestate.operators.progress.figures import Gap as Gap
+from tidestate.operators.progress.figures import Metrics as Metrics
 from tidestate.operators.progress.generators import IngestionTime as IngestionTime
 from tidestate.operators.progress.generators import Punctuation as Punctuation
 from tidestate.operators.progress.generators import fixed as fixed
 from tidestate.operators.progress.generators import max_event_time as max_event_time
-from tidestate.operators.progress.metrics import Metrics as Metrics
 from tidestate.operators.progress.metrics import metrics as metrics
 from tidestate.operators.progress.metrics import prometheus_text as prometheus_text
-from tidestate.operators.progress.origins import Gap as Gap
 from tidestate.operators.progress.origins import Origins as Origins
 from tidestate.operators.progress.origins import OriginsState as OriginsState
 from tidestate.operators.progress.origins import assigned as assigned

@@ -14,19 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
+from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.instants import BEGINNING_US, Flags
-from tidestate.operators.progress.origins import (
-    SEEN,
-    Gap,
-    Origins,
-    OriginsState,
-    end,
-    origins,
-    restore,
-    save,
-    take,
-    wait,
-)
+from tidestate.operators.progress.origins import SEEN, Origins, OriginsState, end, origins, restore, save, take, wait
 from tidestate.operators.progress.watermarks import BufferProgress, Report
 
 GIVEN_UP = "gap_given_up"

@@ -10,46 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.figures import Gap, Metrics, SourceMetrics
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import Gap, OriginCounters
+from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.tracker import Source, Tracker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What an HTTP answer with `prometheus_text` says it is."""
 Labels = Mapping[str, str]
 Sample = tuple[Labels, int | str]
-
-
-class SourceMetrics(msgspec.Struct, frozen=True):
-    """One source. ``lag_us`` is processing time less watermark, ``behind_us`` the fastest source's watermark less
-    this one's; None while there is no watermark.
-    """
-
-    watermark_us: int | None
-    lag_us: int | None
-    behind_us: int | None
-    idle: bool
-    quiet_us: int
-    rows: int
-    advances: int
-    backward: int
-    refused: int
-
-
-class Metrics(msgspec.Struct, frozen=True):
-    """A tracker in numbers. ``watermark_us`` and ``lag_us`` are None while there is no watermark, and at the end."""
-
-    watermark_us: int | None
-    lag_us: int | None
-    drift_us: int
-    max_drift_us: int
-    advances: int
-    backward: int
-    refused: int
-    clock_backward: int
-    idle_sources: int
-    ended_sources: int
-    sources: dict[str, SourceMetrics]
 
 
 def metrics(tracker: Tracker) -> Metrics:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
+from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
 from tidestate.operators.progress.units import Rows, Units, absorbed_of, no_numbers, no_rows, units_of
 from tidestate.statestore.errors import UsageError, invariant
@@ -116,18 +117,6 @@ class Taken:
     origins: Origins
     reasons: Codes
     watermark_refused: Flags
-
-
-@dataclass(frozen=True)
-class Gap:
-    """An origin waits since ``since_us`` for ``first`` to ``last`` to be whole; ``buffers`` are there already."""
-
-    origin: int
-    first: int
-    last: int
-    buffers: int
-    since_us: int
-    given_up: bool
 
 
 def origins(declared: Iterable[int] = ()) -> Origins:

@@ -16,11 +16,12 @@ import pyarrow as pa
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffered import BufferState, begin_buffers, buffers_after, sort_rows
 from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.operators.progress.metrics import metrics, prometheus_text
-from tidestate.operators.progress.origins import Gap, declared
+from tidestate.operators.progress.origins import declared
 from tidestate.operators.progress.peaks import Peak, highest
 from tidestate.operators.progress.sources import Parts, merged, parts_of, present
 from tidestate.operators.progress.tracker import Tracker, begin, observe, reset

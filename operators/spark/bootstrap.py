@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -14,16 +14,19 @@ from pyspark.sql import functions as sf
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.engine.bootstrap import FILES_READ, Offset, check_new, offset_text, spark_position
+from tidestate.operators.describe.runs import Handover, Offset
+from tidestate.operators.engine.bootstrap import FILES_READ, check_new, offset_text, spark_position
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.engine import OnSpark
+from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, Source, dropping, sources_of
 from tidestate.operators.spark.storage import open_with
-from tidestate.operators.spark.types import arrow_schema, read_schemas
+from tidestate.operators.spark.stream_job import StreamJob
+from tidestate.operators.spark.types import arrow_schema
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish
 from tidestate.recovery.spark.spark_log import NOTHING_READ
@@ -31,14 +34,8 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.storage.objects import Objects
 
-if TYPE_CHECKING:
-    from tidestate.operators.spark.job import SparkJob
-
 History: TypeAlias = DataFrame | Mapping[str, DataFrame]
 """Batches: of the one stream, or by name."""
-OfStream: TypeAlias = Offset | Sequence[Offset | None] | None
-Handover: TypeAlias = OfStream | Mapping[str, OfStream]
-"""Where sources go on: one offset; a list where a stream has several sources; by stream where there are several."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class _Handed:
     files: dict[int, tuple[str, ...]]
 
 
-def bootstrap(job: SparkJob, history: History, offsets: Handover, *, deliver: bool) -> Manifest:
+def bootstrap(job: StreamJob, history: History, offsets: Handover, *, deliver: bool) -> Manifest:
     """See `SparkJob.bootstrap`."""
     streams = job.streams or {INPUT: job.stream}
     batches = _by_stream(list(streams), history)
@@ -86,7 +83,7 @@ def _by_stream(names: list[str], history: History) -> dict[str, DataFrame]:
     return found
 
 
-def _together(job: SparkJob, streams: Mapping[str, DataFrame], batches: Mapping[str, DataFrame]) -> DataFrame:
+def _together(job: StreamJob, streams: Mapping[str, DataFrame], batches: Mapping[str, DataFrame]) -> DataFrame:
     """All history as the one DataFrame in which rows of all streams travel."""
     session = job.stream.sparkSession
     whole = {
@@ -127,7 +124,7 @@ def _offsets(names: list[str], offsets: Handover) -> dict[str, Any]:
 
 
 def _handed_over(
-    job: SparkJob,
+    job: StreamJob,
     streams: Mapping[str, DataFrame],
     batches: Mapping[str, DataFrame],
     offsets: Mapping[str, Any],

@@ -16,12 +16,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from tidestate.operators.engine.delivery import SparkSink
+from tidestate.operators.describe.runs import DurableQuery
+from tidestate.operators.describe.sinks import SparkSink
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import to_feed
-from tidestate.operators.progress.metrics import Metrics, metrics
-from tidestate.operators.progress.origins import Gap
+from tidestate.operators.progress.figures import Gap, Metrics
+from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.rounds import Progress, not_asked_until
 from tidestate.operators.spark.engine import OnSpark, prepared
 from tidestate.operators.spark.ticker import Ticker
@@ -39,8 +40,8 @@ class StoppingError(TidestateError):
     """Raised inside Spark's query to end it between two batches; never seen by users."""
 
 
-class DurableQuery:
-    """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever dies."""
+class QueryOnSpark(DurableQuery):
+    """See `DurableQuery`."""
 
     def __init__(
         self,
@@ -97,48 +98,41 @@ class DurableQuery:
 
     @property
     def checkpoint_id(self) -> int:
-        """Id of the newest checkpoint."""
+        """See `DurableQuery`."""
         return self._job.head.id
 
     @property
     def manifest(self) -> Manifest:
-        """The newest checkpoint: offsets, watermark, counters, files."""
+        """See `DurableQuery`."""
         return self._job.head
 
     @property
     def waiting_since_us(self) -> int | None:
-        """Since when the sink has refused what it is offered, and no input is taken; None while it does not."""
+        """See `DurableQuery`."""
         return self._driver.offers.waiting_since_us
 
     @property
     def is_active(self) -> bool:
-        """Whether Spark's query is running."""
+        """See `DurableQuery`."""
         return self._query is not None and bool(self._query.isActive)
 
     def progress(self) -> list[dict[str, Any]]:
-        """Spark's own progress reports of the recent batches, oldest first."""
+        """See `DurableQuery`."""
         return [json.loads(report.json) for report in self._spark_query.recentProgress]
 
     def process_all_available(self) -> None:
-        """Wait until everything the source has now is in a checkpoint. Raises what stopped the query, if it did."""
+        """See `DurableQuery`."""
         self._guard(self._spark_query.processAllAvailable)
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait for the query to end; False when the time ran out first. Raises what stopped it, if it failed."""
+        """See `DurableQuery`."""
         spark_query = self._spark_query
         if timeout_s is None:
             return self._guard(spark_query.awaitTermination) is not False
         return self._guard(partial(spark_query.awaitTermination, max(timeout_s, 0.001))) is not False
 
     def stop(self, *, drain: bool = False) -> None:
-        """End the query between two batches. What was not read stays unread and comes at the next start.
-
-        With ``drain`` one more checkpoint moves the watermark to the end of time: every window fires, and the
-        checkpoint takes no new input afterwards. Call `process_all_available` first to read what is there.
-        A sink that refuses is waited for no longer: its panes come at the next start. With ``drain`` the last ones
-        are offered until it takes them, or until somebody calls `stop` again.
-        Raises what had stopped the query, if it had failed; nothing is drained then.
-        """
+        """See `DurableQuery`."""
         try:
             self._stop()
             if drain:
@@ -169,13 +163,7 @@ class DurableQuery:
             raise failure
 
     def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
-        """Take back what the late ledger holds of events that came too late, each once, between two batches.
-
-        Or ``rows`` that you bring, each time you bring them; in a chain, to this ``operator``. Windows that are
-        still kept take them, whatever the watermark; for windows that are gone there is a ledger row of the reason
-        ``purged``. Panes are delivered as ever. How many events were fed; one checkpoint of its own, or none where
-        there was nothing.
-        """
+        """See `DurableQuery`."""
         with self._driver.lock:
             back = to_feed(self._job, rows, operator)
             if back:
@@ -233,19 +221,15 @@ class DurableQuery:
         return self._failure is None
 
     def metrics(self, operator: str | None = None) -> Metrics:
-        """Watermark and lag of each source, how often they moved, who is idle; of a chain, those of one operator (by
-        default the first).
-        """
+        """See `DurableQuery`."""
         return metrics(self._progress_of(operator).tracker)
 
     def gaps(self, operator: str | None = None) -> list[Gap]:
-        """Which buffers origins wait for, and since when; none where rows come without buffers."""
+        """See `DurableQuery`."""
         return self._progress_of(operator).gaps
 
     def prometheus(self, operator: str | None = None) -> str:
-        """All that in the text format of Prometheus: with violations of CTIs, buffers by what became of them, and
-        events and panes by class since the start.
-        """
+        """See `DurableQuery`."""
         name = operator or next(iter(self._job.graph.plans))
         totals = self._job.head.totals
         if not self._job.graph.single:

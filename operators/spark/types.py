@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, TimestampType
 
-from tidestate.operators.bind.graph import stream_columns
-from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.runnable import Runnable
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -50,20 +46,4 @@ def _arrow_type(kind: DataType) -> pa.DataType:
         raise UsageError(
             "a column has a type that cannot be read: cast it", code="spark-type", type=kind.simpleString()
         )
-    return found
-
-
-def read_schemas(description: Runnable, stream: DataFrame) -> pa.Schema | dict[str, pa.Schema]:
-    """The columns that are read, by stream where there are several."""
-    names = description.streams if isinstance(description, Chain) else []
-    if len(names) < 2:
-        name = names[0] if names else ""
-        return arrow_schema(stream.schema, stream_columns(description, name, stream.columns))
-    found = {}
-    for name in names:
-        own = [column.removeprefix(f"{name}__") for column in stream.columns if column.startswith(f"{name}__")]
-        whole = arrow_schema(
-            stream.schema, [f"{name}__{column}" for column in stream_columns(description, name, own)]
-        )
-        found[name] = pa.schema([field.with_name(field.name.removeprefix(f"{name}__")) for field in whole])
     return found

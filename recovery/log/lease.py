@@ -18,7 +18,7 @@ import msgspec
 from tidestate.recovery.log import names
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.records import RECORD_BYTES, decoded
-from tidestate.recovery.log.validation import Unsound, check_count, check_times, require
+from tidestate.recovery.log.validation import Unsound, check_natural, check_times, require
 from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UsageError
 
 log = logging.getLogger("tidestate")
@@ -125,7 +125,7 @@ def _check(lease: Lease) -> None:
     """Raise `Unsound` unless a lease can be one of ours."""
     require(1 <= lease.process.pid < 2**31, "pid")
     for count in (lease.epoch, lease.duration_us, lease.process.started):
-        check_count(count, "a number")
+        check_natural(count, "a number")
     check_times((lease.since_us, lease.written_us), "a time")
 
 

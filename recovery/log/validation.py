@@ -53,7 +53,7 @@ def check(manifest: Manifest) -> None:
         _check_outputs(folder, refs, manifest.id)
     _check_spark(manifest.spark)
     if manifest.input is not None:
-        check_count(manifest.input.batches, "input.batches")
+        check_natural(manifest.input.batches, "input.batches")
 
 
 def check_root(job_id: str, created_us: int, bases: Sequence[str], first: int) -> None:
@@ -76,7 +76,7 @@ def check_output(output: Output) -> None:
 def check_boundary(boundary: Boundary) -> None:
     """Raise `Unsound` unless a boundary can be one of ours."""
     for count in (boundary.number, boundary.id, boundary.panes_gone, boundary.late_gone):
-        check_count(count, "a number")
+        check_natural(count, "a number")
     check_times((boundary.created_us,), "created_us")
     for ref in boundary.outputs:
         check_file(ref)
@@ -112,7 +112,7 @@ def is_name(text: str) -> bool:
 def _check_numbers(manifest: Manifest) -> None:
     require(1 <= manifest.id <= MOST, "id")
     for count in (manifest.epoch, manifest.delivered, manifest.fed, manifest.parent_id):
-        check_count(count, "a number")
+        check_natural(count, "a number")
     require(manifest.parent_id < manifest.id, "parent_id")
     require(max(manifest.delivered, manifest.fed) <= manifest.id, "delivered or fed")
     marks = (manifest.watermark_us, manifest.watermark_before_us)
@@ -137,15 +137,15 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
             require(fits, "the path of a state file")
     check_times((operator.watermark_us, operator.watermark_before_us, operator.due_us), "a time of an operator")
     for renamed_in, _, _ in operator.renamed:
-        check_count(renamed_in, "renamed")
+        check_natural(renamed_in, "renamed")
     _check_progress(operator.progress)
     for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
         _check_depth(tree)
 
 
 def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id: int) -> None:
-    check_count(partition.sequence, "sequence")
-    check_count(partition.floor, "floor")
+    check_natural(partition.sequence, "sequence")
+    check_natural(partition.floor, "floor")
     check_times(partition.expired.values(), "expired")
     for ref in partition.files:
         check_file(ref)
@@ -165,12 +165,12 @@ def _check_outputs(folder: str, refs: Sequence[FileRef], checkpoint_id: int) -> 
 def _check_spark(position: SparkPosition | None) -> None:
     if position is None:
         return
-    check_count(position.batch_id, "spark.batch_id")
+    check_natural(position.batch_id, "spark.batch_id")
     for ref in position.refs:
         check_file(ref)
         require(ref.path.startswith("data/spark/"), "the path of a list of files")
     for read in position.read.values():
-        check_count(read.files, "spark.read")
+        check_natural(read.files, "spark.read")
         require(bool(_DIGEST.fullmatch(read.digest)), "a digest")
 
 
@@ -206,7 +206,7 @@ def _parts(value: Any) -> Iterator[Any]:
         require(LEAST <= value <= MOST, "a number")
 
 
-def check_count(value: int, name: str) -> None:
+def check_natural(value: int, name: str) -> None:
     """Raise `Unsound` unless it fits 63 bits."""
     require(0 <= value <= MOST, name)
 

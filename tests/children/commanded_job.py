@@ -17,8 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers.spark_inputs import job
-from tidestate.operators.spark.job import SparkJob
-from tidestate.operators.spark.query import DurableQuery
+from tidestate.operators.describe.runs import DurableQuery, SparkJob
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import TidestateError
 from tools.java import local_session

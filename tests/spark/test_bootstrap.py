@@ -21,7 +21,7 @@ from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import join
-from tidestate.operators.spark.job import SparkJob
+from tidestate.operators.describe.runs import SparkJob
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.spark.position import INLINE_FILES

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators.spark.query import DurableQuery
+from tidestate.operators.describe.runs import DurableQuery
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark

@@ -148,7 +148,7 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[object]:
 def test_a_query_that_is_overtaken_stops_with_nothing_published(running: object, tmp_path: Path) -> None:
     import msgspec
 
-    from tidestate.operators.spark.query import DurableQuery
+    from tidestate.operators.describe.runs import DurableQuery
 
     assert isinstance(running, DurableQuery)
     checkpoint = Checkpoint.open(tmp_path / "cp")

@@ -36,7 +36,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.spark.query import DurableQuery
+from tidestate.operators.describe.runs import DurableQuery
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tools.demo.child import Child

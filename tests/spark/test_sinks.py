@@ -14,7 +14,7 @@ from tests.helpers import evidence
 from tests.helpers.spark_inputs import batch, job, rows, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import DeliveryId, Refused, count, tumbling, windowed
-from tidestate.operators.spark.query import DurableQuery
+from tidestate.operators.describe.runs import DurableQuery
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tests.twins.naive import Event, Setting
 from tidestate.operators import count, max_, mean, min_, sliding, sum_, windowed
+from tidestate.operators.describe.runs import Hook
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.engine.job import Hook, no_hook
-from tidestate.operators.local.standalone import Standalone
+from tidestate.operators.engine.job import no_hook
+from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import StoreConfig
 
 SCHEMA = pa.schema(
@@ -99,5 +100,5 @@ def run(
     setting: Setting, stream: Sequence[Batch], root: Path, store: StoreConfig, partitions: int, hook: Hook = no_hook
 ) -> pa.Table:
     """The real thing over ``stream``, to the end."""
-    job = Standalone(description(setting), str(root), store, None, partitions, hook)
+    job = StandaloneRunner(description(setting), str(root), store, None, partitions, hook)
     return job.run([arrow(batch) for batch in stream], drain=True)

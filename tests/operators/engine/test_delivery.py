@@ -13,9 +13,10 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Refused
+from tidestate.operators.describe.runs import Standalone
+from tidestate.operators.describe.sinks import ArrowSink
 from tidestate.operators.engine import delivery
-from tidestate.operators.engine.delivery import ArrowSink
-from tidestate.operators.local.standalone import Standalone
+from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.rewind import rewind
@@ -51,7 +52,7 @@ class Sink:
 
 
 def job(root: Path, sink: ArrowSink | None, **more: object) -> Standalone:
-    return Standalone(example("retracting"), str(root), Parquet(), sink, 2, **more)  # type: ignore[arg-type]
+    return StandaloneRunner(example("retracting"), str(root), Parquet(), sink, 2, **more)  # type: ignore[arg-type]
 
 
 def outbox(root: Path) -> dict[int, Rows]:

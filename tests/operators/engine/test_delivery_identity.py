@@ -18,7 +18,7 @@ from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.job import Job
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.local.standalone import Standalone
+from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.acknowledgements import FOLDER, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
@@ -52,7 +52,7 @@ class Remembers:
 
 
 def run(root: Path, sink: Remembers | None, batches: list[pa.Table], *, drain: bool = False) -> None:
-    Standalone(example("retracting"), str(root), Parquet(), sink, 2).run(batches, drain=drain)
+    StandaloneRunner(example("retracting"), str(root), Parquet(), sink, 2).run(batches, drain=drain)
 
 
 def output(root: Path) -> list[tuple[DeliveryId, Counter[evidence.Row]]]:
@@ -200,7 +200,7 @@ def test_records_go_with_their_checkpoints(tmp_path: Path) -> None:
 
 def test_where_it_cannot_be_recorded_the_stop_is_as_clean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sink = Remembers()
-    runner = Standalone(example("retracting"), str(tmp_path), Parquet(), sink, 2)
+    runner = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), sink, 2)
     panes = runner.stream(STREAM)
     for _ in range(5):
         next(panes)
@@ -227,7 +227,7 @@ def test_an_older_self_delivers_nothing_that_a_rewind_has_abandoned(tmp_path: Pa
                 run(tmp_path, None, STREAM[:2] + OTHER)
                 collect(Checkpoint.open(tmp_path), Retention(keep=1, grace_us=0))
 
-    older = Standalone(example("retracting"), str(tmp_path), Parquet(), sink, 2, hook=hook)
+    older = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), sink, 2, hook=hook)
     with pytest.raises(FencedError):
         older.run(STREAM)
     assert [one.checkpoint for one in sink.offered] == [3]

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.metrics import Metrics, metrics, prometheus_text
-from tidestate.operators.progress.origins import Gap, OriginCounters
+from tidestate.operators.progress.figures import Gap, Metrics
+from tidestate.operators.progress.metrics import metrics, prometheus_text
+from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.tracker import Tracker, begin, observe
 from tidestate.operators.progress.watermarks import Report, sources
 

@@ -16,7 +16,7 @@ from tests.helpers import evidence
 from tests.helpers.every_store import STORES, new_folder, store_config
 from tests.twins import streams
 from tests.twins.naive import Setting, Twin
-from tidestate.operators.local.standalone import Standalone
+from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Manifest
@@ -39,7 +39,7 @@ class Job:
         self.root = root
         self.came: dict[DeliveryId, Counter[evidence.Row]] = {}
         self._tables = [streams.arrow(batch) for batch in stream]
-        self._start = lambda: Standalone(streams.description(setting), str(root), store, self._sink, 2)
+        self._start = lambda: StandaloneRunner(streams.description(setting), str(root), store, self._sink, 2)
 
     def _sink(self, panes: pa.Table, delivery_id: DeliveryId) -> None:
         rows = Counter(evidence.plain(panes))

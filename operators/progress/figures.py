@@ -1,0 +1,51 @@
+"""How progress stands, as plain data. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+
+class SourceMetrics(msgspec.Struct, frozen=True):
+    """One source. ``lag_us`` is processing time less watermark, ``behind_us`` the fastest source's watermark less
+    this one's; None while there is no watermark.
+    """
+
+    watermark_us: int | None
+    lag_us: int | None
+    behind_us: int | None
+    idle: bool
+    quiet_us: int
+    rows: int
+    advances: int
+    backward: int
+    refused: int
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """A tracker in numbers. ``watermark_us`` and ``lag_us`` are None while there is no watermark, and at the end."""
+
+    watermark_us: int | None
+    lag_us: int | None
+    drift_us: int
+    max_drift_us: int
+    advances: int
+    backward: int
+    refused: int
+    clock_backward: int
+    idle_sources: int
+    ended_sources: int
+    sources: dict[str, SourceMetrics]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An origin waits since ``since_us`` for ``first`` to ``last`` to be whole; ``buffers`` are there already."""
+
+    origin: int
+    first: int
+    last: int
+    buffers: int
+    since_us: int
+    given_up: bool

@@ -1,0 +1,56 @@
+"""A description on a streaming DataFrame, with what it was given; and how it takes over its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tidestate.operators.bind.choose_engine import choose_engine
+from tidestate.operators.describe.runnable import Runnable, root_text
+from tidestate.operators.describe.runs import Hook
+from tidestate.operators.describe.sinks import SparkSink
+from tidestate.operators.engine.job import Job, no_hook
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.spark.shared_root import check_shared
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.spec.store import StoreConfig
+
+
+@dataclass(frozen=True)
+class StreamJob:
+    """``stream`` is the one in which all ``streams`` travel, these by name or side where there are several."""
+
+    description: Runnable
+    stream: DataFrame
+    checkpoint: str
+    store: StoreConfig
+    sink: SparkSink | None
+    partitions: int | None
+    trigger: dict[str, Any] | None = None
+    hook: Hook = no_hook
+    tick: int = 1_000_000
+    policy: Policy = field(default_factory=Policy)
+    streams: Mapping[str, DataFrame] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"
+
+    def begin(self, graph: Graph, checkpoint: Checkpoint, check: Callable[[Manifest | None], None]) -> Job:
+        """Take over the checkpoint, once all executors have shown that they share its root. See `Job.begin`."""
+        check_shared(self.stream.sparkSession, checkpoint)
+        return Job.begin(
+            graph,
+            checkpoint,
+            self.store,
+            partitions=self.partitions,
+            otherwise=max(1, self.stream.sparkSession.sparkContext.defaultParallelism),
+            check=check,
+            hook=self.hook,
+            choose=choose_engine,
+            policy=self.policy,
+        )
