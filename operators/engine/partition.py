@@ -171,8 +171,9 @@ def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table)
     """Raise `InvariantError` where rows of another state partition arrived. Of many rows, some are checked."""
     if partitions == 1 or not plan.key_names or not rows.num_rows:
         return
-    some = rows.select(plan.key_names).take(pa.array(np.arange(0, rows.num_rows, 1 + rows.num_rows // CHECKED)))
-    found = np.unique(partition_of(some, partitions)).tolist()
+    # Taken before selected: without a key, a selection has no columns to take rows of.
+    some = rows.take(pa.array(np.arange(0, rows.num_rows, 1 + rows.num_rows // CHECKED)))
+    found = np.unique(partition_of(some.select(plan.key_names), partitions)).tolist()
     invariant(
         found == [partition],
         "a row arrives in the state partition of its key",

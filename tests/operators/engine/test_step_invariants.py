@@ -88,6 +88,11 @@ def shifted(real: Callable[..., list[pa.Table]]) -> Callable[..., list[pa.Table]
     return split
 
 
+def test_without_a_key_all_rows_arrive_in_the_first_partition(tmp_path: Path) -> None:
+    job = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())
+    assert Harness(job, SCHEMA, folder=tmp_path, partitions=3).feed(rows(1, 2, 25))["n"].to_pylist() == [2]
+
+
 def test_rows_that_arrive_in_the_wrong_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = harness(tumbling("10 seconds"), tmp_path, partitions=3)
     job.feed(rows(1, 2, 3, 4))
