@@ -169,7 +169,7 @@ def _attempt(
 
 def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table) -> None:
     """Raise `InvariantError` where rows of another state partition arrived. Of many rows, some are checked."""
-    if partitions == 1 or not plan.key_names or not rows.num_rows:
+    if partitions == 1 or not rows.num_rows:
         return
     # Taken before selected: without a key, a selection has no columns to take rows of.
     some = rows.take(pa.array(np.arange(0, rows.num_rows, 1 + rows.num_rows // CHECKED)))

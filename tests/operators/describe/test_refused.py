@@ -18,6 +18,7 @@ from tidestate.operators import (
     every_event_time,
     every_processing_time,
     global_window,
+    or_finally,
     repeatedly,
     session,
     sliding,
@@ -102,8 +103,20 @@ REFUSED: dict[str, tuple[Callable[[], Windowed], str | None]] = {
         ),
         None,
     ),
-    "per element of a composite trigger": (
-        lambda: base(offset="offset").trigger(when=repeatedly(after_count(2)), per_element=True),
+    "per element of a composite trigger without an order": (
+        lambda: base().trigger(when=repeatedly(after_count(2)), per_element=True),
+        None,
+    ),
+    "until what repeats": (
+        lambda: base().trigger(when=or_finally(repeatedly(after_count(2)), repeatedly(after_count(4)))),
+        None,
+    ),
+    "count of a half": (
+        lambda: base().trigger(early=after_count(2.5)),  # type: ignore[arg-type]
+        None,
+    ),
+    "in order perhaps": (
+        lambda: windowed(event_time="time", in_order="yes").window(tumbling("1 day")).aggregate(n=count()),  # type: ignore[arg-type]
         None,
     ),
     "per element of no trigger that counts": (
