@@ -86,3 +86,9 @@ def expect(value: T | None, message: str, **context: Any) -> T:
     """``value``, of which `invariant` holds that there is one."""
     invariant(value is not None, message, **context)
     return value  # type: ignore[return-value]
+
+
+def of_type(value: object, *kinds: type[T]) -> T:
+    """``value``, of which `invariant` holds that it is one of these ``kinds``."""
+    invariant(isinstance(value, kinds), "a value has its type", found=type(value).__name__)
+    return value  # type: ignore[return-value]

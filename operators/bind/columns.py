@@ -16,7 +16,7 @@ from tidestate.operators.describe.windows import Sessions
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.operators.windows.general.names import END, START
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
 
 
 def input_columns(description: Runnable, available: Sequence[str], *, signed: bool = False) -> list[str]:
@@ -24,8 +24,8 @@ def input_columns(description: Runnable, available: Sequence[str], *, signed: bo
     if isinstance(description, Deduplicated):
         return list(dict.fromkeys([*available, description.event_time, *description.on, *claimed(description)]))
     if not isinstance(description, Windowed):
-        assert isinstance(description, Sided)
-        return list(dict.fromkeys([*available, SIDE, AT, *description.sides.shared, *claimed(description)]))
+        shared = of_type(description, Sided).sides.shared  # type: ignore[type-abstract]
+        return list(dict.fromkeys([*available, SIDE, AT, *shared, *claimed(description)]))
     kind = description.windows
     lacking = added(description)
     wanted = [

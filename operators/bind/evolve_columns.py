@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -157,8 +157,7 @@ def _formerly(bound: BoundAggregate, name: str, told: Configuration) -> BoundAgg
             changed[field.name] = _formerly(inner, name, told)
     if isinstance(bound, BoundRows):
         changed["own"] = replace(bound.own, reads=tuple(told["columns"]))
-    assert is_dataclass(bound)
-    return replace(bound, **changed)
+    return replace(bound, **changed)  # type: ignore[type-var]
 
 
 def plain(configuration: Configuration) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tidestate.operators.describe.windows import Global
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.tables import TIME
 
 
@@ -46,8 +46,7 @@ def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
         return bind_union(description, schema)
     if isinstance(description, SessionJoined):
         return bind_sessions(description, schema)
-    assert isinstance(description, Windowed)
-    return bind_windowed(description, schema, signed=signed)
+    return bind_windowed(of_type(description, Windowed), schema, signed=signed)
 
 
 def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:

@@ -45,8 +45,8 @@ def join(
     with the choices it gives: docs/JOINS.md. Raises `UsageError` for what makes no sense.
     """
     times = _both(event_time, str)
-    assert times[0] is not None
-    assert times[1] is not None
+    if times[0] is None or times[1] is None:
+        raise UsageError("say which column is the event time of each side", code="event-time", found=repr(event_time))
     own = _windows(window)
     low, high = (None if span is None else span_us(span) for span in within or (None, None))
     delays = _both(watermark_delay, span_us)

@@ -28,7 +28,7 @@ from tidestate.operators.plan.transition import Moments, total
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.recovery.start.policy import Policy
-from tidestate.statestore.errors import UsageError, expect
+from tidestate.statestore.errors import UsageError, expect, of_type
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.changes import TableChanges
@@ -134,8 +134,8 @@ class JoinOperator(ByHand[SidedPlan]):
 
 def bind_join_operator(description: Joined | SessionJoined, left: pa.Schema, right: pa.Schema) -> SidedPlan:
     """Check everything against the schemas of both sides. Raises `UsageError`; nothing has happened then."""
-    plan = bind_plan(description, description.schema(left, right))
-    assert isinstance(plan, JoinPlan | SessionJoinPlan)
+    bound = bind_plan(description, description.schema(left, right))
+    plan = bound if isinstance(bound, JoinPlan) else of_type(bound, SessionJoinPlan)
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
             "a join fed by hand knows messages by their offsets: name them, join(offset=...)",

@@ -15,7 +15,7 @@ from tidestate.operators.embedded.window_metadata import WindowTables
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
 from tidestate.operators.windows.general.names import ALONE
 from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
 from tidestate.statestore.spec.changes import Ranges
@@ -124,12 +124,10 @@ def metadata_tables(kind: Windows, keys: tuple[Column, ...], origin: str) -> Win
     if isinstance(kind, Sessions):
         return WindowTables("time", None, keys, origin=origin, name=METADATA)
     if of_tuples(kind):
-        assert isinstance(kind, Counted | Sliding)
         return WindowTables("tuple", _length(kind), keys, origin=origin, name=METADATA)
-    assert isinstance(kind, Global | Sliding)
-    size = LAST_US - FIRST_US if isinstance(kind, Global) else kind.size
+    size = LAST_US - FIRST_US if isinstance(kind, Global) else of_type(kind, Sliding).size
     return WindowTables("time", size, keys, origin=origin, name=METADATA)
 
 
-def _length(kind: Counted | Sliding) -> int:
-    return kind.count if isinstance(kind, Counted) else kind.size
+def _length(kind: Windows) -> int:
+    return kind.count if isinstance(kind, Counted) else of_type(kind, Sliding).size

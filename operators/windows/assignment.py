@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import END, START, Counted, Given, Global, Sessions, Sliding, Times, Windows
 from tidestate.operators.plan.plan import ONLY, Flags, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.lists import places_within
 
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -83,8 +83,7 @@ def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
 
 def refused(plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
     """Accepted events with each window that takes them no more; None where there are none."""
-    kind = plan.kind
-    assert isinstance(kind, Sliding)
+    kind = of_type(plan.kind, Sliding)
     first, counts = sliding_windows(kind, times, accepted, high=last_refused(plan, watermark, feeding=feeding))
     index = np.repeat(np.arange(len(times)), counts)
     if not len(index):

@@ -33,6 +33,7 @@ from tidestate.operators.windows.general.names import (
 from tidestate.operators.windows.general.refused import without_closed
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.layers import align
@@ -134,8 +135,7 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
 
 def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
     """Messages get their numbers here, where all of a key come together."""
-    kind, names = plan.kind, plan.group_keys
-    assert isinstance(kind, Counted)
+    kind, names = of_type(plan.kind, Counted), plan.group_keys
     both = pa.concat_tables([arriving.select(names), timed.select(names)])
     key_of, many = ranks(both)
     keys, key_of = both.take(pa.array(firsts(key_of, many))), key_of[: arriving.num_rows]

@@ -15,6 +15,7 @@ from tidestate.operators.windows.expansion import combined, spread
 from tidestate.operators.windows.general.groups import int_bounds
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.table.fold import combine, combine_values
 
 Times = npt.NDArray[np.int64]
@@ -49,8 +50,7 @@ def arrivals(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arriv
 
 def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     """One row per window and key, of windows that share events: by slice where no order counts, in bands."""
-    kind, spec = plan.kind, plan.slices_of_events
-    assert isinstance(kind, Sliding)
+    kind, spec = of_type(plan.kind, Sliding), plan.slices_of_events
     ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
     keys: list[Values] = [events[name] for name in plan.key_names] or [_alone(len(times))]
     sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.signed else [])]

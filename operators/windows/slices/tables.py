@@ -7,6 +7,7 @@ from functools import cached_property
 
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Plan
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
@@ -23,8 +24,7 @@ class SliceTables(Plan):
     @property
     def windows(self) -> Sliding:
         """The windows."""
-        assert isinstance(self.kind, Sliding)
-        return self.kind
+        return of_type(self.kind, Sliding)
 
     @cached_property
     def slices(self) -> TableSpec:
