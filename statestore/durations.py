@@ -1,4 +1,4 @@
-"""Spans of time as people write them, in microseconds."""
+"""Spans of time as people write them, in microseconds. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a user writes: descriptions of operators, windows, triggers and chains."""
+"""What a user writes: descriptions of operators, windows, triggers and chains. Pure."""

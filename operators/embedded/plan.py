@@ -1,4 +1,4 @@
-"""The plan of a window operator: the general one, and beside its tables those of messages and of window metadata."""
+"""The plan of a window operator: the general one, with the tables of messages and of window metadata. Pure."""
 
 from __future__ import annotations
 

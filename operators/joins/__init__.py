@@ -1,1 +1,1 @@
-"""Joins of two streams, by keys and by time, window or session."""
+"""Joins of two streams, by keys and by time, window or session. Pure."""

@@ -1,1 +1,1 @@
-"""Operators that pass rows on: union and deduplication."""
+"""Operators that pass rows on: union and deduplication. Pure."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.local.file_names import local_file
+from tidestate.recovery.spark.file_names import local_file
 from tidestate.statestore.errors import ConflictError, UsageError
 
 DROPPING = {"Filter", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample", "Join", "Aggregate", "Distinct"}

@@ -1,4 +1,4 @@
-"""Many byte strings in one buffer, one per row: joined, sorted and handed out without a loop over rows."""
+"""Many byte strings in one buffer, one per row: joined, sorted and handed out without a loop over rows. Pure."""
 
 from __future__ import annotations
 

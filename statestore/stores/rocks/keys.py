@@ -1,4 +1,4 @@
-"""Keys as bytes that compare as the keys do, for stores that order byte strings.
+"""Keys as bytes that compare as the keys do, for stores that order byte strings. Pure.
 
 Integers, times, dates and decimals are big-endian with the sign flipped. Text has 0x00 written as 0x00 0xFF and ends
 in 0x00 0x00; in the last key column, after which nothing comes, it stands as it is.

@@ -1,4 +1,4 @@
-"""Arrow rows as bytes, for stores that take one byte string a row. Column by column, never row by row.
+"""Arrow rows as bytes, for stores that take one byte string a row. Column by column, never row by row. Pure.
 
 A column is a few *streams*: its validity (a byte each), then its fixed-width values, or u32 lengths and the bytes;
 a nested column has the streams of its children, each child's run in a row taken together. A packed row is first the
