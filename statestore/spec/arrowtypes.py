@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -191,3 +192,8 @@ def _split(text: str) -> list[str]:
             parts.append(text[start:place])
             start = place + 2
     return [*parts, text[start:]] if text else []
+
+
+def item_type(kind: pa.DataType) -> pa.DataType:
+    """What a list of this type holds."""
+    return cast(pa.ListType, kind).value_type  # of any kind of list

@@ -32,11 +32,6 @@ def flat(column: pa.ChunkedArray | pa.Array) -> tuple[pa.Array, Numbers]:
     return list_values(lists), np.repeat(np.arange(len(lists)), lengths_of(lists))
 
 
-def item_type(kind: pa.DataType) -> pa.DataType:
-    """What a list of this type holds."""
-    return cast(pa.ListType, kind).value_type  # of any kind of list
-
-
 def list_values(lists: pa.Array) -> pa.Array:
     """The values of all lists one after the other; of a null none."""
     return cast(pa.ListArray, lists).flatten()  # of any kind of list

@@ -17,10 +17,10 @@ from tidestate.statestore.spec.arrowtypes import (
     is_comparable,
     is_ordered,
     is_position,
+    item_type,
     parse_type,
     type_text,
 )
-from tidestate.statestore.spec.lists import item_type
 
 TIME = pa.timestamp("us", tz="UTC")
 

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 import xxhash
 
-from tidestate.statestore.spec.lists import item_type, list_values, struct_fields
+from tidestate.statestore.spec.arrowtypes import item_type
+from tidestate.statestore.spec.lists import list_values, struct_fields
 
 Stream = tuple[str, Any]
 """The path of a stream within its column, and the next bytes of it."""

@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from tidestate.statestore.spec.lists import item_type
+from tidestate.statestore.spec.arrowtypes import item_type
 from tidestate.statestore.stores.rocks.bytestrings import (
     Bytes,
     Numbers,
