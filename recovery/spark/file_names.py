@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 LEGAL = "_-!.~'()*,;:$&+=@/"
-"""What Java leaves as it is in the path of a URL, beside letters and digits."""
+"""What Java leaves as it is in the path of a URL, with letters and digits."""
 
 
 def file_url(path: str | os.PathLike[str]) -> str:
