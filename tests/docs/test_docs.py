@@ -48,6 +48,17 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not missing
 
 
+def test_the_map_names_every_folder_and_paths_that_exist() -> None:
+    text = (ROOT / "docs" / "MAP.md").read_text()
+    paths = re.findall(r"`((?:statestore|recovery|operators|tests|tools|docs)/[\w/.]*)`", text)
+    assert not [name for name in paths if not (ROOT / name).exists()]
+    for package in ("statestore", "recovery", "operators"):
+        (table,) = re.findall(rf"^\| `{package}/` \|.*?\n\n", text, re.M | re.S)
+        named = set(re.findall(r"`(\w+)/`", table.split("\n", 1)[1]))
+        folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        assert named == folders | ({"general", "slices"} if package == "operators" else set())
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_named_files_and_tests_exist(document: Path) -> None:
     text = document.read_text()
