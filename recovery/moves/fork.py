@@ -24,7 +24,7 @@ from tidestate.recovery.spark.position import load_files, with_lists
 from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, forge
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import NotFoundError, UsageError, invariant
-from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.objects import Objects, put_all
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def execute_fork(planned: Fork) -> Forked:
     _check_empty(into)
     for source, number in planned.pins:
         pin(source, number, shown.pin, fork=shown.root)
-    into.put_all(planned.files)
+    put_all(into, planned.files)
     forge(into, planned.manifest)
     Checkpoint(into, planned.marker).publish(planned.manifest)
     into.create(MARKER, msgspec.json.encode(planned.marker) + b"\n")

@@ -25,6 +25,7 @@ from tidestate.recovery.log.traces import STATE, traces, written
 from tidestate.recovery.spark.position import with_lists
 from tidestate.recovery.spark.spark_checkpoint import Hook, check_stateless, files_read, finish, no_hook
 from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
+from tidestate.statestore.storage.objects import put_all
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def execute_reset(checkpoint: Checkpoint, planned: Reset, *, force: bool = False
     check_idle(checkpoint, force)
     checkpoint.check_unmoved(planned.newest)
     with pinned(checkpoint, planned.to, "reset"):  # until a manifest that counts needs the same
-        checkpoint.objects.put_all(planned.files)
+        put_all(checkpoint.objects, planned.files)
         hook("reset-prepared", manifest.id)
         checkpoint.publish(manifest)
     hook("reset-published", manifest.id)

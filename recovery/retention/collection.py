@@ -38,7 +38,7 @@ from tidestate.recovery.retention.rules import (
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, invariant
 from tidestate.statestore.files.refs import FileRef
-from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.objects import Objects, put_all
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def _publish(checkpoint: Checkpoint, planned: Collection) -> None:
     if checkpoint.boundary() != planned.was:
         raise _moved()
     if boundary != planned.was:
-        objects.put_all(planned.index)
+        put_all(objects, planned.index)
         try:
             objects.create(_path(planned), seal(boundary))
         except ConflictError:

@@ -14,7 +14,7 @@ from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.segments import damaged, read_verified
-from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.objects import Objects, put_all
 
 INLINE_FILES = 100
 """Longer lists of files go into a file of their own, so that a manifest stays small."""
@@ -48,7 +48,7 @@ def store_lists(
 ) -> SparkPosition:
     """As `with_lists`, and the files are there."""
     position, files = with_lists(position, checkpoint_id, read)
-    objects.put_all(files)
+    put_all(objects, files)
     return position
 
 

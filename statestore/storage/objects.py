@@ -85,11 +85,6 @@ class Objects:
         """Write a new object under a name nobody else uses. Raises `UnavailableError`; a torn file may remain."""
         self._storage.put(_below(path), data)
 
-    def put_all(self, files: Mapping[str, bytes]) -> None:
-        """As `put`, one after the other."""
-        for path, data in files.items():
-            self.put(path, data)
-
     def note(self, path: str, data: bytes) -> None:
         """As ``put``, whole or not at all, but without waiting for the disk: what a power cut may take."""
         self._storage.note(_below(path), data)
@@ -226,3 +221,9 @@ def _below(path: str) -> str:
     if parts.is_absolute() or ".." in parts.parts:
         raise UsageError("a path must stay below the root", code="path-outside", path=path)
     return "/".join(parts.parts)
+
+
+def put_all(objects: Objects, files: Mapping[str, bytes]) -> None:
+    """`Objects.put` for each of ``files``, one after the other."""
+    for path, data in files.items():
+        objects.put(path, data)
