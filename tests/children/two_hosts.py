@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidestate.operators import count, tumbling, windowed
-from tidestate.operators.spark import job as spark_job
+from tidestate.operators.spark import stream_job as spark_job
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError
 from tools.java import java_home, local_session
