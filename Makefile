@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
 	@echo "make test       all tests"
-	@echo "make quick      what one runs between two edits: no Spark, no kill, under two minutes"
+	@echo "make quick      what one runs between two edits: no Spark, no kill, under three minutes"
 	@echo "make test-long  the long forms of the slow tests"
 	@echo "make check      lint, types, layers and the docs checks"
 	@echo "make bench      tumbling windows against Spark's own, and the stores (minutes)"
