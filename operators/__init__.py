@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from tidestate.operators.aggregates import variance as variance
     from tidestate.operators.describe.chain import Chain as Chain
     from tidestate.operators.describe.chain import chain as chain
-    from tidestate.operators.describe.deduplicate import Deduplicated as Deduplicated
+    from tidestate.operators.describe.deduplicate import Deduplicate as Deduplicate
     from tidestate.operators.describe.deduplicate import deduplicated as deduplicated
     from tidestate.operators.describe.given_join import join as join
-    from tidestate.operators.describe.join import Joined as Joined
+    from tidestate.operators.describe.join import Join as Join
     from tidestate.operators.describe.join_choices import every as every
     from tidestate.operators.describe.join_choices import keep as keep
-    from tidestate.operators.describe.merge import Merged as Merged
+    from tidestate.operators.describe.merge import Merge as Merge
     from tidestate.operators.describe.merge import merge as merge
     from tidestate.operators.describe.merge_accumulation import merge_accumulate as merge_accumulate
     from tidestate.operators.describe.runs import DurableQuery as DurableQuery
     from tidestate.operators.describe.runs import SparkJob as SparkJob
     from tidestate.operators.describe.runs import Standalone as Standalone
-    from tidestate.operators.describe.session_join import SessionJoined as SessionJoined
+    from tidestate.operators.describe.session_join import SessionJoin as SessionJoin
     from tidestate.operators.describe.session_join import session_join as session_join
     from tidestate.operators.describe.sinks import Refused as Refused
     from tidestate.operators.describe.triggers import after_count as after_count
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tidestate.operators.describe.triggers import every_processing_time as every_processing_time
     from tidestate.operators.describe.triggers import or_finally as or_finally
     from tidestate.operators.describe.triggers import repeatedly as repeatedly
-    from tidestate.operators.describe.union import Unioned as Unioned
+    from tidestate.operators.describe.union import Union as Union
     from tidestate.operators.describe.union import union as union
     from tidestate.operators.describe.windowed import ACCUMULATING as ACCUMULATING
     from tidestate.operators.describe.windowed import DISCARDING as DISCARDING
@@ -129,7 +129,7 @@ lazy_exports.export(
             "chain",
         ),
         "tidestate.operators.describe.deduplicate": (
-            "Deduplicated",
+            "Deduplicate",
             "deduplicated",
         ),
         "tidestate.operators.describe.sinks": ("Refused",),
@@ -142,16 +142,16 @@ lazy_exports.export(
         ),
         "tidestate.operators.local.harness": ("Harness",),
         "tidestate.operators.describe.given_join": ("join",),
-        "tidestate.operators.describe.join": ("Joined",),
+        "tidestate.operators.describe.join": ("Join",),
         "tidestate.operators.describe.join_choices": (
             "every",
             "keep",
         ),
         "tidestate.operators.describe.merge_accumulation": ("merge_accumulate",),
         # By the modules that define them: one beside them has the name of a function.
-        "tidestate.operators.describe.merge": ("Merged", "merge"),
-        "tidestate.operators.describe.session_join": ("SessionJoined", "session_join"),
-        "tidestate.operators.describe.union": ("Unioned", "union"),
+        "tidestate.operators.describe.merge": ("Merge", "merge"),
+        "tidestate.operators.describe.session_join": ("SessionJoin", "session_join"),
+        "tidestate.operators.describe.union": ("Union", "union"),
         "tidestate.operators.progress": (
             "advance_time",
             "generation",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class TidestateError(Exception):
@@ -82,13 +82,13 @@ def invariant(condition: bool, message: str, **context: Any) -> None:
         raise InvariantError(message, code="invariant", **context)
 
 
-def expect(value: T | None, message: str, **context: Any) -> T:
+def expect(value: _T | None, message: str, **context: Any) -> _T:
     """``value``, of which `invariant` holds that there is one."""
     invariant(value is not None, message, **context)
     return value  # type: ignore[return-value]
 
 
-def of_type(value: object, *kinds: type[T]) -> T:
+def of_type(value: object, *kinds: type[_T]) -> _T:
     """``value``, of which `invariant` holds that it is one of these ``kinds``."""
     invariant(isinstance(value, kinds), "a value has its type", found=type(value).__name__)
     return value  # type: ignore[return-value]

@@ -110,7 +110,7 @@ def inputs(aggregates: Sequence[tuple[str, Aggregate]]) -> list[str]:
     return list(dict.fromkeys(column for _, aggregate in aggregates for column in aggregate.columns))
 
 
-def refused(name: str, aggregate: Aggregate, column: str | None, kind: pa.DataType, why: str) -> UsageError:
+def unsupported_type(name: str, aggregate: Aggregate, column: str | None, kind: pa.DataType, why: str) -> UsageError:
     """The error of a column whose type an aggregate does not take."""
     return UsageError(
         f"{aggregate.function} cannot be taken of this column: {why}",
@@ -130,9 +130,9 @@ def kept_type(name: str, aggregate: Aggregate, column: str, schema: pa.Schema, *
     try:
         parse_type(type_text(kind))
     except UsageError:
-        raise refused(name, aggregate, column, kind, "no state column can have this type, cast it first") from None
+        raise unsupported_type(name, aggregate, column, kind, "no state column can have this type, cast it first") from None
     if sorts and not is_comparable(kind):
-        raise refused(name, aggregate, column, kind, "its values have no order, cast it first")
+        raise unsupported_type(name, aggregate, column, kind, "its values have no order, cast it first")
     return kind
 
 
@@ -155,7 +155,7 @@ def doubles(values: Values) -> Values:
     return values.cast(pa.float64())
 
 
-def plain(values: Values) -> Values:
+def canonical_zero(values: Values) -> Values:
     """Values as sets tell them apart: there is one zero."""
     return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
 
@@ -170,9 +170,9 @@ def singles(values: Values, keep: Values) -> pa.Array:
 def filled(lists: Values) -> pa.Array:
     """Lists with an empty one for each null."""
     values, owners = flat(lists)
-    return nested(values, counted(owners, len(lists)), lists.type)
+    return nested(values, values_per_row(owners, len(lists)), lists.type)
 
 
-def counted(owners: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
+def values_per_row(owners: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
     """How many values each row owns."""
     return np.bincount(owners, minlength=rows).astype(np.int64)

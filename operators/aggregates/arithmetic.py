@@ -15,7 +15,7 @@ from tidestate.operators.aggregates.aggregate import (
     doubles,
     is_number,
     ones,
-    refused,
+    unsupported_type,
 )
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column, Group
@@ -48,12 +48,12 @@ def mean(column: str) -> Aggregate:
 
 def variance(column: str, *, population: bool = False) -> Aggregate:
     """The variance, double: of a sample (divided by n − 1, null for one value), or of the whole population."""
-    return Moments("variance", column, population)
+    return Variance("variance", column, population)
 
 
 def stddev(column: str, *, population: bool = False) -> Aggregate:
     """The standard deviation, the root of `variance`."""
-    return Moments("stddev", column, population)
+    return Variance("stddev", column, population)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Plain(Aggregate):
         )
         fits = {"count": True, "sum": is_number(kind), "mean": is_number(kind)}.get(self.function, ordered)
         if not fits:
-            raise refused(name, self, self.column, kind, "cast it to a number first")
+            raise unsupported_type(name, self, self.column, kind, "cast it to a number first")
         return BoundPlain(name, self, kind)
 
 
@@ -144,7 +144,7 @@ class BoundPlain(BoundAggregate):
 
 
 @dataclass(frozen=True)
-class Moments(Aggregate):
+class Variance(Aggregate):
     """Variance and standard deviation."""
 
     population: bool = False
@@ -153,7 +153,7 @@ class Moments(Aggregate):
         """Check that the column holds numbers."""
         kind = schema.field(self.input_column).type
         if not is_number(kind):
-            raise refused(name, self, self.column, kind, "cast it to a number first")
+            raise unsupported_type(name, self, self.column, kind, "cast it to a number first")
         return BoundMoments(name, self, kind, self.population)
 
 

@@ -13,12 +13,12 @@ from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
     Values,
-    counted,
+    values_per_row,
     doubles,
     filled,
     is_number,
     kept_type,
-    refused,
+    unsupported_type,
     singles,
 )
 from tidestate.statestore.errors import UsageError
@@ -31,12 +31,12 @@ Interpolation = Literal["linear", "lower", "higher", "nearest"]
 
 def list_(column: str) -> Aggregate:
     """All values in the order of arrival, nulls left out: a list."""
-    return Kept("list", column)
+    return ListAggregate("list", column)
 
 
 def sorted_list(column: str, *, by: str | None = None, descending: bool = False) -> Aggregate:
     """All values in the order of ``by``, or in their own; equal ones in the order of arrival."""
-    return Kept("sorted_list", column, by, descending)
+    return ListAggregate("sorted_list", column, by, descending)
 
 
 def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") -> Aggregate:
@@ -62,7 +62,7 @@ def median(column: str) -> Aggregate:
 
 
 @dataclass(frozen=True)
-class Kept(Aggregate):
+class ListAggregate(Aggregate):
     """Lists of all values."""
 
     by: str | None = None
@@ -113,7 +113,7 @@ class BoundKept(BoundAggregate):
         values, owners = flat(partials[self.name])
         by = values if self.by is None else flat(partials[self.state[1].name])[0]
         order = by_value(by, owners, descending=self.descending)
-        return nested(values.take(pa.array(order)), counted(owners, partials.num_rows), self.result_type)
+        return nested(values.take(pa.array(order)), values_per_row(owners, partials.num_rows), self.result_type)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Quantile(Aggregate):
         """Between two values there must be a number, or one of the two is taken."""
         kind = kept_type(name, self, self.input_column, schema, sorts=True)
         if self.interpolation == "linear" and not is_number(kind):
-            raise refused(
+            raise unsupported_type(
                 name, self, self.column, kind, "it is no number; interpolation='lower' takes one of its values"
             )
         return BoundQuantile(name, self, kind, self.q, self.interpolation)
@@ -165,10 +165,10 @@ class BoundQuantile(BoundAggregate):
         values, owners = flat(partials[self.state[0].name])
         rows = partials.num_rows
         ordered = values.take(pa.array(by_value(values, owners)))
-        starts = np.append(0, np.cumsum(counted(owners, rows)))[:-1]
-        known = counted(owners, rows)
+        starts = np.append(0, np.cumsum(values_per_row(owners, rows)))[:-1]
+        known = values_per_row(owners, rows)
         if pa.types.is_floating(values.type):
-            numbers = counted(owners[~np.asarray(pc.is_nan(values))], rows)
+            numbers = values_per_row(owners[~np.asarray(pc.is_nan(values))], rows)
             # NaN comes last: the first place is one only where there is no number.
             known = np.where(numbers == 0, np.minimum(known, 1), numbers)
         return self._between(ordered, starts, known)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, counted, kept_type, singles
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, values_per_row, kept_type, singles
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 from tidestate.statestore.spec.combiners import Starts, register_combiner
@@ -22,8 +22,8 @@ from tidestate.statestore.spec.lists import flat
 from tidestate.statestore.spec.tables import Column, Group
 
 Lift = Callable[[pa.Table], pa.Table]
-Merge = Callable[[pa.Table, pa.Table], pa.Table]
-Result = Callable[[pa.Table], Values]
+MergeFunction = Callable[[pa.Table, pa.Table], pa.Table]
+ResultFunction = Callable[[pa.Table], Values]
 Fields = tuple[tuple[str, pa.DataType], ...]
 
 
@@ -33,8 +33,8 @@ def accumulate(
     columns: Sequence[str],
     state: Mapping[str, pa.DataType],
     lift: Lift,
-    merge: Merge,
-    result: Result,
+    merge: MergeFunction,
+    result: ResultFunction,
     result_type: pa.DataType,
     version: int = 1,
 ) -> Aggregate:
@@ -52,7 +52,7 @@ def accumulate(
     keeps = tuple((column, _declared(kind)) for column, kind in state.items())
     if not keeps or not columns:
         raise UsageError("an accumulation reads a column and keeps one", code="aggregate-option", name=name)
-    return Accumulation(
+    return Accumulate(
         "accumulate",
         name=name,
         version=version,
@@ -83,7 +83,7 @@ def apply_rows(
     """
     if not columns or "group" in columns:
         raise UsageError("name the columns to keep; none may be called group", code="aggregate-option")
-    return Rows(
+    return ApplyRows(
         "apply_rows",
         name=name or _named(function),
         version=version,
@@ -99,7 +99,7 @@ def _named(function: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accumulation(Aggregate):
+class Accumulate(Aggregate):
     """What `accumulate` asks for. Wherever it is made or unpickled, its merge is known to the stores there."""
 
     name: str
@@ -108,8 +108,8 @@ class Accumulation(Aggregate):
     keeps: Fields
     result_type: pa.DataType
     lift: Lift = field(compare=False)
-    merge: Merge = field(compare=False)
-    result: Result = field(compare=False)
+    merge: MergeFunction = field(compare=False)
+    result: ResultFunction = field(compare=False)
 
     def __post_init__(self) -> None:
         self._register()
@@ -150,7 +150,7 @@ class Accumulation(Aggregate):
 class BoundAccumulation(BoundAggregate):
     """State: the declared columns, under the aggregate's name."""
 
-    own: Accumulation
+    own: Accumulate
 
     @property
     def state(self) -> tuple[Column, ...]:
@@ -186,7 +186,7 @@ class BoundAccumulation(BoundAggregate):
         return _answer(self.own.name, found, partials.num_rows, self.result_type)
 
 
-def _pairwise(own: Accumulation, rows: pa.Table, starts: Starts) -> pa.Table:
+def _pairwise(own: Accumulate, rows: pa.Table, starts: Starts) -> pa.Table:
     """One row a key: neighbours are merged, then what came of them, so that few calls do for many rows."""
     names = rows.column_names
     rows = rows.rename_columns([name for name, _ in own.keeps])
@@ -218,7 +218,7 @@ def _spread(bound: BoundAggregate, partials: pa.Table, there: npt.NDArray[np.boo
     return found.take(pa.array(np.cumsum(there) - 1, mask=~there))
 
 
-def _checked(own: Accumulation, step: str, found: Any, rows: int) -> pa.Table:
+def _checked(own: Accumulate, step: str, found: Any, rows: int) -> pa.Table:
     """What a function returned, as state columns. Raises `UsageError` when it cannot be."""
     wanted = pa.schema([pa.field(name, kind) for name, kind in own.keeps])
     facts = {"accumulation": own.name, "step": step}
@@ -258,7 +258,7 @@ def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Aggregate):
+class ApplyRows(Aggregate):
     """What `apply_rows` asks for."""
 
     name: str
@@ -294,7 +294,7 @@ class Rows(Aggregate):
 class BoundRows(BoundAggregate):
     """State: the columns, a list each."""
 
-    own: Rows
+    own: ApplyRows
     kinds: tuple[pa.DataType, ...]
 
     @property
@@ -318,7 +318,7 @@ class BoundRows(BoundAggregate):
         if not partials.num_rows:
             return pa.array([], self.result_type)
         owners = flat(partials[self.state[0].name])[1]
-        there = counted(owners, partials.num_rows) > 0
+        there = values_per_row(owners, partials.num_rows) > 0
         if not there.all():
             return _spread(self, partials, there)
         columns = [flat(partials[column.name])[0] for column in self.state]
@@ -326,7 +326,7 @@ class BoundRows(BoundAggregate):
         if not self.own.per_group:
             found = self.own.apply(rows.add_column(0, "group", pa.array(owners)))
             return _answer(self.own.name, found, partials.num_rows, self.result_type)
-        lengths = counted(owners, partials.num_rows)
+        lengths = values_per_row(owners, partials.num_rows)
         pairs = zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True)
         return pa.array([self.own.apply(rows.slice(first, count)) for first, count in pairs], self.result_type)
 

@@ -12,10 +12,10 @@ from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
     Values,
-    counted,
+    values_per_row,
     filled,
     kept_type,
-    plain,
+    canonical_zero,
     singles,
 )
 from tidestate.statestore.errors import UsageError
@@ -86,7 +86,7 @@ class BoundDistinct(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         """A list of one value, counted once."""
-        values = plain(events[self.aggregate.input_column])
+        values = canonical_zero(events[self.aggregate.input_column])
         lists: list[Values] = [singles(values, values.is_valid())]
         if self.aggregate.function == "count_by_value":
             lists.append(singles(pa.array(np.ones(len(values), np.int64)), values.is_valid()))
@@ -101,7 +101,7 @@ class BoundDistinct(BoundAggregate):
             return pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
         keys, owners = flat(lists)
         counts, _ = flat(partials[self.state[1].name])
-        offsets = np.append(0, np.cumsum(counted(owners, partials.num_rows))).astype(np.int32)
+        offsets = np.append(0, np.cumsum(values_per_row(owners, partials.num_rows))).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), keys, counts)
 
     @property

@@ -15,7 +15,7 @@ from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, 
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column, Group
 
-COMBINERS = {
+COMBINER_BY_FUNCTION = {
     "first": "arg_min",
     "earliest": "arg_min",
     "arg_min": "arg_min",
@@ -87,7 +87,7 @@ class BoundChoice(BoundAggregate):
     def groups(self) -> tuple[Group, ...]:
         """Both together."""
         by, value = self.state
-        return (Group((by.name, value.name), COMBINERS[self.aggregate.function], by=by.name),)
+        return (Group((by.name, value.name), COMBINER_BY_FUNCTION[self.aggregate.function], by=by.name),)
 
     @property
     def result_type(self) -> pa.DataType:

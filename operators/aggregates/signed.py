@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, Values, ones
-from tidestate.operators.aggregates.custom import Accumulation, Rows
+from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import Numbers, flat, nested, struct_fields, whole
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 from tidestate.statestore.table.fold import combine_values
-from tidestate.statestore.table.group_ids import alike
+from tidestate.statestore.table.group_ids import group_ids
 from tidestate.statestore.table.sorting import sorting
 
-COMBINER = "tidestate-cancel"
+CANCEL = "tidestate-cancel"
 ROW = "_row"
 Flags = npt.NDArray[np.bool_]
 
@@ -115,7 +115,7 @@ class BoundNet(BoundAggregate):
     @property
     def groups(self) -> tuple[Group, ...]:
         """One column, in which rows cancel out."""
-        return (Group((self.state[0].name,), COMBINER),)
+        return (Group((self.state[0].name,), CANCEL),)
 
     @property
     def result_type(self) -> pa.DataType:
@@ -136,7 +136,7 @@ class BoundNet(BoundAggregate):
         places = np.cumsum(there) - 1
         spread = pa.array(places, mask=~there)
         folded = self._folded(rows, places[owners], int(there.sum()))
-        if isinstance(self.aggregate, Accumulation | Rows):
+        if isinstance(self.aggregate, Accumulate | ApplyRows):
             # A function of yours is not asked about nothing.
             return whole(self.inner.finish(folded)).take(spread)
         return self.inner.finish(folded.take(spread))
@@ -155,7 +155,7 @@ class BoundNet(BoundAggregate):
         return pa.struct([pa.field("sign", pa.int8()), *brings])
 
 
-@register_combiner(COMBINER)
+@register_combiner(CANCEL)
 def cancel(rows: pa.Table, starts: Starts) -> pa.Table:
     """Per key its rows in order, without those that a later one takes back: of equal ones the newest before it.
 
@@ -214,7 +214,7 @@ class _Runs:
         concerned = np.zeros(int(owners.max()) + 1, bool)
         concerned[owners[sign < 0]] = True
         some = np.flatnonzero(concerned[owners])
-        like = alike([column.take(pa.array(some)) for column in columns], owners[some])
+        like = group_ids([column.take(pa.array(some)) for column in columns], owners[some])
         by_likeness = sorting(like)
         like = like[by_likeness]
         first = np.append(True, like[1:] != like[:-1])

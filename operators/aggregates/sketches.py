@@ -21,7 +21,7 @@ from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.tables import Column, Group
 
-COMBINER = "tidestate-hll"
+UNITE = "tidestate-hll"
 
 
 def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
@@ -60,7 +60,7 @@ class BoundSketch(BoundAggregate):
     @property
     def groups(self) -> tuple[Group, ...]:
         """One column, united."""
-        return (Group((self.state[0].name,), COMBINER),)
+        return (Group((self.state[0].name,), UNITE),)
 
     @property
     def result_type(self) -> pa.DataType:
@@ -87,7 +87,7 @@ class BoundSketch(BoundAggregate):
         return pa.array(found, pa.int64())
 
 
-@register_combiner(COMBINER)
+@register_combiner(UNITE)
 def unite(rows: pa.Table, starts: Starts) -> pa.Table:
     """Per key one sketch of what all its sketches saw."""
     column = rows.column(0)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tidestate.operators.aggregates import inputs
-from tidestate.operators.describe.deduplicate import Deduplicated
-from tidestate.operators.describe.merge import Merged
+from tidestate.operators.describe.deduplicate import Deduplicate
+from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windowed import Windowed
@@ -21,7 +21,7 @@ from tidestate.statestore.errors import UsageError, of_type
 
 def input_columns(description: Runnable, available: Sequence[str], *, signed: bool = False) -> list[str]:
     """The input columns a description reads, each once, of those that are there; ``signed``: whether rows retract."""
-    if isinstance(description, Deduplicated):
+    if isinstance(description, Deduplicate):
         return list(dict.fromkeys([*available, description.event_time, *description.on, *claimed(description)]))
     if not isinstance(description, Windowed):
         shared = of_type(description, Sided).sides.shared  # type: ignore[type-abstract]
@@ -46,7 +46,7 @@ def claimed(description: Runnable) -> list[str]:
     """Columns that the watermark is claimed by."""
     if description.watermarks:
         return description.watermarks.columns
-    return [SIDE] if isinstance(description, Merged) else []
+    return [SIDE] if isinstance(description, Merge) else []
 
 
 def added(description: Windowed) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def added(description: Windowed) -> tuple[str, ...]:
     return (PANE_TIME,) if description.windows is None and description.event_time is None else ()
 
 
-def present(columns: list[str], schema: pa.Schema) -> list[str]:
+def require_columns(columns: list[str], schema: pa.Schema) -> list[str]:
     """``columns``, which the input has. Raises `UsageError`."""
     missing = [name for name in columns if name not in schema.names]
     if missing:

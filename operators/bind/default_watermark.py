@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import moved_one
-from tidestate.operators.progress.watermarks import Reading, Sources, Watermarks
+from tidestate.operators.progress.watermarks import SourceReading, Sources, Watermarks
 from tidestate.statestore.durations import text_of
 
 
@@ -29,7 +29,7 @@ class DelayBySide:
     column: str
     delays_us: tuple[tuple[str, int], ...]
 
-    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `tidestate.operators.progress.generators.Generator`."""
         reading, delays = MaxEventTime(self.column).read(events, now_us, source=source, by=by), dict(self.delays_us)
         behind = {
@@ -38,7 +38,7 @@ class DelayBySide:
             )
             for name, report in reading.reports.items()
         }
-        return Reading(reading.events, behind, reading.counters)
+        return SourceReading(reading.events, behind, reading.counters)
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""

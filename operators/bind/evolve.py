@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tidestate.operators.bind.evolve_columns import aggregates, plain, tables, types
-from tidestate.operators.bind.evolve_settings import AGGREGATES, Change, settings
-from tidestate.operators.describe.renames import in_force, told_anew
+from tidestate.operators.bind.evolve_columns import aggregates, plain_configuration, tables, types
+from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
+from tidestate.operators.describe.renames import pending_renames, rename_columns
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
@@ -26,7 +26,7 @@ class TakenOver:
 
     graph: Graph
     operators: dict[str, OperatorState]
-    changes: dict[str, list[Change]]
+    changes: dict[str, list[SettingChange]]
 
     def input_of(self, head: Manifest) -> InputPosition | None:
         """Where the standalone input stands. The mark of its last batch is of the columns that were read."""
@@ -47,7 +47,7 @@ class TakenOver:
                 yield f"checkpoint {head.id + 1}: operator {name}: {change.setting}: {change}{note}"
 
 
-def begun(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:
+def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:
     """An operator without state."""
     return OperatorState(
         configuration=node.plan.configuration,
@@ -82,7 +82,7 @@ def take_over(graph: Graph, head: Manifest, choose: Choose | None) -> TakenOver:
         name, stored = node.plan.name, head.operators.get(node.plan.name)
         if stored is None:
             nodes.append(node)
-            operators[name] = begun(node, partitions, head.id + 1)
+            operators[name] = new_operator(node, partitions, head.id + 1)
             continue
         plan, operators[name], changes[name] = evolve(stored, node.plan, head.id + 1, choose)
         operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
@@ -97,16 +97,19 @@ def check_followed(graph: Graph, choose: Choose | None, head: Manifest) -> None:
 
 def evolve(
     stored: OperatorState, plan: Plan, checkpoint_id: int, choose: Choose | None
-) -> tuple[Plan, OperatorState, list[Change]]:
+) -> tuple[Plan, OperatorState, list[SettingChange]]:
     """One operator: the plan as it fits the state, the operator as it goes on from ``checkpoint_id``, what changed.
 
     Raises `IncompatibleError`.
     """
     fitting = choose(plan, stored) if choose else plan
-    columns = in_force(plan.renames.columns, stored.types, plan.input_schema.names)
-    was, now = told_anew(plain(stored.configuration), columns), plain(plan.configuration)
-    names = in_force(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
-    changes = [Change(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
+    columns = pending_renames(plan.renames.columns, stored.types, plan.input_schema.names)
+    was, now = (
+        rename_columns(plain_configuration(stored.configuration), columns),
+        plain_configuration(plan.configuration),
+    )
+    names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
+    changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:
         changes += settings(was, now, fitting)
         changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, fitting)
@@ -126,10 +129,10 @@ def evolve(
         renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
         **bounds,
     )
-    return settled(fitting, operator), operator, changes
+    return with_bounds(fitting, operator), operator, changes
 
 
-def settled(plan: Plan, operator: OperatorState) -> Plan:
+def with_bounds(plan: Plan, operator: OperatorState) -> Plan:
     """The plan with what happened to windows under settings before."""
     gone = BEGINNING_US if operator.gone_us is None else operator.gone_us
     if (plan.gone_us, plan.closed_us) == (gone, operator.closed_us):
@@ -137,7 +140,7 @@ def settled(plan: Plan, operator: OperatorState) -> Plan:
     return replace(plan, gone_us=gone, closed_us=operator.closed_us)
 
 
-def stepped(graph: Graph) -> Graph:
+def after_step(graph: Graph) -> Graph:
     """After a step nothing is left of what had been closed before settings changed."""
     if all(node.plan.closed_us is None for node in graph.nodes):
         return graph
@@ -169,7 +172,7 @@ def _formerly(plan: Plan, stored: OperatorState) -> Plan:
     )
 
 
-def _refuse(name: str, refused: list[Change]) -> None:
+def _refuse(name: str, refused: list[SettingChange]) -> None:
     if refused:
         raise IncompatibleError(
             "the job's configuration has changed and its state cannot follow: put back what is shown, or start with "

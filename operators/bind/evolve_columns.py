@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
-from tidestate.operators.bind.evolve_settings import AGGREGATES, Change
+from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.slices.tables import FIRED
 from tidestate.recovery.log.manifest import OperatorState
@@ -31,26 +31,26 @@ _ANOTHER = "another function under the same name: give it another one, or remove
 _NARROWER = "not every value of the old type is one of the new: cast the input to a wider one"
 
 
-def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str], plan: Plan) -> list[Change]:
+def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str], plan: Plan) -> list[SettingChange]:
     """Aggregates that were added, removed, renamed, or that are others now; ``names`` are old with new ones."""
     back = {new: old for old, new in names.items()}
-    found = [Change(f"aggregate {old}", old, new, "goes on under its new name") for old, new in names.items()]
+    found = [SettingChange(f"aggregate {old}", old, new, "goes on under its new name") for old, new in names.items()]
     for name, told in now.items():
         old = was.get(back.get(name, name))
         if old is None or (name not in back and name in names):
             note = "windows that have begun compute it over what comes from now on"
             found.append(
-                Change(
+                SettingChange(
                     f"aggregate {name}", None, told, note, _UNSEEN if plan.signed else _HELD if plan.in_order else ""
                 )
             )
         elif old != told:
-            found.append(Change(f"aggregate {name}", old, told, "", _ANOTHER))
+            found.append(SettingChange(f"aggregate {name}", old, told, "", _ANOTHER))
     gone = [name for name in was if names.get(name, name) not in now]
-    return [*found, *(Change(f"aggregate {name}", was[name], None, "its values are dropped") for name in gone)]
+    return [*found, *(SettingChange(f"aggregate {name}", was[name], None, "its values are dropped") for name in gone)]
 
 
-def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list[Change]:
+def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list[SettingChange]:
     """Input columns that had other types. What their state says of it is the tables' matter."""
     found = []
     told = plan.configuration.get(AGGREGATES, {})
@@ -60,7 +60,9 @@ def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list
         now = type_text(plan.input_schema.field(name).type) if name in plan.input_schema.names else was
         if now != was:
             note = "what there is is read as the new type"
-            found.append(Change(f"column {name}", was, now, note, _type_refused(was, now, sketched=name in sketched)))
+            found.append(
+                SettingChange(f"column {name}", was, now, note, _type_refused(was, now, sketched=name in sketched))
+            )
     return found
 
 
@@ -84,7 +86,7 @@ def _same_to_a_sketch(old: pa.DataType, new: pa.DataType) -> bool:
 
 def tables(
     stored: OperatorState, plan: Plan, names: Mapping[str, str], columns: Mapping[str, str], mark: str
-) -> tuple[tuple[TableSpec, ...], list[Change]]:
+) -> tuple[tuple[TableSpec, ...], list[SettingChange]]:
     """The plan's tables as what follows those stored, and what of them cannot follow."""
     before = {spec.name: spec for spec in stored.tables}
     made, refused = [], []
@@ -93,14 +95,16 @@ def tables(
         if old is None:
             made.append(spec)
             if spec.name not in plan.begun_empty:
-                refused.append(Change(f"table {spec.name}", None, spec.name, "", "the state has no such table"))
+                refused.append(
+                    SettingChange(f"table {spec.name}", None, spec.name, "", "the state has no such table")
+                )
             continue
         new = succeeding(old, spec, _same(plan, old, spec, stored.configuration, names, columns), mark)
         made.append(new)
-        refused += [Change(f"table {spec.name}", "", one, "", _why(one)) for one in differences(old, new)]
+        refused += [SettingChange(f"table {spec.name}", "", one, "", _why(one)) for one in differences(old, new)]
     for name in before:
         if any(ref.table == name for part in stored.partitions for ref in part.files):
-            refused.append(Change(f"table {name}", name, None, "", "nobody would read this part of the state"))
+            refused.append(SettingChange(f"table {name}", name, None, "", "nobody would read this part of the state"))
     return tuple(made), refused
 
 
@@ -160,7 +164,7 @@ def _formerly(bound: BoundAggregate, name: str, told: Configuration) -> BoundAgg
     return replace(bound, **changed)  # type: ignore[type-var]
 
 
-def plain(configuration: Configuration) -> dict[str, Any]:
+def plain_configuration(configuration: Configuration) -> dict[str, Any]:
     """A configuration as a manifest has it."""
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(configuration))
     return found

@@ -21,7 +21,7 @@ AGGREGATES = "aggregates"
 
 
 @dataclass(frozen=True)
-class Change:
+class SettingChange:
     """One thing that is not as it was. ``refused``: why it cannot be; ``note``: else what that means."""
 
     setting: str
@@ -34,7 +34,7 @@ class Change:
         return f"{self.was!r} -> {self.now!r}"
 
 
-Rule = Callable[[Any, Any, Plan], str]
+SettingRule = Callable[[Any, Any, Plan], str]
 """Why a setting cannot change from one value to another under a plan; empty where it can."""
 
 
@@ -71,11 +71,11 @@ def _accumulation(was: Any, now: Any, plan: Plan) -> str:
     return ""
 
 
-_WATERMARK: dict[str, tuple[Rule, str]] = {
+_WATERMARK: dict[str, tuple[SettingRule, str]] = {
     "watermark_delay": (_always, "the watermark never goes back: it waits until the input has caught up"),
     "watermark": (_watermark, "the watermark never goes back: it waits until the input has caught up"),
 }
-_WINDOWED: dict[str, tuple[Rule, str]] = {
+_WINDOWED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "allowed_lateness": (_always, "windows that were forgotten stay forgotten"),
     "late_rule": (_always, "for events from now on"),
@@ -85,7 +85,7 @@ _WINDOWED: dict[str, tuple[Rule, str]] = {
     "triggers": (_triggers, "a window that has begun follows a new early or late trigger from its next event on"),
     "accumulation": (_accumulation, "for panes from now on"),
 }
-_DEDUP: dict[str, tuple[Rule, str]] = {
+_DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "within": (_always, "ids that were seen are remembered for as long as was said then"),
 }
@@ -100,7 +100,7 @@ _REASONS = {
 _OTHERWISE = "what is in the state was kept for this setting"
 
 
-def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list[Change]:
+def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list[SettingChange]:
     """Settings that differ, but for aggregates, which `tidestate.operators.bind.evolve_columns` compares."""
     rules = _rules(plan)
     found = []
@@ -110,11 +110,11 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list
             continue
         rule, note = rules.get(name, (None, ""))
         why = _REASONS.get(name, _OTHERWISE) if rule is None else rule(old, new, plan)
-        found.append(Change(name, old, new, note, why))
+        found.append(SettingChange(name, old, new, note, why))
     return found
 
 
-def _rules(plan: Plan) -> dict[str, tuple[Rule, str]]:
+def _rules(plan: Plan) -> dict[str, tuple[SettingRule, str]]:
     if isinstance(plan, GeneralTables | SliceTables):
         return _WINDOWED
     return _DEDUP if isinstance(plan, DedupPlan) else _WATERMARK

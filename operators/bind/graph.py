@@ -11,12 +11,12 @@ import pyarrow as pa
 from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.merge import Merged
+from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.describe.union import Unioned
+from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
 from tidestate.operators.describe.windows import by_offset
-from tidestate.operators.plan.graph import Feed, Graph, Node, alone, shown_schema
+from tidestate.operators.plan.graph import Feed, Graph, Node, shown_schema, single_operator
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.statestore.errors import UsageError
@@ -30,7 +30,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     if not isinstance(description, Chain):
         if not isinstance(schemas, pa.Schema):
             schemas = next(iter(schemas.values()))
-        return alone(bind_plan(description, schemas))
+        return single_operator(bind_plan(description, schemas))
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
         raise UsageError(
@@ -110,8 +110,8 @@ def _fitted(
 
 def _check_signed(one: Runnable) -> None:
     # A merge reads the column of signs where all its sides share it.
-    follows = isinstance(one, Unioned) or (isinstance(one, Windowed) and not isinstance(one, Sided))
-    if not follows and not (isinstance(one, Merged) and PANE_KIND in one.sides.shared):
+    follows = isinstance(one, Union) or (isinstance(one, Windowed) and not isinstance(one, Sided))
+    if not follows and not (isinstance(one, Merge) and PANE_KIND in one.sides.shared):
         raise UsageError(
             "what it reads takes rows back, which only windowed operators of one input follow: let the operator "
             "before it show each window once, or each change alone (DISCARDING)",

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, present
+from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.bind.sided import bind_join, bind_sessions, bind_union
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
-from tidestate.operators.describe.deduplicate import Deduplicated
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.deduplicate import Deduplicate
+from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.session_join import SessionJoined
+from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.triggers import DEFAULT
-from tidestate.operators.describe.union import Unioned
+from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.plan.plan import Plan
@@ -36,21 +36,21 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False)
 
 
 def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
-    if signed and not isinstance(description, Unioned):
+    if signed and not isinstance(description, Union):
         check_signed(description)
-    if isinstance(description, Deduplicated):
+    if isinstance(description, Deduplicate):
         return _bind_dedup(description, schema)
-    if isinstance(description, Joined):
+    if isinstance(description, Join):
         return bind_join(description, schema)
-    if isinstance(description, Unioned):
+    if isinstance(description, Union):
         return bind_union(description, schema)
-    if isinstance(description, SessionJoined):
+    if isinstance(description, SessionJoin):
         return bind_sessions(description, schema)
     return bind_windowed(of_type(description, Windowed), schema, signed=signed)
 
 
-def _bind_dedup(description: Deduplicated, schema: pa.Schema) -> DedupPlan:
-    columns = present(input_columns(description, schema.names), schema)
+def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
+    columns = require_columns(input_columns(description, schema.names), schema)
     check_event_time(description.event_time, schema)
     if clash := sorted({"reason", "watermark", UNTIL} & set(columns)):
         raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)

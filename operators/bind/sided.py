@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, present
+from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side
-from tidestate.operators.describe.join import Joined
-from tidestate.operators.describe.session_join import SessionJoined
+from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE, SIDES
 from tidestate.operators.describe.triggers import DEFAULT
-from tidestate.operators.describe.union import Unioned
+from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.sessions.plan import SessionJoinPlan
@@ -26,7 +26,7 @@ from tidestate.statestore.messages.tables import OFFSET, ORIGIN
 from tidestate.statestore.spec.tables import TIME
 
 
-def bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
+def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
     """A join. Raises `UsageError`."""
     taken = (PANE_KIND, *((START, END) if description.windows is not None else ()))
     types = _side_types(description, schema, taken)
@@ -55,7 +55,7 @@ def bind_join(description: Joined, schema: pa.Schema) -> JoinPlan:
     return replace(plan, mode="retracting") if plan.takes_back else plan
 
 
-def bind_union(description: Unioned, schema: pa.Schema) -> UnionPlan:
+def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
     """A union. Raises `UsageError`."""
     types = _side_types(description, schema, ())
     return UnionPlan(
@@ -75,7 +75,7 @@ def bind_union(description: Unioned, schema: pa.Schema) -> UnionPlan:
     )
 
 
-def bind_sessions(description: SessionJoined, schema: pa.Schema) -> SessionJoinPlan:
+def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPlan:
     """A session join. Raises `UsageError`."""
     types = _side_types(description, schema, (START, END, PANE_KIND))
     plan = SessionJoinPlan(
@@ -131,11 +131,9 @@ def _check_place(types: pa.Schema, column: str | None, what: str) -> None:
         key_field(types.field(column))
 
 
-def _side_types(
-    description: Joined | Unioned | SessionJoined, schema: pa.Schema, taken: tuple[str, ...]
-) -> pa.Schema:
+def _side_types(description: Join | Union | SessionJoin, schema: pa.Schema, taken: tuple[str, ...]) -> pa.Schema:
     """The one stream's columns, plain where they are dictionaries: as tables have them."""
-    columns = present(input_columns(description, schema.names), schema)
+    columns = require_columns(input_columns(description, schema.names), schema)
     check_event_time(AT, schema)
     if clash := sorted({"reason", "watermark", *taken} & set(columns)):
         raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)

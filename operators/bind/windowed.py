@@ -9,13 +9,13 @@ import pyarrow as pa
 from tidestate.operators.aggregates import BoundAggregate, bind
 from tidestate.operators.aggregates.signed import linear
 from tidestate.operators.aggregates.signed import signed as with_signs
-from tidestate.operators.bind.columns import added, check_event_time, input_columns, key_field, present
+from tidestate.operators.bind.columns import added, check_event_time, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side, default_watermarks
 from tidestate.operators.bind.validation import check_sense
-from tidestate.operators.describe.merge import Merged
+from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
-from tidestate.operators.describe.windows import Given, Sessions, Sliding
+from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED, Plan
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
@@ -31,7 +31,7 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
     """The fast path where it serves, else the general one. Raises `UsageError`."""
     types = _types(description, schema, signed)
     keys = tuple(key_field(schema.field(name)) for name in description.key)
-    kind, lateness, retained = description.windows or Given(), description.lateness, description.retained
+    kind, lateness, retained = description.windows or NamedWindow(), description.lateness, description.retained
     # Where offsets stand for times, they say how late is too late.
     late = kind.late if isinstance(kind, Sliding | Sessions) else None
     lacking = added(description)
@@ -71,7 +71,7 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
     check_sense(description)
     if description.windows is None and not {START, END} <= set(schema.names):
         raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
-    columns = present(input_columns(description, schema.names, signed=signed), schema)
+    columns = require_columns(input_columns(description, schema.names, signed=signed), schema)
     lacking = added(description)
     if clash := sorted(set(lacking) & set(schema.names)):
         raise UsageError("this name is ours: rename the input column", code="name-taken", names=clash)
@@ -109,7 +109,7 @@ def _watermarks(description: Windowed, column: str, *, by_offset: bool) -> Water
         return default_watermarks(description.offset or "", -1)
     if description.processing_time:
         return Watermarks(Fixed(0))
-    if isinstance(description, Merged):
+    if isinstance(description, Merge):
         return description.watermarks or by_side(description.sides, description.delays_us)
     return description.watermarks or default_watermarks(column, description.watermark_delay_us)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidestate.recovery.cli.app import AsJson
-from tidestate.recovery.cli.printing import emit, pairs, print_json, text
+from tidestate.recovery.cli.printing import emit, key_value_table, print_json, text
 from tidestate.recovery.cli.progress_bar import Bar, bar
 from tidestate.statestore.errors import UsageError
 
@@ -57,9 +57,9 @@ def bootstrap_root(
     They are Parquet, CSV, JSON or Arrow, on this host, and are read in one process, without Spark. Spark's query then
     reads all files but these, or goes on from the offsets given.
     """
-    from tidestate.operators.local.bootstrap import described
+    from tidestate.operators.local.bootstrap import load_description
 
-    archive = _archive(described(job), files or [], named or [], schema)
+    archive = _archive(load_description(job), files or [], named or [], schema)
     chosen = _offsets(offsets, list(archive.streams))
     with bar() as seen:
         found = archive.survey(_counted(seen, None))
@@ -126,12 +126,12 @@ def _print_plan(
     if as_json:
         print_json({"root": root, "streams": {name: asdict(one) for name, one in found.items()}, "done": False})
         return
-    from tidestate.recovery.log.summary import counted, time_text
+    from tidestate.recovery.log.summary import pluralize, time_text
 
-    table = pairs()
+    table = key_value_table()
     table.add_row("would make", root)
     for name, one in found.items():
-        table.add_row(f"stream {name}", f"{counted(one.files, 'file')}, {counted(one.rows, 'row')}")
+        table.add_row(f"stream {name}", f"{pluralize(one.files, 'file')}, {pluralize(one.rows, 'row')}")
         if one.first_us is not None:
             table.add_row("event times", f"{time_text(one.first_us)} to {time_text(one.last_us)}")
         table.add_row("columns", ", ".join(one.columns))
@@ -148,7 +148,7 @@ def _print_done(root: str, manifest: Manifest, as_json: bool) -> None:
     if as_json:
         print_json({"root": root, "done": True, **row})
         return
-    table = pairs()
+    table = key_value_table()
     table.add_row("bootstrapped", f"{root}, checkpoint {manifest.id}")
     table.add_row("events", f"{row['events']:,}, of which {row['rejected']:,} were rejected")
     table.add_row("panes", f"{row['panes']:,}")

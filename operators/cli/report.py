@@ -37,14 +37,14 @@ def write(
     An earlier report is replaced, no other file. What is damaged is a finding in it. Needs the extra `report`.
     """
     from tidestate.operators.inspect.report.document import write_report
-    from tidestate.recovery.log.summary import counted, size_text
+    from tidestate.recovery.log.summary import pluralize, size_text
 
     with bar() as seen:
         made = write_report(root, output, last=last, read_percent=read_data, seen=seen)
     if as_json:
         print_json(asdict(made))
     else:
-        count = counted(made.findings, "finding") if made.findings else "no findings"
-        emit(Text(f"{made.output}: {counted(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}"))
+        count = pluralize(made.findings, "finding") if made.findings else "no findings"
+        emit(Text(f"{made.output}: {pluralize(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}"))
     if show:
         webbrowser.open(output.resolve().as_uri())

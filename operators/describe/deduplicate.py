@@ -14,7 +14,7 @@ from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Deduplicated(Runnable):
+class Deduplicate(Runnable):
     """Rows whose ``on`` columns were not seen before, for as long as that is remembered."""
 
     event_time: str
@@ -46,7 +46,7 @@ def deduplicated(
     watermark_delay: Span = "0 seconds",
     name: str = "deduplicated",
     in_order: bool = False,
-) -> Deduplicated:
+) -> Deduplicate:
     """Pass each row on once: the first with these values in the columns ``on``. Rows behind the watermark are late.
 
     An id is forgotten once the watermark has passed its row's time by ``within``; without it, once the watermark has
@@ -60,4 +60,4 @@ def deduplicated(
     within_us, delay_us = None if within is None else span_us(within), span_us(watermark_delay)
     if delay_us < 0 or (within_us is not None and within_us < 0):
         raise UsageError("a watermark delay or a time to remember cannot be negative", code="watermark-delay")
-    return Deduplicated(event_time, columns, within_us, delay_us, checked_name(name), in_order)
+    return Deduplicate(event_time, columns, within_us, delay_us, checked_name(name), in_order)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tidestate.operators.describe.join import How, Joined, Occurrence, Period, Retain, Unmatched
-from tidestate.operators.describe.join_choices import Kept, Update, every, keep
+from tidestate.operators.describe.join import How, Join, Occurrence, Period, Retain, Unmatched
+from tidestate.operators.describe.join_choices import JoinRetention, Update, every, keep
 from tidestate.operators.describe.runnable import checked_name
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def join(
@@ -35,7 +35,7 @@ def join(
     late_update: Period | tuple[Period | None, Period | None] | None = None,
     retain: Retain | tuple[Retain | None, Retain | None] | None = None,
     in_order: bool | None = None,
-) -> Joined:
+) -> Join:
     """Join two streams: rows with equal ``on`` whose times lie ``within`` each other, or which share a ``window``, or
     each lie in the ``window=(left, right)`` of their side. What is one value for both sides may be a pair.
 
@@ -54,7 +54,7 @@ def join(
     near = isinstance(window, Sliding) or (low is not None and high is not None)
     updates, late_updates = _both(update, _update), _both(late_update, _update)
     by_clock = any((*updates, *late_updates))
-    made = Joined(
+    made = Join(
         left_time=times[0],
         right_time=times[1],
         on=(on,) if isinstance(on, str) else tuple(on),
@@ -82,7 +82,7 @@ def join(
     return made
 
 
-def _both(given: Any, read: Callable[[Any], T]) -> tuple[T | None, T | None]:
+def _both(given: Any, read: Callable[[Any], _T]) -> tuple[_T | None, _T | None]:
     """One value for both sides, or a pair, each read."""
     pair = given if isinstance(given, tuple) else (given, given)
     if len(pair) != len(SIDES):
@@ -109,13 +109,13 @@ def _update(given: Period) -> Update:
     return given if isinstance(given, Update) else every(given)
 
 
-def _kept(given: Retain) -> Kept:
-    if isinstance(given, Kept):
+def _kept(given: Retain) -> JoinRetention:
+    if isinstance(given, JoinRetention):
         return given
     return keep(messages=given) if isinstance(given, int) else keep(given)
 
 
-def _check(join: Joined, *, alone: bool) -> None:
+def _check(join: Join, *, alone: bool) -> None:
     """Raises `UsageError` for what makes no sense; ``alone``: neither bounds nor windows are given."""
     _check_columns(join)
     _check_words(join)
@@ -143,7 +143,7 @@ def _check(join: Joined, *, alone: bool) -> None:
         _check_retained(join, side)
 
 
-def _check_columns(join: Joined) -> None:
+def _check_columns(join: Join) -> None:
     columns = [join.left_time, join.right_time, *join.offsets, *join.origins]
     if len(set(join.on)) != len(join.on) or set(columns) & set(join.on):
         raise UsageError(
@@ -159,7 +159,7 @@ def _check_columns(join: Joined) -> None:
             raise UsageError("origin and offset are two columns", code="join-offset", side=side, found=own)
 
 
-def _check_words(join: Joined) -> None:
+def _check_words(join: Join) -> None:
     if join.how not in ("inner", "left", "right", "full"):
         raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(join.how))
     if join.occurrence not in ("first", "each"):
@@ -176,7 +176,7 @@ def _check_words(join: Joined) -> None:
         )
 
 
-def _check_windows(join: Joined) -> None:
+def _check_windows(join: Join) -> None:
     if join.windows is not None and join.bounded:
         raise UsageError("rows meet within bounds or in a window of both: give one", code="join-bounds")
     if join.windows is not None and join.windows.by_offset:
@@ -191,7 +191,7 @@ def _check_windows(join: Joined) -> None:
             )
 
 
-def _check_retained(join: Joined, side: str) -> None:
+def _check_retained(join: Join, side: str) -> None:
     place = SIDES.index(side)
     kept = join.retained[place]
     if kept is None:

@@ -10,7 +10,7 @@ from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
 
-def described(sides: Sides) -> dict[str, Any]:
+def describe_sides(sides: Sides) -> dict[str, Any]:
     """Sides as a manifest holds them."""
     return {"names": list(sides.names), "event_times": list(sides.times), "shared": list(sides.shared)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tidestate.operators.describe.join_choices import Kept, Update
+from tidestate.operators.describe.join_choices import JoinRetention, Update
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, Sides
@@ -17,12 +17,12 @@ from tidestate.statestore.messages.keys import Layout, choose_layout
 How = Literal["inner", "left", "right", "full"]
 Occurrence = Literal["first", "each"]
 Unmatched = Literal["close", "final"]
-Retain = Span | int | Kept
+Retain = Span | int | JoinRetention
 Period = Span | Update
 
 
 @dataclass(frozen=True)
-class Joined(Sided):
+class Join(Sided):
     """Pairs of rows of two streams: with the same key, near in time, in the same window, or in the other's window.
 
     ``windows`` are common to both sides, ``own`` ones belong to a side each; both None: rows meet by their distance.
@@ -48,7 +48,7 @@ class Joined(Sided):
     unmatched: Unmatched
     updates: tuple[Update | None, Update | None]
     late_updates: tuple[Update | None, Update | None]
-    retained: tuple[Kept | None, Kept | None]
+    retained: tuple[JoinRetention | None, JoinRetention | None]
     in_order: bool = False
     watermarks: Watermarks | None = None
     renames: Renames = SAME_NAMES
@@ -114,5 +114,5 @@ class Joined(Sided):
         } | ({"in_order": True} if self.in_order else {})
 
 
-def _told(choice: Sliding | Kept | Update | None) -> Any:
+def _told(choice: Sliding | JoinRetention | Update | None) -> Any:
     return None if choice is None else choice.describe()

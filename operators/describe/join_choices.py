@@ -10,7 +10,7 @@ from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Kept:
+class JoinRetention:
     """How much a side keeps: a span of time, so many offsets, so many windows that are past. The shorter counts."""
 
     span_us: int | None = None
@@ -23,7 +23,7 @@ class Kept:
         return {"span": span, "messages": self.messages, "windows": self.windows}
 
 
-def keep(span: Span | None = None, *, messages: int | None = None, windows: int | None = None) -> Kept:
+def keep(span: Span | None = None, *, messages: int | None = None, windows: int | None = None) -> JoinRetention:
     """Of a side of a join: rows of the newest ``span`` of time, or with the newest ``messages`` offsets; and
     ``windows`` that are past. Of several limits the shorter counts.
     """
@@ -36,7 +36,7 @@ def keep(span: Span | None = None, *, messages: int | None = None, windows: int 
             code="join-retain",
             found=(span, messages, windows),
         )
-    return Kept(span_found, messages, windows)
+    return JoinRetention(span_found, messages, windows)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tidestate.operators.aggregates import list_
-from tidestate.operators.describe.given_sides import columns_of, described, given_delays, given_sides, texts
+from tidestate.operators.describe.given_sides import columns_of, describe_sides, given_delays, given_sides, texts
 from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, Sides
 from tidestate.operators.describe.windowed import Windowed
@@ -17,7 +17,7 @@ from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merged(Windowed, Sided):  # type: ignore[misc]  # each side brings a stream of its own
+class Merge(Windowed, Sided):  # type: ignore[misc]  # each side brings a stream of its own
     """A windowed computation over several streams: all of `Windowed`, over columns of the one stream."""
 
     streams: Sides
@@ -51,7 +51,7 @@ class Merged(Windowed, Sided):  # type: ignore[misc]  # each side brings a strea
 
     def describe(self) -> dict[str, Any]:
         """The configuration as a manifest holds it."""
-        return super().describe() | {"sides": described(self.sides), "watermark_delay": texts(self.delays_us)}
+        return super().describe() | {"sides": describe_sides(self.sides), "watermark_delay": texts(self.delays_us)}
 
 
 def merge(
@@ -65,7 +65,7 @@ def merge(
     origin: str | None = None,
     name: str = "merged",
     in_order: bool = False,
-) -> Merged:
+) -> Merge:
     """Begin a description of several streams that are taken into one state; go on as after `windowed`.
 
     ``event_time``: the column of event times, of all sides or of each. Key columns and those that are ``shared``
@@ -79,6 +79,6 @@ def merge(
     if origin is not None and offset is None:
         raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
     delays = given_delays(streams, watermark_delay)
-    return Merged(
+    return Merge(
         AT, keys, 0, checked_name(name), offset, origin, streams=streams, delays_us=delays, in_order=in_order
     )

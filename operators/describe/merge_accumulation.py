@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates import Aggregate, accumulate
-from tidestate.operators.aggregates.custom import Lift, Merge, Result
+from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDE
 from tidestate.statestore.errors import UsageError
 
@@ -24,8 +24,8 @@ def merge_accumulate(
     state: Mapping[str, pa.DataType],
     lift_left: Lift,
     lift_right: Lift,
-    merge: Merge,
-    result: Result,
+    merge: MergeFunction,
+    result: ResultFunction,
     result_type: pa.DataType,
     version: int = 1,
 ) -> Aggregate:

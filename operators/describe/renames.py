@@ -8,7 +8,7 @@ from typing import Any
 
 from tidestate.statestore.errors import UsageError
 
-Pairs = tuple[tuple[str, str], ...]
+RenamePairs = tuple[tuple[str, str], ...]
 """Old names with new ones."""
 
 _NAMING = ("event_time", "key", "origin", "column", "by", "columns", "ledger_columns", "on", "gap_column", "flag")
@@ -21,8 +21,8 @@ class Renames:
     are about the past, and no part of the configuration.
     """
 
-    aggregates: Pairs = ()
-    columns: Pairs = ()
+    aggregates: RenamePairs = ()
+    columns: RenamePairs = ()
 
 
 SAME_NAMES = Renames()
@@ -41,15 +41,15 @@ def given_renames(aggregates: Mapping[str, str] | None, columns: Mapping[str, st
     return Renames(tuple((aggregates or {}).items()), tuple((columns or {}).items()))
 
 
-def in_force(pairs: Pairs, stored: Collection[str], wanted: Collection[str]) -> dict[str, str]:
+def pending_renames(pairs: RenamePairs, stored: Collection[str], wanted: Collection[str]) -> dict[str, str]:
     """Those that are still to be done: the checkpoint knows the old name and not the new one, which is wanted."""
     return {old: new for old, new in pairs if old in stored and new not in stored and new in wanted}
 
 
-def told_anew(told: Any, columns: Mapping[str, str], *, naming: bool = False) -> Any:
+def rename_columns(told: Any, columns: Mapping[str, str], *, naming: bool = False) -> Any:
     """A part of a configuration with the new names of columns."""
     if isinstance(told, dict):
-        return {name: told_anew(value, columns, naming=name in _NAMING) for name, value in told.items()}
+        return {name: rename_columns(value, columns, naming=name in _NAMING) for name, value in told.items()}
     if isinstance(told, list | tuple):
-        return [told_anew(value, columns, naming=naming) for value in told]
+        return [rename_columns(value, columns, naming=naming) for value in told]
     return columns.get(told, told) if naming and isinstance(told, str) else told

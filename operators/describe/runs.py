@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Batch: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table]
 """Rows of the one stream, or of some of several by name."""
-Hook = Callable[[str, int], None]
+JobHook = Callable[[str, int], None]
 """Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
 Offset: TypeAlias = str | Mapping[str, Any]
 """Where a source goes on, as Spark writes it: ``{"topic":{"0":100}}`` for Kafka; as text or as values."""
@@ -84,7 +84,7 @@ class SparkJob(ABC):
         """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
 
     @abstractmethod
-    def with_hook(self, hook: Hook) -> Self:
+    def with_hook(self, hook: JobHook) -> Self:
         """Call ``hook(moment, checkpoint_id)`` before and after each manifest: for fault injection."""
 
     @property

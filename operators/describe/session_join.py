@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tidestate.operators.describe.given_sides import (
     columns_of,
-    described,
+    describe_sides,
     each_side,
     given_delays,
     given_sides,
@@ -28,7 +28,7 @@ How = Literal["inner", "left", "right", "full"]
 
 
 @dataclass(frozen=True)
-class SessionJoined(Sided):
+class SessionJoin(Sided):
     """Pairs of rows of two streams with the same key and in the same session."""
 
     streams: Sides
@@ -63,7 +63,7 @@ class SessionJoined(Sided):
         """The configuration as a manifest holds it."""
         return {
             "name": self.name,
-            "sides": described(self.sides),
+            "sides": describe_sides(self.sides),
             "on": list(self.on),
             "window": self.windows.describe(),
             "how": self.how,
@@ -90,7 +90,7 @@ def session_join(
     session: str | Sequence[str] | None = None,
     offset: str | tuple[str | None, str | None] | None = None,
     origin: str | tuple[str | None, str | None] | None = None,
-) -> SessionJoined:
+) -> SessionJoin:
     """Join two streams by session: rows with equal ``on`` (none: all rows) that are less than ``gap`` apart, of
     whatever side, are one session, and each left row of it pairs up with each right one.
 
@@ -114,7 +114,7 @@ def session_join(
     offsets, origins = (tuple(each_side(streams.names, given, "join-pair")) for given in (offset, origin))
     _check_places(streams, offsets, origins)
     delays = given_delays(streams, watermark_delay)
-    return SessionJoined(streams, keys, windows, how, allowed, delays, checked_name(name), owner, offsets, origins)  # type: ignore[arg-type]
+    return SessionJoin(streams, keys, windows, how, allowed, delays, checked_name(name), owner, offsets, origins)  # type: ignore[arg-type]
 
 
 def _check_places(sides: Sides, offsets: Sequence[str | None], origins: Sequence[str | None]) -> None:

@@ -12,8 +12,8 @@ from tidestate.recovery.log.outputs import DeliveryId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-P = TypeVar("P")
-Sink = Callable[[P, DeliveryId], bool | None]
+_P = TypeVar("_P")
+Sink = Callable[[_P, DeliveryId], bool | None]
 """Called with the panes of one checkpoint and the identity of this delivery. False, or `Refused`, is a refusal: the
 sink has not taken them, and they are offered again. Any other error ends the job.
 """

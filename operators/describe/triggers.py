@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
-Kind = Literal[
+TriggerKind = Literal[
     "each_batch",
     "after_count",
     "every_processing_time",
@@ -29,7 +29,7 @@ COMPOSITE = ("any_of", "all_of", "repeatedly", "or_finally", "after_watermark")
 class Trigger:
     """A condition, evaluated at the end of each batch; a tree of them for composite triggers."""
 
-    kind: Kind
+    kind: TriggerKind
     count: int = 0
     span_us: int = 0
     of: tuple[Trigger, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidestate.operators.describe.given_sides import described, given_delays, given_sides, texts
+from tidestate.operators.describe.given_sides import describe_sides, given_delays, given_sides, texts
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import Sides
@@ -15,7 +15,7 @@ from tidestate.statestore.durations import Span
 
 
 @dataclass(frozen=True)
-class Unioned(Sided):
+class Union(Sided):
     """Several streams with the same columns, passed on as one."""
 
     streams: Sides
@@ -33,7 +33,7 @@ class Unioned(Sided):
         """The configuration as a manifest holds it."""
         return {
             "name": self.name,
-            "sides": described(self.sides),
+            "sides": describe_sides(self.sides),
             "watermark_delay": texts(self.delays_us),
             "watermark": self.watermarks.describe() if self.watermarks else None,
         }
@@ -45,10 +45,10 @@ def union(
     sides: Sequence[str],
     watermark_delay: Span | Sequence[Span] = "0 seconds",
     name: str = "union",
-) -> Unioned:
+) -> Union:
     """Streams with the same columns as one: each row is passed on at once, late ones too, with its ``side``.
 
     The watermark is the smallest of the sides: one that has said nothing holds it back.
     """
     streams = given_sides(sides, event_time, (), alike=True)
-    return Unioned(streams, given_delays(streams, watermark_delay), checked_name(name))
+    return Union(streams, given_delays(streams, watermark_delay), checked_name(name))

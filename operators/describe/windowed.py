@@ -18,16 +18,16 @@ from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
-Accumulation = Literal["accumulating", "discarding", "retracting"]
-ACCUMULATING: Accumulation = "accumulating"
+AccumulationMode = Literal["accumulating", "discarding", "retracting"]
+ACCUMULATING: AccumulationMode = "accumulating"
 """A later pane holds everything the window has seen."""
-DISCARDING: Accumulation = "discarding"
+DISCARDING: AccumulationMode = "discarding"
 """A later pane holds only what is new since the one before."""
-RETRACTING: Accumulation = "retracting"
+RETRACTING: AccumulationMode = "retracting"
 """As accumulating, and the last pane is taken back first."""
 
 
-Rule = Literal["event", "window"]
+LateRule = Literal["event", "window"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Lateness:
     """How long after the watermark an event is still taken, by which rule, and what its ledger entry keeps."""
 
     allowed_us: int = 60_000_000
-    rule: Rule = "event"
+    rule: LateRule = "event"
     keep: tuple[str, ...] = ()
     future_us: int = 60_000_000
     given: bool = field(default=False, compare=False)
@@ -71,7 +71,7 @@ class Windowed(Runnable):
     aggregates: tuple[tuple[str, Aggregate], ...] = ()
     lateness: Lateness = Lateness()
     triggers: Triggers = DEFAULT
-    mode: Accumulation = ACCUMULATING
+    mode: AccumulationMode = ACCUMULATING
     retained: Retained | None = None
     in_order: bool = False
     watermarks: Watermarks | None = None
@@ -143,7 +143,7 @@ class Windowed(Runnable):
         self,
         allowed: Span | None = None,
         *,
-        rule: Rule = "event",
+        rule: LateRule = "event",
         keep: str | Sequence[str] = (),
         future: Span = "60 seconds",
     ) -> Self:
@@ -225,7 +225,7 @@ class Windowed(Runnable):
             raise UsageError("say which column is the event time", code="pane-timestamp", found=choice)
         return self.aggregate(timestamp=min_(self.event_time) if choice == "earliest" else max_(self.event_time))
 
-    def accumulation(self, mode: Accumulation) -> Self:
+    def accumulation(self, mode: AccumulationMode) -> Self:
         """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""
         if mode not in (ACCUMULATING, DISCARDING, RETRACTING):
             raise UsageError(

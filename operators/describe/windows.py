@@ -164,7 +164,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Given:
+class NamedWindow:
     """The window that each row of the input names, as panes do."""
 
     def describe(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Given:
         return {"kind": "of the input"}
 
 
-Windows = Sliding | Sessions | Global | Counted | Given
+Windows = Sliding | Sessions | Global | Counted | NamedWindow
 
 
 def by_offset(kind: Windows) -> bool:

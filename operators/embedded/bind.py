@@ -11,7 +11,7 @@ from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Counted, Given, Sessions, Windows, by_offset
+from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Windows, by_offset
 from tidestate.operators.embedded.plan import NUMBER, FromMessages, OperatorPlan, metadata_tables, of_tuples
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.watermarks import BufferProgress
@@ -39,7 +39,7 @@ def bind_operator(
     if description.windows is not None and by_offset(description.windows):
         told = replace(told, offset=offset, origin=origin)
     plan = bind_plan(told, schema)
-    if isinstance(plan.kind, Given) or plan.added or (plan.by_offset and isinstance(plan.kind, Sessions)):
+    if isinstance(plan.kind, NamedWindow) or plan.added or (plan.by_offset and isinstance(plan.kind, Sessions)):
         raise UsageError(
             "the operator fed by hand has windows of event time, of offsets, or of counted messages, and sessions of "
             "event time",

@@ -15,34 +15,34 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.describe.runs import Hook
-from tidestate.operators.embedded.stepped import Stepped
+from tidestate.operators.describe.runs import JobHook
+from tidestate.operators.embedded.stepped import StepResult
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import PartitionResult, Round, moments, write_result
-from tidestate.operators.plan.graph import alone
+from tidestate.operators.engine.partition import PartitionResult, Round, step_times, write_result
+from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import Moments, total
+from tidestate.operators.plan.transition import StepTimes, total
 from tidestate.operators.progress.rounds import Progress, Rounds, at_least, mark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import END_OF_TIME_US, Kind, Manifest
+from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind, Manifest
 from tidestate.recovery.log.outputs import DeliveryId, output_of
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.store import Parquet, StoreConfig
-from tidestate.statestore.stores.restore_monitor import Restoring
+from tidestate.statestore.stores.restore_monitor import RestoreMonitor
 from tidestate.statestore.table.overlay import Overlay
 
 MAX_UNFLUSHED = 1_000_000
 """Messages after which an operator flushes whatever they brought."""
-P = TypeVar("P", bound=Plan)
+_P = TypeVar("_P", bound=Plan)
 
 
 @dataclass(frozen=True)
-class Result:
+class EmbeddedResult:
     """The panes of one checkpoint. A receiver that remembers the highest one it took of each run has every pane
     exactly once.
     """
@@ -52,7 +52,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Since:
+class Unflushed:
     """What has happened since the last flush, beside the state."""
 
     panes: tuple[pa.Table, ...] = ()
@@ -62,10 +62,10 @@ class Since:
     max_event_us: int | None = None
     origins: tuple[str, ...] = ()
 
-    def and_then(self, step: Stepped, messages: int) -> Since:
+    def and_then(self, step: StepResult, messages: int) -> Unflushed:
         """With one more step."""
         seen = [time for time in (self.max_event_us, step.max_event_us) if time is not None]
-        return Since(
+        return Unflushed(
             (*self.panes, *([step.panes] if step.panes.num_rows else [])),
             (*self.rejected, *step.rejected),
             total([self.counters, step.counters]),
@@ -76,31 +76,31 @@ class Since:
 
 
 @dataclass(frozen=True)
-class Standing:
+class EmbeddedState:
     """Everything that a call changes, but for the state itself: how far time has come, and what is not flushed."""
 
     progress: Progress
     now_us: int | None
     due_us: int | None
     newest: int | None = None
-    since: Since = field(default_factory=Since)
+    since: Unflushed = field(default_factory=Unflushed)
 
 
-class ByHand(ABC, Generic[P]):
+class ByHand(ABC, Generic[_P]):
     """A plan at work on a checkpoint folder: one process, one state partition. Close it, or use a ``with`` block."""
 
     def __init__(
         self,
-        plan: P,
+        plan: _P,
         checkpoint: str | os.PathLike[str],
         store: StoreConfig | None,
         policy: Policy | None,
-        hook: Hook,
+        hook: JobHook,
     ) -> None:
         self._plan = plan
         self._store = store or Parquet()
         job = Job.begin(
-            alone(plan),
+            single_operator(plan),
             Checkpoint.open_or_create(checkpoint),
             self._store,
             partitions=1,
@@ -114,11 +114,11 @@ class ByHand(ABC, Generic[P]):
         self._driver.begin()
         self._standing = self._durable()
         self._ready = [output for output in self._driver.outstanding() if output.panes]
-        self._open, self._watch = ExitStack(), Restoring()
+        self._open, self._watch = ExitStack(), RestoreMonitor()
         self._state: Overlay | None = None
 
     @abstractmethod
-    def _move(self, state: Overlay, at: Moments) -> Stepped:
+    def _move(self, state: Overlay, at: StepTimes) -> StepResult:
         """Watermark and clock go on without messages."""
 
     def timeout(self, now_us: int, *, watermark_us: int | None = None) -> None:
@@ -140,7 +140,7 @@ class ByHand(ABC, Generic[P]):
             if step.purged or step.panes.num_rows:
                 self._flush()
 
-    def get_result(self) -> list[Result]:
+    def get_result(self) -> list[EmbeddedResult]:
         """Panes that are ready and not acknowledged, oldest first: the same ones until `acknowledge`."""
         return [self.deliver(delivery_id) for delivery_id in self.ready]
 
@@ -164,7 +164,7 @@ class ByHand(ABC, Generic[P]):
 
     def flush(self) -> int:
         """Everything so far is durable, acknowledgements too. The id of the newest checkpoint."""
-        if self._standing.since != Since() or self._moved:
+        if self._standing.since != Unflushed() or self._moved:
             self._flush()
         self._job.acknowledge()
         return self._job.head.id
@@ -222,13 +222,13 @@ class ByHand(ABC, Generic[P]):
         """The ids of the results that are not acknowledged, oldest first."""
         return [output.delivery_id for output in self._ready]
 
-    def deliver(self, delivery_id: DeliveryId) -> Result:
+    def deliver(self, delivery_id: DeliveryId) -> EmbeddedResult:
         """One result of those that are ready. Raises `FencedError` where a newer run has taken over meanwhile: it may
         not count any more.
         """
         self._job.check_newest()
         panes = [ref for output in self._ready if output.delivery_id == delivery_id for ref in output.panes]
-        return Result(delivery_id, read_rows(self._job.checkpoint, tuple(panes), self._plan.pane_schema))
+        return EmbeddedResult(delivery_id, read_rows(self._job.checkpoint, tuple(panes), self._plan.pane_schema))
 
     @property
     def _base(self) -> PartitionState:
@@ -244,8 +244,8 @@ class ByHand(ABC, Generic[P]):
         whole = self._job.round().rounds[self._plan.name]
         return replace(whole, progress=self._standing.progress, was_us=was, now_us=now)
 
-    def _moments(self, after: Progress, was: int, now: int) -> Moments:
-        return moments(self._round(was, now), after)
+    def _moments(self, after: Progress, was: int, now: int) -> StepTimes:
+        return step_times(self._round(was, now), after)
 
     def _not_drained(self) -> None:
         self._job.check_open()
@@ -254,7 +254,7 @@ class ByHand(ABC, Generic[P]):
         """The state as it is now, over an opened store."""
         if self._state is None:
             self._driver.begin()
-            self._watch, round_ = Restoring(), self._round()
+            self._watch, round_ = RestoreMonitor(), self._round()
             opening = round_.open(self._job.checkpoint.objects, 0, self._watch)
             self._state = Overlay(self._open.enter_context(opening), round_.tables)
         return self._state
@@ -273,7 +273,7 @@ class ByHand(ABC, Generic[P]):
                 self._state = state
             raise
 
-    def _adopt(self, state: Overlay, step: Stepped, messages: int, at: Standing) -> None:
+    def _adopt(self, state: Overlay, step: StepResult, messages: int, at: EmbeddedState) -> None:
         self._state = state
         self._standing = replace(
             at,
@@ -282,7 +282,7 @@ class ByHand(ABC, Generic[P]):
             since=at.since.and_then(step, messages),
         )
 
-    def _took(self, state: Overlay, step: Stepped, messages: int, now_us: int | None) -> dict[str, int]:
+    def _took(self, state: Overlay, step: StepResult, messages: int, now_us: int | None) -> dict[str, int]:
         """A step that took messages: durable at once where it showed something, opened a window or forgot one."""
         at = self._standing
         opened = step.newest is not None and (at.newest is None or step.newest > at.newest)
@@ -298,18 +298,18 @@ class ByHand(ABC, Generic[P]):
         """One checkpoint of everything since the last."""
         job, head, since = self._job, self._job.head, self._standing.since
         result = self._written(since, base or self._base)
-        kind: Kind = "feed" if fed is not None else "batch" if since.messages else "tick"
+        kind: CheckpointKind = "feed" if fed is not None else "batch" if since.messages else "tick"
         position = Position(processing_us=self._standing.now_us)
         try:
             drained = drained or head.drained
             self._driver.commit(head.id + 1, [result], kind, position, drained=drained, fed=bool(fed))
         finally:
             if job.head is not head:  # it is durable, whatever was raised after that
-                self._standing = replace(self._standing, since=Since())
+                self._standing = replace(self._standing, since=Unflushed())
                 self._ready += [output_of(job.head)] if result.panes else []
                 self._let_go()
 
-    def _written(self, since: Since, base: PartitionState) -> PartitionResult:
+    def _written(self, since: Unflushed, base: PartitionState) -> PartitionResult:
         return write_result(
             self._job.checkpoint.objects,
             replace(self._round(), base=(base,)),
@@ -326,10 +326,10 @@ class ByHand(ABC, Generic[P]):
             restored=self._watch.restored,
         )
 
-    def _durable(self) -> Standing:
+    def _durable(self) -> EmbeddedState:
         """As the newest checkpoint has it."""
         head, name = self._job.head, self._plan.name
-        return Standing(self._job.progress[name], head.processing_us, head.operators[name].due_us)
+        return EmbeddedState(self._job.progress[name], head.processing_us, head.operators[name].due_us)
 
 
 def as_table(batch: Any) -> pa.Table:

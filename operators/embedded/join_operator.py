@@ -11,20 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.join import Joined
-from tidestate.operators.describe.runs import Hook
-from tidestate.operators.describe.session_join import SessionJoined
+from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.runs import JobHook
+from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.embedded.embedded import ByHand, as_table
-from tidestate.operators.embedded.queries import At, around, messages_in, sessions_over, windows_over
-from tidestate.operators.embedded.stepped import Stepped
-from tidestate.operators.engine.job import no_hook
+from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_over
+from tidestate.operators.embedded.stepped import StepResult
+from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.sessions.names import SESSIONS, START
 from tidestate.operators.joins.sessions.plan import SessionJoinPlan
 from tidestate.operators.plan.classify import Intake, prepare
-from tidestate.operators.plan.transition import Moments, total
+from tidestate.operators.plan.transition import StepTimes, total
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.recovery.start.policy import Policy
@@ -48,14 +48,14 @@ class JoinOperator(ByHand[SidedPlan]):
 
     def __init__(
         self,
-        description: Joined | SessionJoined,
+        description: Join | SessionJoin,
         left: pa.Schema,
         right: pa.Schema,
         *,
         checkpoint: str | os.PathLike[str],
         store: StoreConfig | None = None,
         policy: Policy | None = None,
-        hook: Hook = no_hook,
+        hook: JobHook = no_job_hook,
     ) -> None:
         self._joined = description
         super().__init__(bind_join_operator(description, left, right), checkpoint, store, policy, hook)
@@ -89,7 +89,9 @@ class JoinOperator(ByHand[SidedPlan]):
         """The key layout of the messages of each side."""
         return self._plan.layouts
 
-    def get_windows(self, side: str, start: At | None = None, end: At | None = None, session: Any = None) -> pa.Table:
+    def get_windows(
+        self, side: str, start: Moment | None = None, end: Moment | None = None, session: Any = None
+    ) -> pa.Table:
         """Windows of a side that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
 
         With their bounds, count, and the start and last offset of each origin. A side without windows of its own has
@@ -107,9 +109,9 @@ class JoinOperator(ByHand[SidedPlan]):
     def get_messages(
         self,
         side: str,
-        start_time: At | None = None,
+        start_time: Moment | None = None,
         start_offset: int | None = None,
-        end_time: At | None = None,
+        end_time: Moment | None = None,
         end_offset: int | None = None,
         *,
         session: Any = None,
@@ -128,11 +130,11 @@ class JoinOperator(ByHand[SidedPlan]):
             raise UsageError("there is no such side", code="sides", sides=SIDES, found=side)
         return self._plan.stores[side]
 
-    def _move(self, state: Overlay, at: Moments) -> Stepped:
+    def _move(self, state: Overlay, at: StepTimes) -> StepResult:
         return move_sides(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
 
 
-def bind_join_operator(description: Joined | SessionJoined, left: pa.Schema, right: pa.Schema) -> SidedPlan:
+def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
     """Check everything against the schemas of both sides. Raises `UsageError`; nothing has happened then."""
     bound = bind_plan(description, description.schema(left, right))
     plan = bound if isinstance(bound, JoinPlan) else of_type(bound, SessionJoinPlan)
@@ -157,7 +159,7 @@ def windows_of_side(plan: JoinPlan, side: str) -> Sliding | None:
 
 def take_sides(
     plan: SidedPlan, state: Overlay, batch: pa.Table, progress: Progress, clock: tuple[int, int]
-) -> Stepped:
+) -> StepResult:
     """Messages of both sides, the ``clock`` before and after: each takes effect once, whatever comes again."""
     was, now = clock
     known = _known(plan, state, batch)
@@ -167,7 +169,7 @@ def take_sides(
     prepared = prepare(plan, fresh, Intake(seen, now, began=progress, so_far=progress), 1)
     after = marks.placed(marks.after(progress, [prepared.claims], now), [prepared.claims])
     newest = marks.newest(progress), marks.newest(after), marks.steps(after)
-    at = Moments(watermark, max(watermark, after.watermark_us), was, now, False, *newest)
+    at = StepTimes(watermark, max(watermark, after.watermark_us), was, now, False, *newest)
     moved = move_sides(plan, state, prepared.partials[0], at)
     duplicates = {"duplicates": int(np.count_nonzero(known))} if known.any() else {}
     return replace(
@@ -181,7 +183,7 @@ def take_sides(
     )
 
 
-def move_sides(plan: SidedPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
+def move_sides(plan: SidedPlan, state: Overlay, arriving: pa.Table, at: StepTimes) -> StepResult:
     """Watermark and clock go on: what is due shows, what is over is forgotten."""
     before = state.expired
     moved = plan.step(state, arriving, at)
@@ -189,7 +191,7 @@ def move_sides(plan: SidedPlan, state: Overlay, arriving: pa.Table, at: Moments)
     bounds = {side: moved.changes[side].expire for side in SIDES if side in moved.changes}
     forgets = any(bound is not None and bound > before.get(side, BEGINNING_US) for side, bound in bounds.items())
     rejected = [] if moved.rejected is None else [moved.rejected]
-    stepped = Stepped(None, moved.panes, rejected, moved.counters, due_us=moved.due_us)
+    stepped = StepResult(None, moved.panes, rejected, moved.counters, due_us=moved.due_us)
     if isinstance(plan, SessionJoinPlan):
         gone = any(moved.changes[side].delete is not None for side in SIDES)
         return replace(stepped, newest=_latest(moved.changes[SESSIONS]), purged=gone)
@@ -220,7 +222,7 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
     return known
 
 
-def _opened(plan: JoinPlan, at: Moments, newest: int | None) -> int | None:
+def _opened(plan: JoinPlan, at: StepTimes, newest: int | None) -> int | None:
     """A number that grows when a later window than any before is opened, on whichever side."""
     joined = plan.joined
     if joined.own is not None:

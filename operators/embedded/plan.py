@@ -13,7 +13,7 @@ from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
 from tidestate.operators.embedded.window_metadata import WindowTables
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
-from tidestate.operators.windows.general.names import ALONE
+from tidestate.operators.windows.general.names import NO_KEY
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
@@ -110,7 +110,7 @@ class OperatorPlan(GeneralPlan):
         if self.by_offset:
             rows = rows.append_column(MESSAGE_TIME, rows[OFFSET].cast(TIME))
         if self.messages is not None and self.messages.layout.by_session and not self.key_names:
-            rows = rows.append_column(ALONE, pa.array(np.zeros(rows.num_rows, np.int8)))
+            rows = rows.append_column(NO_KEY, pa.array(np.zeros(rows.num_rows, np.int8)))
         return rows
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.embedded.window_metadata import END, START, WindowTables, get_sessions, get_windows
 from tidestate.operators.joins.sessions.names import ENDS, SESSIONS
-from tidestate.operators.windows.general.names import ALONE
+from tidestate.operators.windows.general.names import NO_KEY
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.reads import get_messages
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
@@ -24,15 +24,15 @@ from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 
-At = int | datetime
+Moment = int | datetime
 """A time (a datetime, or microseconds since 1970 UTC), or an offset."""
-Bounds = tuple[At | None, At | None, At | None, At | None]
+TimeRange = tuple[Moment | None, Moment | None, Moment | None, Moment | None]
 """Start time, start offset, end time, end offset of messages."""
 _MOST = 2**63 - 1
 
 
 def windows_in(
-    tables: WindowTables, view: StateView, start: At | None = None, end: At | None = None, session: Any = None
+    tables: WindowTables, view: StateView, start: Moment | None = None, end: Moment | None = None, session: Any = None
 ) -> pa.Table:
     """Windows that hold something from ``start`` to ``end``, by start and key: a row for each origin in each.
 
@@ -56,14 +56,14 @@ def windows_in(
         rows = _all_sessions(tables, view, low, high)
     counts = view.lookup(tables.windows.name, rows.select(tables.windows.key_names)).rows["count"]
     rows = rows.append_column("count", counts)
-    keys = [name for name in tables.key_names if name != ALONE]
+    keys = [name for name in tables.key_names if name != NO_KEY]
     return rows.select([START, END, *keys, "count", "origin", "start_offset", "last_offset"])
 
 
 def messages_in(
     tables: MessageTables | None,
     view: StateView,
-    bounds: Bounds,
+    bounds: TimeRange,
     session: Any = None,
     equal: Any = None,
 ) -> pa.Table:
@@ -90,10 +90,10 @@ def messages_in(
     if equal is not None:
         given["equal"] = _values(tables.equal_names, equal, "these messages have no equal fields: leave equal= out")
     rows = get_messages(tables, view, start, end, **given)
-    return rows.select([name for name in rows.column_names if name != ALONE])
+    return rows.select([name for name in rows.column_names if name != NO_KEY])
 
 
-def around(kind: Sliding | None, tables: MessageTables, start: At | None, end: At | None) -> Bounds:
+def around(kind: Sliding | None, tables: MessageTables, start: Moment | None, end: Moment | None) -> TimeRange:
     """Which messages tell of all windows that overlap ``start`` to ``end``."""
     low, high = _number(start), _number(end)
     if kind is None:
@@ -106,7 +106,7 @@ def around(kind: Sliding | None, tables: MessageTables, start: At | None, end: A
 
 
 def windows_over(
-    kind: Sliding | None, messages: pa.Table, start: At | None = None, end: At | None = None
+    kind: Sliding | None, messages: pa.Table, start: Moment | None = None, end: Moment | None = None
 ) -> pa.Table:
     """Windows that overlap ``start`` to ``end``, made up from the ``messages`` that are kept of a side of a join.
 
@@ -137,7 +137,11 @@ def windows_over(
 
 
 def sessions_over(
-    tables: MessageTables, view: StateView, start: At | None = None, end: At | None = None, session: Any = None
+    tables: MessageTables,
+    view: StateView,
+    start: Moment | None = None,
+    end: Moment | None = None,
+    session: Any = None,
 ) -> pa.Table:
     """Sessions of a join that overlap ``start`` to ``end``, of a key or of all, by start and key: a row for each
     origin of the messages of one side. One that holds no message of that side is left out.
@@ -180,7 +184,7 @@ def _one(tables: MessageTables, name: str, value: Any) -> pa.Array:
         raise UsageError(f"a value does not fit its column ({error})", code="message-range", column=name) from None
 
 
-def _bound(tables: MessageTables, time: At | None, offset: At | None) -> tuple[Any, ...]:
+def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) -> tuple[Any, ...]:
     if not tables.layout.by_time:
         return (offset,)
     if time is None and offset is not None:
@@ -202,7 +206,7 @@ def _all_sessions(tables: WindowTables, view: StateView, low: int | None, high: 
     return found.sort_by([(name, "ascending") for name in (START, *tables.key_names, "origin")])
 
 
-def _number(at: At | None) -> int | None:
+def _number(at: Moment | None) -> int | None:
     if isinstance(at, datetime):
         return int(pa.scalar(at, TIME).cast(pa.int64()).as_py())
     return at
@@ -214,7 +218,7 @@ def _key(tables: WindowTables, session: Any) -> dict[str, Any]:
 
 
 def _public(names: list[str]) -> list[str]:
-    return [name for name in names if name != ALONE]
+    return [name for name in names if name != NO_KEY]
 
 
 def _values(names: list[str], given: Any, none: str) -> tuple[Any, ...]:

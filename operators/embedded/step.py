@@ -13,19 +13,19 @@ from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Global, Sessions, Sliding
 from tidestate.operators.embedded.intake import accept
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
-from tidestate.operators.embedded.stepped import Stepped
+from tidestate.operators.embedded.stepped import StepResult
 from tidestate.operators.embedded.window_metadata import ending
-from tidestate.operators.embedded.window_metadata import expire as expire_windows
+from tidestate.operators.embedded.window_metadata import expire_windows as expire_windows
 from tidestate.operators.embedded.windows import record
 from tidestate.operators.plan.classify import Intake, prepare
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.operators.windows.general.names import END, GROUPS, START
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import read_marks, retention_bound
-from tidestate.statestore.messages.store import expire as expire_messages
+from tidestate.statestore.messages.store import expire_messages as expire_messages
 from tidestate.statestore.messages.store import retire
 from tidestate.statestore.messages.tables import MessageTables
 from tidestate.statestore.spec.changes import Ranges, TableChanges
@@ -33,7 +33,9 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import Overlay
 
 
-def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, progress: Progress, intake: Intake) -> Stepped:
+def take_messages(
+    plan: OperatorPlan, state: Overlay, batch: pa.Table, progress: Progress, intake: Intake
+) -> StepResult:
     """Messages at a watermark: each takes effect once, whatever comes again."""
     before, now = intake.watermark_us, intake.now_us
     took = accept(plan, state, batch, intake)
@@ -42,10 +44,10 @@ def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, progress:
     state.apply(recorded.changes)
     low = BEGINNING_US if before is None else before
     after = Rounds(plan.watermarks).after(progress, [took.claims], now)
-    moved = move(plan, state, took.arriving, Moments(low, max(low, after.watermark_us), now, now))
+    moved = move(plan, state, took.arriving, StepTimes(low, max(low, after.watermark_us), now, now))
     counters = took.counters | moved.counters
     rejected = [*took.rejected, *moved.rejected]
-    return Stepped(
+    return StepResult(
         after,
         moved.panes,
         rejected,
@@ -57,17 +59,17 @@ def take_messages(plan: OperatorPlan, state: Overlay, batch: pa.Table, progress:
     )
 
 
-def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake) -> Stepped:
+def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake) -> StepResult:
     """Messages out of the late ledger, into windows that are kept."""
     prepared = prepare(plan, rows, intake, 1)
     state.apply(record(plan, state, prepared.accepted, intake).changes)
     low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
-    moved = move(plan, state, prepared.partials[0], Moments(low, low, intake.now_us, intake.now_us, feeding=True))
+    moved = move(plan, state, prepared.partials[0], StepTimes(low, low, intake.now_us, intake.now_us, feeding=True))
     rejected = [*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected]
-    return Stepped(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
+    return StepResult(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
 
 
-def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) -> Stepped:
+def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: StepTimes) -> StepResult:
     """Watermark and clock go on: what is due shows, what is over is forgotten."""
     reading = plan.reading(lambda windows: read_windows(plan, state, windows))
     moved = reading.step(state, arriving, at)
@@ -76,7 +78,7 @@ def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: Moments) ->
         _forget_full(plan, state, moved.changes.get(GROUPS)) if plan.by_number else _forget(plan, state, at.after)
     )
     rejected = [] if moved.rejected is None else [moved.rejected]
-    return Stepped(None, moved.panes, rejected, counters=moved.counters, purged=purged)
+    return StepResult(None, moved.panes, rejected, counters=moved.counters, purged=purged)
 
 
 def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ranges:

@@ -10,7 +10,7 @@ from tidestate.operators.progress.rounds import Progress
 
 
 @dataclass(frozen=True)
-class Stepped:
+class StepResult:
     """What a step showed and rejected, and why it should be made durable (`purged`, a new window, panes).
 
     ``progress``: how far the sources are after it, where it moved them. ``newest`` grows when a later window is

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.messages.keys import Measure
+from tidestate.statestore.messages.keys import KeyMeasure
 from tidestate.statestore.spec.changes import ChangeSet, Ranges, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
@@ -39,7 +39,7 @@ class WindowTables:
     out where a message store holds the messages. Raises `UsageError` for a size below 1 or a session without key.
     """
 
-    measure: Measure = "time"
+    measure: KeyMeasure = "time"
     size: int | None = None
     key: tuple[Column, ...] = ()
     aggregates: tuple[Column, ...] = ()
@@ -105,7 +105,7 @@ class WindowTables:
         return str(TIME) if self.measure == "time" else "int64"
 
 
-def take(tables: WindowTables, batch: pa.Table) -> ChangeSet:
+def add_messages(tables: WindowTables, batch: pa.Table) -> ChangeSet:
     """Messages of fixed windows into the metadata, as merges: nothing is read.
 
     ``batch`` has a row per message and window that holds it: ``window_start``, ``window_end``, the key, ``origin``,
@@ -118,7 +118,7 @@ def take(tables: WindowTables, batch: pa.Table) -> ChangeSet:
 
 
 def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.Table | None = None) -> ChangeSet:
-    """Messages of sessions into the metadata. ``batch`` as in `take`, its windows as they are after merging.
+    """Messages of sessions into the metadata. ``batch`` as in `add_messages`, its windows as they are after merging.
 
     ``replaced`` names each stored session that grows or is merged into another, once: the key, ``window_start``, and
     what it becomes, ``new_start`` and ``new_end``. They are read, deleted, and written with what they became.
@@ -138,7 +138,7 @@ def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.
     }
 
 
-def expire(tables: WindowTables, bound: int) -> ChangeSet:
+def expire_windows(tables: WindowTables, bound: int) -> ChangeSet:
     """Forget windows that end at or before ``bound`` (microseconds, or an offset)."""
     last = bound if tables.size is None else max(_LEAST, bound - tables.size)
     return {spec.name: TableChanges(expire=last) for spec in tables.specs}
@@ -187,7 +187,7 @@ def ending(tables: WindowTables, view: StateView, after: int | None, upto: int) 
     return _all(tables.ends if tables.sessions else tables.windows, view, low, high)
 
 
-def replay_from(tables: WindowTables, view: StateView) -> pa.Table:
+def windows_replay_from(tables: WindowTables, view: StateView) -> pa.Table:
     """Per origin the start offset of the earliest window kept, and the last offset taken.
 
     Replaying each origin from there into empty message tables rebuilds every window that is still known. Do not

@@ -13,21 +13,21 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.describe.runs import Hook
+from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.bind import bind_operator
 from tidestate.operators.embedded.embedded import ByHand, as_table
 from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.embedded.queries import At, messages_in, windows_in
+from tidestate.operators.embedded.queries import Moment, messages_in, windows_in
 from tidestate.operators.embedded.rebuild import put_back, rebuildable
 from tidestate.operators.embedded.step import move, read_windows, take_back, take_messages
-from tidestate.operators.embedded.stepped import Stepped
-from tidestate.operators.embedded.window_metadata import replay_from
+from tidestate.operators.embedded.stepped import StepResult
+from tidestate.operators.embedded.window_metadata import windows_replay_from
 from tidestate.operators.engine.delivery import read_rows
-from tidestate.operators.engine.job import no_hook
+from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.engine.reprocess import to_feed
 from tidestate.operators.plan.classify import Intake
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.windows.general.names import GROUPS, START
 from tidestate.operators.windows.general.panes import results_of
 from tidestate.recovery.start.policy import Policy
@@ -60,7 +60,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         layout: str | None = None,
         equal: str | Sequence[str] = (),
         policy: Policy | None = None,
-        hook: Hook = no_hook,
+        hook: JobHook = no_job_hook,
     ) -> None:
         plan = bind_operator(
             description,
@@ -117,7 +117,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         rows = pa.concat_tables([self._plan.groups.schema.empty_table(), *state.scan(GROUPS)])
         return results_of(plan, rows)
 
-    def get_windows(self, start: At | None = None, end: At | None = None, *, session: Any = None) -> pa.Table:
+    def get_windows(self, start: Moment | None = None, end: Moment | None = None, *, session: Any = None) -> pa.Table:
         """Windows that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
 
         With their bounds, key, count, and the start and last offset of each origin. Bounds are times, or offsets (or
@@ -127,9 +127,9 @@ class WindowOperator(ByHand[OperatorPlan]):
 
     def get_messages(
         self,
-        start_time: At | None = None,
+        start_time: Moment | None = None,
         start_offset: int | None = None,
-        end_time: At | None = None,
+        end_time: Moment | None = None,
         end_offset: int | None = None,
         *,
         session: Any = None,
@@ -145,7 +145,7 @@ class WindowOperator(ByHand[OperatorPlan]):
 
     def replay_from(self) -> pa.Table:
         """Per origin the start offset of the earliest window that is kept, and the last offset taken."""
-        return replay_from(self._plan.metadata, self._current())
+        return windows_replay_from(self._plan.metadata, self._current())
 
     def rebuild(self, batches: Iterable[pa.Table | pa.RecordBatch]) -> None:
         """Put messages back that were lost with the files of their table: a replay from `replay_from`.
@@ -166,7 +166,7 @@ class WindowOperator(ByHand[OperatorPlan]):
                 self._state.apply(put_back(self._plan, self._state, as_table(batch), rejected))
             self._flush(base=left)
 
-    def _move(self, state: Overlay, at: Moments) -> Stepped:
+    def _move(self, state: Overlay, at: StepTimes) -> StepResult:
         return move(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
 
     def _rejected(self) -> pa.Table:

@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Counted, Sliding
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
-from tidestate.operators.embedded.window_metadata import extend, take
+from tidestate.operators.embedded.window_metadata import add_messages, extend
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import ONLY
-from tidestate.operators.windows.assignment import assign, last_refused, open_to, sliding_windows
-from tidestate.operators.windows.expansion import bands, combined, pairs_within
+from tidestate.operators.windows.assignment import assign_windows, last_refused, open_to, sliding_windows
+from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
 from tidestate.operators.windows.general.counting import count_windows, number
 from tidestate.operators.windows.general.groups import int_bounds
-from tidestate.operators.windows.general.names import ALONE, COUNTED, END, START
+from tidestate.operators.windows.general.names import NO_KEY, COUNTED, END, START
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.retention import tally
@@ -46,14 +46,14 @@ def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, intake: Inta
     parts, newest = [], None
     for index, starts, ends in _pairs(plan, accepted, numbers, intake):
         batch = _batch(plan, accepted.take(pa.array(index)), starts, ends)
-        parts.append(_sessions(plan, view, batch, intake) if plan.sessions else take(plan.metadata, batch))
+        parts.append(_sessions(plan, view, batch, intake) if plan.sessions else add_messages(plan.metadata, batch))
         newest = max([int(starts.max()), *([] if newest is None else [newest])]) if len(starts) else newest
     return Recorded({**_messages(plan, accepted, numbers), **_together(plan, parts)}, newest)
 
 
 def _batch(plan: OperatorPlan, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
     columns: list[Values] = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
-    names = [*(plan.key_names or [ALONE]), START, END, "origin", "offset"]
+    names = [*(plan.key_names or [NO_KEY]), START, END, "origin", "offset"]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     return pa.table([*columns, *bounds, rows[plan.origin], rows[plan.offset]], names=names)
 
@@ -63,7 +63,7 @@ def _together(plan: OperatorPlan, parts: list[ChangeSet]) -> ChangeSet:
     if len(parts) < 2:
         return parts[0] if parts else {}
     return {
-        spec.name: TableChanges(merge=combined(spec, [rows for part in parts if (rows := part[spec.name].merge)]))
+        spec.name: TableChanges(merge=combined_parts(spec, [rows for part in parts if (rows := part[spec.name].merge)]))
         for spec in plan.metadata.specs
     }
 
@@ -89,7 +89,7 @@ def _pairs(
             ends = first[index] + nth * kind.slide
             yield index, ends - kind.size, ends
         return
-    index, starts, ends = assign(kind, times, accepted)
+    index, starts, ends = assign_windows(kind, times, accepted)
     if closed is not None:
         open_ = ends > closed
         index, starts, ends = index[open_], starts[open_], ends[open_]
@@ -100,7 +100,7 @@ def _numbers(plan: OperatorPlan, view: StateView, accepted: pa.Table) -> Numbers
     """Which of its key each message is, as the step will number it."""
     keys = plan.group_keys
     if not plan.key_names:
-        accepted = accepted.append_column(ALONE, pa.array(np.zeros(accepted.num_rows, np.int8)))
+        accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(accepted.num_rows, np.int8)))
     asked = accepted.select(keys).group_by(keys, use_threads=False).aggregate([])
     before = view.lookup(COUNTED, asked).rows
     before = before.set_column(before.num_columns - 1, "count", pc.fill_null(before["count"], 0))

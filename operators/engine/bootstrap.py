@@ -16,7 +16,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
-from tidestate.recovery.log.spark_files import FOLDER
+from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.position import store_lists
 from tidestate.recovery.spark.spark_log import NOTHING_READ
 from tidestate.statestore.errors import NotFoundError, UsageError
@@ -26,7 +26,7 @@ FILES_READ = '{"logOffset":0}'
 """The offset of a source of files after its first batch."""
 
 
-def begun(root: str | os.PathLike[str]) -> bool:
+def first_states(root: str | os.PathLike[str]) -> bool:
     """Whether a job has taken anything in at this root; then it can be started, and not be bootstrapped."""
     try:
         head = Checkpoint.open(root).head()
@@ -39,7 +39,7 @@ def check_new(objects: Objects) -> Callable[[Manifest | None], None]:
     """A check that raises `UsageError` where a job has taken something in, or Spark has a checkpoint."""
 
     def check(head: Manifest | None) -> None:
-        if (head is not None and _has_begun(head)) or objects.names(FOLDER):
+        if (head is not None and _has_begun(head)) or objects.names(SPARK_FOLDER):
             raise UsageError(
                 "a job has begun here: start it as it is, or bootstrap a new folder",
                 code="bootstrap-used",

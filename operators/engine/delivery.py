@@ -22,7 +22,7 @@ from tidestate.statestore.files.refs import FileRef
 
 log = logging.getLogger("tidestate")
 
-P = TypeVar("P")
+_P = TypeVar("_P")
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 """Between two offers to a sink that refuses: at first, and at most; it doubles."""
 
@@ -39,7 +39,7 @@ class Offers:
         """Since when the sink has refused; None while it does not."""
 
     def make(
-        self, sink: Sink[P], panes: P, delivery_id: DeliveryId, wait: Callable[[float], None] = time.sleep
+        self, sink: Sink[_P], panes: _P, delivery_id: DeliveryId, wait: Callable[[float], None] = time.sleep
     ) -> None:
         """Returns when the sink has taken them. An error of the sink passes through, and one of ``wait``, which is
         called with the seconds of each pause.
@@ -71,7 +71,7 @@ def _pauses() -> Iterator[float]:
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def _takes(sink: Sink[P], panes: P, delivery_id: DeliveryId) -> bool:
+def _takes(sink: Sink[_P], panes: _P, delivery_id: DeliveryId) -> bool:
     try:
         return sink(panes, delivery_id) is not False
     except Refused:
@@ -103,4 +103,4 @@ def read_rows(checkpoint: Checkpoint, files: tuple[FileRef, ...], schema: pa.Sch
 
 def as_written(checkpoint: Checkpoint, files: tuple[FileRef, ...]) -> list[pa.Table]:
     """The rows of each pane or ledger file."""
-    return [tails.read_rows(checkpoint.objects, ref) for ref in files]
+    return [tails.read_file_rows(checkpoint.objects, ref) for ref in files]

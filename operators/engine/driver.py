@@ -30,7 +30,7 @@ from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.round import GraphRound, Outgoing, fed_back
 from tidestate.operators.progress.rounds import Progress
 from tidestate.recovery.log.checkpoint import now_us
-from tidestate.recovery.log.manifest import Kind, Manifest
+from tidestate.recovery.log.manifest import CheckpointKind, Manifest
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.start.heartbeat import Presence
 from tidestate.statestore.errors import TidestateError, invariant
@@ -39,7 +39,7 @@ log = logging.getLogger("tidestate")
 
 B = TypeVar("B")
 B_contra = TypeVar("B_contra", contravariant=True)
-P = TypeVar("P")
+_P = TypeVar("_P")
 P_co = TypeVar("P_co", covariant=True)
 
 
@@ -64,7 +64,7 @@ class Engine(Protocol[B_contra, P_co]):
         """The panes of a checkpoint, checked against their checksums."""
 
 
-class Driver(Generic[B, P]):
+class Driver(Generic[B, _P]):
     """A job at work with one engine and, where there is one, a sink; ``wait`` as in `Offers.make`.
 
     ``still`` is asked now and then whether the job goes on, else its lease is given back. One thread at a time may
@@ -74,8 +74,8 @@ class Driver(Generic[B, P]):
     def __init__(
         self,
         job: Job,
-        engine: Engine[B, P],
-        sink: Sink[P] | None = None,
+        engine: Engine[B, _P],
+        sink: Sink[_P] | None = None,
         *,
         wait: Callable[[float], None] = time.sleep,
         still: Callable[[], bool] = lambda: True,
@@ -161,7 +161,7 @@ class Driver(Generic[B, P]):
         return True
 
     def commit(
-        self, sequence: int, results: Sequence[PartitionResult], kind: Kind, position: Position, **how: bool
+        self, sequence: int, results: Sequence[PartitionResult], kind: CheckpointKind, position: Position, **how: bool
     ) -> Manifest:
         """Publish and deliver the checkpoint with this id, see `Job.commit` and `deliver`: here and nowhere else."""
         invariant(sequence == self.head.id + 1, "a round is published next after its base", id=sequence)
@@ -205,7 +205,7 @@ class Driver(Generic[B, P]):
         return self.job.round(clock_us, feeding=feeding)
 
     def _take(
-        self, kind: Kind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool
+        self, kind: CheckpointKind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool
     ) -> Manifest:
         round_ = self._round(clock_us)
         results = self._engine.take(round_, batch)

@@ -12,8 +12,8 @@ from functools import partial
 
 import msgspec
 
-from tidestate.operators.bind.evolve import Choose, begun, check_followed, stepped, take_over
-from tidestate.operators.describe.runs import Hook
+from tidestate.operators.bind.evolve import Choose, after_step, check_followed, new_operator, take_over
+from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import Logged, Strides
 from tidestate.operators.engine.partition import PartitionResult, Round
 from tidestate.operators.engine.results import by_operator, operator_after
@@ -29,13 +29,20 @@ from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Head, InputPosition, Kind, Manifest, OperatorState, SparkPosition
+from tidestate.recovery.log.manifest import (
+    CheckpointKind,
+    Head,
+    InputPosition,
+    Manifest,
+    OperatorState,
+    SparkPosition,
+)
 from tidestate.recovery.log.successor import origin, successor
-from tidestate.recovery.moves.repair import opened
+from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.moves.rescale import check_partitions
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.restore_budget import budgeted, restore_of, sentence
-from tidestate.recovery.start.visibility import Written, check_visible
+from tidestate.recovery.start.visibility import WrittenFile, check_visible
 from tidestate.statestore.errors import CorruptionError, UsageError, invariant
 from tidestate.statestore.spec.combiners import registrations
 from tidestate.statestore.spec.store import StoreConfig
@@ -45,7 +52,7 @@ from tidestate.statestore.storage.objects import Objects
 log = logging.getLogger("tidestate")
 
 
-def no_hook(_moment: str, _checkpoint_id: int) -> None:
+def no_job_hook(_moment: str, _checkpoint_id: int) -> None:
     """Do nothing."""
 
 
@@ -61,7 +68,7 @@ class Position:
 class Job:
     """A graph of operators on an opened checkpoint, in one writer epoch."""
 
-    def __init__(self, graph: Graph, checkpoint: Checkpoint, store: StoreConfig, head: Head, hook: Hook) -> None:
+    def __init__(self, graph: Graph, checkpoint: Checkpoint, store: StoreConfig, head: Head, hook: JobHook) -> None:
         self.graph = graph
         self.checkpoint = checkpoint
         self._store = budgeted(store, head.manifest)
@@ -86,7 +93,7 @@ class Job:
         partitions: int | None,
         otherwise: int = 1,
         check: Callable[[Manifest | None], None] = lambda _head: None,
-        hook: Hook = no_hook,
+        hook: JobHook = no_job_hook,
         policy: Policy = Policy(),  # noqa: B008  immutable
         choose: Choose | None = None,
     ) -> Job:
@@ -98,7 +105,7 @@ class Job:
         ``partitions`` are those of a new checkpoint, ``otherwise`` where none are asked for.
         """
         checkpoint = checkpoint.as_new_run()
-        newest = opened(checkpoint, policy, partial(check_followed, graph, choose))
+        newest = open_for_start(checkpoint, policy, partial(check_followed, graph, choose))
         head = newest.manifest if newest else None
         if head is not None:
             for operator in head.operators.values():
@@ -113,7 +120,7 @@ class Job:
             partitions = otherwise if partitions is None else partitions
             check_partitions(partitions)
             begins = origin(checkpoint.marker.job_id)
-            operators = {node.plan.name: begun(node, partitions, 1) for node in graph.nodes}
+            operators = {node.plan.name: new_operator(node, partitions, 1) for node in graph.nodes}
             manifest = successor(begins, "fence", checkpoint.writer, now_us(), operators=operators)
         else:
             graph = taken.graph
@@ -197,7 +204,7 @@ class Job:
     def commit(
         self,
         results: Sequence[PartitionResult],
-        kind: Kind,
+        kind: CheckpointKind,
         position: Position,
         *,
         drained: bool = False,
@@ -252,7 +259,7 @@ class Job:
         invariant(self.checkpoint.published < manifest.id, "the ids of a run rise", id=manifest.id)
         self._head = self.checkpoint.publish(manifest)
         self.delivered, self._recorded = manifest.delivered, True
-        self.graph = stepped(self.graph)
+        self.graph = after_step(self.graph)
 
     def check_newest(self) -> None:
         """Raise `FencedError` where a newer run or a reset has published after our newest checkpoint."""
@@ -296,7 +303,7 @@ def _adds_up(counters: dict[str, int]) -> bool:
 def _check_written(objects: Objects, head: Manifest, results: Sequence[PartitionResult]) -> None:
     """What other processes have written is here too; of its own files this process knows."""
     pairs = [(one, head.operators[one.operator].partitions[one.partition]) for one in results if one.host]
-    check_visible(objects, [Written(one.host, ref) for one, base in pairs for ref in one.written(base)])
+    check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])
 
 
 def progress_of(operator: OperatorState) -> Progress | None:

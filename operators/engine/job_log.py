@@ -16,7 +16,7 @@ from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.peaks import Peak, Steps, in_words, leapt, stepped
+from tidestate.operators.progress.peaks import Peak, TimeSteps, in_words, leapt, time_steps
 from tidestate.operators.progress.rounds import Progress
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import time_text
@@ -44,15 +44,15 @@ class Strides:
     """The steps that the events of a job's operators have made since it started."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Steps] = {}
+        self._known: dict[str, TimeSteps] = {}
 
     def leap(self, plan: Plan, before_us: int | None, progress: Progress) -> bool:
         """Whether the step to ``progress`` is a leap. It is counted either way: one as long as that is none again."""
         before, after = BEGINNING_US if before_us is None else before_us, progress.watermark_us
         if after in (before, END_US):
             return False
-        known, peak = self._known.get(plan.name, Steps()), progress.tracker.peak
-        self._known[plan.name] = known + stepped(before, after, peak)
+        known, peak = self._known.get(plan.name, TimeSteps()), progress.tracker.peak
+        self._known[plan.name] = known + time_steps(before, after, peak)
         return leapt(before, after, peak, plan.future_us + plan.allowed_us, known)
 
 

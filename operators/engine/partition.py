@@ -22,7 +22,7 @@ from tidestate.operators.engine.job_log import Rejections, rejections_of
 from tidestate.operators.engine.pieces import Arrivals
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.rounds import Progress, Rounds, mark_of
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, invariant
@@ -36,7 +36,7 @@ from tidestate.statestore.spec.store import Restored, StateStore, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import forget_cache, open_store
-from tidestate.statestore.stores.restore_monitor import Restoring, Told, progress_text
+from tidestate.statestore.stores.restore_monitor import RestoreMonitor, Told, progress_text
 
 logger = logging.getLogger("tidestate")
 
@@ -91,7 +91,7 @@ class Round:
         """Of a partition in caches. The root is part of it: a copy of a checkpoint must not meet the original's."""
         return f"{self.root}/{self.job_id}/{self.plan.name}/{partition}/{self.partitions}"
 
-    def open(self, objects: Objects, partition: int, watch: Restoring) -> AbstractContextManager[StateStore]:
+    def open(self, objects: Objects, partition: int, watch: RestoreMonitor) -> AbstractContextManager[StateStore]:
         """The state of a partition, before the round."""
         identity = self.identity(partition)
         return open_store(self.store, objects, identity, self.tables, self.base[partition], watch)
@@ -146,9 +146,9 @@ def _attempt(
     round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects
 ) -> tuple[PartitionResult, pa.Table]:
     check_partition(round_.plan, partition, round_.partitions, arrivals.partials)
-    watch = Restoring(_told(f"operator {round_.plan.name}, partition {partition}"))
+    watch = RestoreMonitor(_told(f"operator {round_.plan.name}, partition {partition}"))
     with round_.open(objects, partition, watch) as store:
-        moved = round_.plan.step(store, arrivals.partials, moments(round_, after))
+        moved = round_.plan.step(store, arrivals.partials, step_times(round_, after))
         result = write_result(
             objects,
             round_,
@@ -218,11 +218,11 @@ def _told(who: str) -> Told:
     return tell
 
 
-def moments(round_: Round, after: Progress) -> Moments:
+def step_times(round_: Round, after: Progress) -> StepTimes:
     """Where time is before and after the step of a round."""
     before = round_.progress.watermark_us
     marks = Rounds(round_.plan.watermarks)
-    return Moments(
+    return StepTimes(
         before,
         max(before, after.watermark_us),
         round_.was_us,

@@ -74,7 +74,7 @@ def pieces(prepared: Prepared, number: int, *, after: dict[str, Progress] | None
     return made
 
 
-def arrivals(plan: Plan, origins: Sequence[str], arrived: Sequence[Piece]) -> Arrivals:
+def arriving_rows(plan: Plan, origins: Sequence[str], arrived: Sequence[Piece]) -> Arrivals:
     """Everything that arrived at a partition, in the order of the pieces; ``origins`` are those so far."""
     arrived = sorted(arrived, key=lambda piece: piece.number)
     headers = [piece.header for piece in arrived]

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.partition import PartitionResult, Round, run_partition
-from tidestate.operators.engine.pieces import Piece, arrivals, pieces
+from tidestate.operators.engine.pieces import Piece, arriving_rows, pieces
 from tidestate.operators.plan.classify import Intake, prepare
 from tidestate.operators.plan.graph import Graph, shown
 from tidestate.operators.progress.rounds import Claims, Progress, Rounds
@@ -114,7 +114,7 @@ def run_level(
     for number, node in round_.graph.at(level):
         own, here = round_.rounds[node.plan.name], arrived.get(number, ())
         progress = Rounds(own.plan.watermarks).placed(after[node.plan.name], [piece.header.claims for piece in here])
-        result, panes = run_partition(own, partition, arrivals(own.plan, own.origins, here), progress)
+        result, panes = run_partition(own, partition, arriving_rows(own.plan, own.origins, here), progress)
         results.append(result)
         going += _to_readers(round_, node.plan.name, partition, panes, after)
     return results, going

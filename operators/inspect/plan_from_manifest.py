@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.aggregates import Aggregate, BoundAggregate
-from tidestate.operators.aggregates.arithmetic import Moments, Plain
-from tidestate.operators.aggregates.collection import Kept, Quantile
+from tidestate.operators.aggregates.arithmetic import Variance, Plain
+from tidestate.operators.aggregates.collection import ListAggregate, Quantile
 from tidestate.operators.aggregates.distinct import Distinct, Top
 from tidestate.operators.aggregates.selection import Choice
 from tidestate.operators.aggregates.sketches import Sketch
@@ -19,12 +19,12 @@ from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.describe.sides import LEFT, RIGHT
 from tidestate.operators.describe.triggers import DEFAULT
-from tidestate.operators.describe.windows import Counted, Given, Global, Sessions, Sliding, Windows
+from tidestate.operators.describe.windows import Counted, Global, NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.embedded.plan import METADATA, metadata_tables
 from tidestate.operators.embedded.window_metadata import START, WindowTables
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.windows.general.names import ALONE, GROUPS
+from tidestate.operators.windows.general.names import NO_KEY, GROUPS
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.succession import SucceedingPlan
@@ -39,9 +39,9 @@ Configuration = Mapping[str, Any]
 MESSAGES = "messages"
 _CLASSES: dict[str, type[Aggregate]] = {
     **dict.fromkeys(("count", "sum", "min", "max", "mean"), Plain),
-    **dict.fromkeys(("variance", "stddev"), Moments),
+    **dict.fromkeys(("variance", "stddev"), Variance),
     **dict.fromkeys(("first", "last", "earliest", "latest", "arg_min", "arg_max"), Choice),
-    **dict.fromkeys(("list", "sorted_list"), Kept),
+    **dict.fromkeys(("list", "sorted_list"), ListAggregate),
     **dict.fromkeys(("quantile", "median"), Quantile),
     **dict.fromkeys(("set", "count_distinct", "count_by_value"), Distinct),
     "top_n": Top,
@@ -69,7 +69,7 @@ def of_manifest(operator: str) -> Iterator[None]:
 def windows_from(told: Configuration | None) -> Windows:
     """The windows that `describe` told of."""
     if told is None:
-        return Given()
+        return NamedWindow()
     kind = told["kind"]
     if kind in ("tumbling", "sliding"):
         return Sliding(*(span_us(told[name]) for name in ("size", "slide", "offset")))
@@ -79,7 +79,9 @@ def windows_from(told: Configuration | None) -> Windows:
         if "offsets" in told:
             return Sessions(told["offsets"], late=told["late"])
         return Sessions(span_us(told["gap"])) if "gap" in told else Sessions(gap_column=told["gap_column"])
-    return Counted(told["count"], told["step"]) if kind == "count" else Global() if kind == "global" else Given()
+    return (
+        Counted(told["count"], told["step"]) if kind == "count" else Global() if kind == "global" else NamedWindow()
+    )
 
 
 def metadata_from(configuration: Configuration, tables: tuple[TableSpec, ...]) -> WindowTables | None:
@@ -108,7 +110,7 @@ def stores_from(configuration: Configuration, tables: tuple[TableSpec, ...]) -> 
         layouts = zip((LEFT, RIGHT), configuration["layout"], strict=True)
         by_session = configuration.get("session")
         equal = [kept_as(name) for name in configuration["on"] if name not in (by_session or ())]
-        session = [] if by_session is None else [kept_as(name) for name in by_session] or [ALONE]
+        session = [] if by_session is None else [kept_as(name) for name in by_session] or [NO_KEY]
         return {side: _store(specs[side], layout, session, equal) for side, layout in layouts}
     return {}
 

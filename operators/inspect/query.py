@@ -14,13 +14,13 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.bind.choose_engine import choose_engine
-from tidestate.operators.bind.evolve import settled
+from tidestate.operators.bind.evolve import with_bounds
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.bind import bind_operator
 from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.embedded.queries import At, around, messages_in, sessions_over, windows_in, windows_over
+from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_in, windows_over
 from tidestate.operators.embedded.step import read_windows
 from tidestate.operators.embedded.window_metadata import END, START
 from tidestate.operators.inspect.plan_from_manifest import (
@@ -32,7 +32,7 @@ from tidestate.operators.inspect.plan_from_manifest import (
 )
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.windows.general.names import ALONE, GROUPS
+from tidestate.operators.windows.general.names import NO_KEY, GROUPS
 from tidestate.operators.windows.general.panes import results_of
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.slices.plan import SlicePlan
@@ -43,11 +43,11 @@ from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
-from tidestate.statestore.spec.schema_evolution import declared
+from tidestate.statestore.spec.schema_evolution import declared_table
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.stores.opening import open_store
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
@@ -69,7 +69,7 @@ class Query:
         """Which checkpoint and operator is asked."""
         self._folder, self._state, self._plan, self._store = folder, state, plan, store
         self._drained = drained
-        self._tables = tuple(declared(spec) for spec in state.tables)
+        self._tables = tuple(declared_table(spec) for spec in state.tables)
         with of_manifest(operator):
             self._stores = stores_from(state.configuration, self._tables)
             self._metadata = metadata_from(state.configuration, self._tables)
@@ -106,7 +106,9 @@ class Query:
             return self._windows()
 
     def _windows(self) -> pa.Table:
-        plan = self._plan or settled(plan_from(self.operator, self._state.configuration, self._tables), self._state)
+        plan = self._plan or with_bounds(
+            plan_from(self.operator, self._state.configuration, self._tables), self._state
+        )
         if not isinstance(plan, GeneralPlan | SlicePlan):
             raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
         names = [START, END, *plan.key_names, *(a.name for a in plan.aggregates)]
@@ -115,7 +117,7 @@ class Query:
         return pa.concat_tables([empty, *(rows for part in parts for rows in part)])
 
     def get_windows(
-        self, start: At | None = None, end: At | None = None, *, session: Any = None, side: str | None = None
+        self, start: Moment | None = None, end: Moment | None = None, *, session: Any = None, side: str | None = None
     ) -> pa.Table:
         """Windows that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
 
@@ -129,7 +131,7 @@ class Query:
         store = self._side(side)
         if store.layout.by_session:
             found = pa.concat_tables(self._read(lambda view: sessions_over(store, view, start, end, session)))
-            return _sorted(found, [START, *(name for name in store.session_names if name != ALONE), ORIGIN])
+            return _sorted(found, [START, *(name for name in store.session_names if name != NO_KEY), ORIGIN])
         if session is not None:
             raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
         with of_manifest(self.operator):
@@ -140,9 +142,9 @@ class Query:
 
     def get_messages(
         self,
-        start_time: At | None = None,
+        start_time: Moment | None = None,
         start_offset: int | None = None,
-        end_time: At | None = None,
+        end_time: Moment | None = None,
         end_offset: int | None = None,
         *,
         session: Any = None,
@@ -175,7 +177,7 @@ class Query:
             )
         return self._stores[side or ""]
 
-    def _read(self, rows: Callable[[StateView], T]) -> list[T]:
+    def _read(self, rows: Callable[[StateView], _T]) -> list[_T]:
         """What ``rows`` finds in each state partition, read from the files where they lie."""
         found = []
         for base in self._state.partitions:
@@ -236,9 +238,9 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: S
         raise UsageError(
             "the description and schema are not those of this operator", code="query-description", operator=name
         )
-    if not set(found.tables) <= {declared(spec) for spec in state.tables}:
+    if not set(found.tables) <= {declared_table(spec) for spec in state.tables}:
         raise UsageError("the schema is not that of this operator", code="query-description", operator=name)
-    return settled(found, state)
+    return with_bounds(found, state)
 
 
 def _told(configuration: Mapping[str, Any]) -> Any:

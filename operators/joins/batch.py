@@ -14,14 +14,14 @@ from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 
-Given = Callable[[str, str], str | None]
+GivenColumn = Callable[[str, str], str | None]
 """The column that holds the offset or origin of a side, where it is named."""
 DUPLICATES = "duplicates"
 """Counts rows that are known already."""
 
 
 @dataclass
-class Taken:
+class Admitted:
     """``rows`` of each side that take part, ``numbers`` of those before them, and what that changes."""
 
     rows: dict[str, pa.Table] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class JoinedRows:
     """A row of each side, as their tables have them; ``places`` of those that are new, −1 of stored ones; and the
     ``ends`` of windows of both. All of equal length.
     """
@@ -54,15 +54,15 @@ class Pairs:
     places: dict[str, Times]
     ends: Times | None = None
 
-    def take(self, numbers: Times, ends: Times | None = None) -> Pairs:
+    def take(self, numbers: Times, ends: Times | None = None) -> JoinedRows:
         """Some of them."""
         index = pa.array(numbers)
         rows = {side: table.take(index) for side, table in self.rows.items()}
         ends = self.ends[numbers] if ends is None and self.ends is not None else ends
-        return Pairs(rows, {side: place[numbers] for side, place in self.places.items()}, ends)
+        return JoinedRows(rows, {side: place[numbers] for side, place in self.places.items()}, ends)
 
 
-def kept_value(given: Given, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+def kept_value(given: GivenColumn, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     """A side's own column, also where it is kept as offset or origin; ``given`` is that of the tables."""
     places = {given(side, OFFSET): OFFSET, given(side, ORIGIN): ORIGIN}
     place = places.get(field.name)

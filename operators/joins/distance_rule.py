@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.joins.rule import Bound, Mark, Rule, closed_at
+from tidestate.operators.joins.rule import PositionBound, Mark, JoinRule, closed_at
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags, Times
 
 
 @dataclass(frozen=True)
-class Bounds(Rule):
+class DistanceRule(JoinRule):
     """Rows meet by the distance of their times. A side without a bound waits as long as it is retained."""
 
-    joined: Joined
+    joined: Join
 
-    def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
+    def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:
         """See `Rule`."""
         low, high = distances(self.joined, side)
         return None if low is None else times + low, None if high is None else times + high + 1
@@ -81,7 +81,7 @@ class Bounds(Rule):
         return kept.span_us if high is None and kept is not None else high
 
 
-def distances(joined: Joined, side: str) -> tuple[int | None, int | None]:
+def distances(joined: Join, side: str) -> tuple[int | None, int | None]:
     """How far from rows of ``side`` those are which they meet on the other one: from, to."""
     low, high = joined.lower_us, joined.upper_us
     if side == SIDES[0]:

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
-from tidestate.operators.joins.batch import Pairs
-from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT
+from tidestate.operators.joins.batch import JoinedRows
+from tidestate.operators.joins.names import DUE, FIRST, HELD_PAIRS, NUMBER, PHASE, SECOND, SENT
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.transition import KINDS, Moments, constant
+from tidestate.operators.plan.transition import KINDS, StepTimes, constant
 from tidestate.operators.progress.instants import END_US
 from tidestate.statestore.messages.tables import OFFSET
 from tidestate.statestore.spec.changes import TableChanges
@@ -18,7 +18,7 @@ from tidestate.statestore.spec.store import StateView
 
 
 def hold(
-    plan: JoinTables, view: StateView, met: list[Pairs], first: int, at: Moments
+    plan: JoinTables, view: StateView, met: list[JoinedRows], first: int, at: StepTimes
 ) -> tuple[pa.Table, TableChanges, int | None]:
     """Pairs that may be shown now, those that were held before among them; what stays; and when the next are due.
 
@@ -30,7 +30,7 @@ def hold(
     now = np.ones(new.num_rows, bool) if everything else new[DUE].to_numpy() <= at.now
     kept = new.filter(pa.array(~now))
     upper = None if everything else (at.now + 1,)
-    due = pa.concat_tables([new.filter(pa.array(now)), *view.scan(HELD, None, upper)])
+    due = pa.concat_tables([new.filter(pa.array(now)), *view.scan(HELD_PAIRS, None, upper)])
     rows = due.sort_by([(name, "ascending") for name in spec.key_names])
     kinds = constant(rows.num_rows, "emit", KINDS)
     panes = pa.table([*rows.select(plan.pane_schema.names[:-1]).columns, kinds], schema=plan.pane_schema)
@@ -38,7 +38,7 @@ def hold(
     return panes, changes, None if everything else _next(view, kept, at.now)
 
 
-def _held(plan: JoinTables, met: list[Pairs], first: int) -> pa.Table:
+def _held(plan: JoinTables, met: list[JoinedRows], first: int) -> pa.Table:
     """New pairs as the table has them."""
     parts = [plan.held.schema.empty_table()]
     for pairs in met:
@@ -64,7 +64,7 @@ def _held(plan: JoinTables, met: list[Pairs], first: int) -> pa.Table:
 def _next(view: StateView, kept: pa.Table, now: int) -> int | None:
     """When something is due after now."""
     found = [pc.min(kept[DUE]).as_py()] if kept.num_rows else []
-    stored = next((part for part in view.scan(HELD, (now + 1,), None) if part.num_rows), None)
+    stored = next((part for part in view.scan(HELD_PAIRS, (now + 1,), None) if part.num_rows), None)
     if stored is not None:
         found.append(stored[DUE][0].as_py())
     return min(found, default=None)

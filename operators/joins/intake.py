@@ -8,13 +8,13 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import AT, SIDE, SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.batch import DUPLICATES, Taken, bad_offsets
+from tidestate.operators.joins.batch import DUPLICATES, Admitted, bad_offsets
 from tidestate.operators.joins.names import SENT
-from tidestate.operators.joins.rule import after, before
+from tidestate.operators.joins.rule import mark_after, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import NUMBERED
 from tidestate.operators.plan.ledger import BAD_OFFSET, ledger
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import Flags
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
@@ -27,9 +27,9 @@ FORGOTTEN = "out_of_retention"
 """Why a row that is older than what its side keeps is in the late ledger."""
 
 
-def take_in(plan: JoinTables, view: StateView, arriving: pa.Table, at: Moments) -> Taken:
+def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Admitted:
     """Rows of both sides that arrive."""
-    taken = Taken()
+    taken = Admitted()
     if not arriving.num_rows:
         taken.rows = {side: plan.sides[side].schema.empty_table() for side in SIDES}
         for side in plan.identified:
@@ -60,7 +60,7 @@ def _numbers(view: StateView) -> dict[str, int]:
     return {row["what"]: row["count"] for part in parts for row in part.to_pylist()}
 
 
-def _placed(plan: JoinTables, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _placed(plan: JoinTables, side: str, rows: pa.Table, taken: Admitted, at: StepTimes) -> pa.Table:
     """With offset and origin, and without the columns that said them. Offsets that are none are rejected."""
     offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
     if offset is None:
@@ -77,7 +77,9 @@ def _placed(plan: JoinTables, side: str, rows: pa.Table, taken: Taken, at: Momen
     return rows.append_column(ORIGIN, rows[origin] if origin else pa.array(np.zeros(rows.num_rows, np.int8)))
 
 
-def _known_once(plan: JoinTables, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _known_once(
+    plan: JoinTables, view: StateView, side: str, rows: pa.Table, taken: Admitted, at: StepTimes
+) -> pa.Table:
     """Rows that have not been here, the first of each."""
     store = plan.stores[side]
     identities = rows.select([OFFSET, ORIGIN])
@@ -92,8 +94,8 @@ def _known_once(plan: JoinTables, view: StateView, side: str, rows: pa.Table, ta
     return rows
 
 
-def _refuse_old(plan: JoinTables, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
-    old: Flags = plan.meeting.refused(side, positions(rows[AT]), _position_of(plan, side, rows), before(at))
+def _refuse_old(plan: JoinTables, side: str, rows: pa.Table, taken: Admitted, at: StepTimes) -> pa.Table:
+    old: Flags = plan.meeting.refused(side, positions(rows[AT]), _position_of(plan, side, rows), mark_before(at))
     if not old.any():
         return rows
     gone = rows.filter(pa.array(old))
@@ -113,9 +115,9 @@ def _position_of(plan: JoinTables, side: str, rows: pa.Table) -> Times:
     return positions(rows[OFFSET if plan.joined.by_offset(side) else AT])
 
 
-def _seen(plan: JoinTables, side: str, rows: pa.Table | None, at: Moments) -> TableChanges:
+def _seen(plan: JoinTables, side: str, rows: pa.Table | None, at: StepTimes) -> TableChanges:
     """Who has been here, as long as it would be taken again."""
-    spec, bound = plan.stores[side].seen, plan.meeting.unknown(side, after(at))
+    spec, bound = plan.stores[side].seen, plan.meeting.unknown(side, mark_after(at))
     if rows is None:
         return TableChanges(expire=bound)
     places = _position_of(plan, side, rows)
@@ -125,13 +127,13 @@ def _seen(plan: JoinTables, side: str, rows: pa.Table | None, at: Moments) -> Ta
     return TableChanges(put=known if known.num_rows else None, expire=bound)
 
 
-def _sent(plan: JoinTables, side: str, rows: pa.Table, at: Moments) -> Times:
+def _sent(plan: JoinTables, side: str, rows: pa.Table, at: StepTimes) -> Times:
     """From which processing time on each row may be shown."""
     place = SIDES.index(side)
     update, late_update = plan.joined.updates[place], plan.joined.late_updates[place]
     times = positions(rows[MESSAGE_TIME].cast(TIME))
     where = positions(rows[plan.stores[side].position])
-    late = plan.meeting.late(side, times, where, before(at))
+    late = plan.meeting.late(side, times, where, mark_before(at))
     return np.where(
         late,
         late_update.next(at.now) if late_update else at.now,

@@ -11,22 +11,22 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
-from tidestate.operators.joins.batch import Pairs, Taken
-from tidestate.operators.joins.names import OTHER, ROW
-from tidestate.operators.joins.rule import Bound, Mark, before
+from tidestate.operators.joins.batch import JoinedRows, Admitted
+from tidestate.operators.joins.names import OTHER_SIDE, ROW
+from tidestate.operators.joins.rule import PositionBound, Mark, mark_before
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.layers import assign
+from tidestate.statestore.table.layers import assign_keys
 
 
-def meet(plan: JoinTables, view: StateView, taken: Taken, at: Moments) -> list[Pairs]:
+def meet(plan: JoinTables, view: StateView, taken: Admitted, at: StepTimes) -> list[JoinedRows]:
     """Pairs of new left rows, then those of new right rows, each in the order of its rows."""
     # Which windows of both are open is judged at the start of the batch.
-    mark = before(at)
+    mark = mark_before(at)
     stored = {side: _with_stored(plan, view, taken, side, mark, at) for side in SIDES}
     rights = _in_order(RIGHT, stored[RIGHT], _with_new(plan, taken, RIGHT, mark))
     if not plan.meeting.moves:
@@ -34,9 +34,9 @@ def meet(plan: JoinTables, view: StateView, taken: Taken, at: Moments) -> list[P
     return [_in_order(LEFT, stored[LEFT], _with_new(plan, taken, LEFT, mark)), rights]
 
 
-def _with_stored(plan: JoinTables, view: StateView, taken: Taken, side: str, mark: Mark, at: Moments) -> Pairs:
+def _with_stored(plan: JoinTables, view: StateView, taken: Admitted, side: str, mark: Mark, at: StepTimes) -> JoinedRows:
     """Pairs of a side's new rows and stored ones of the other."""
-    asking, other = taken.rows[side], OTHER[side]
+    asking, other = taken.rows[side], OTHER_SIDE[side]
     lower, upper = plan.meeting.reach(side, taken.times(side), mark)
     lower = _not_over(plan, other, asking.num_rows, lower, at)
     if not asking.num_rows:
@@ -48,13 +48,13 @@ def _with_stored(plan: JoinTables, view: StateView, taken: Taken, side: str, mar
         found = _one_range(plan, view, other, asking, lower, upper)
     index = np.asarray(found.asker)
     nobody = np.full(len(index), -1, np.int64)
-    near = Pairs({side: asking.take(found.asker), other: found.rows}, {side: index, other: nobody})
+    near = JoinedRows({side: asking.take(found.asker), other: found.rows}, {side: index, other: nobody})
     return _meeting(plan, near, mark)
 
 
-def _with_new(plan: JoinTables, taken: Taken, side: str, mark: Mark) -> Pairs:
+def _with_new(plan: JoinTables, taken: Admitted, side: str, mark: Mark) -> JoinedRows:
     """Pairs of a side's new rows and new ones of the other; where the order counts, those before them."""
-    asking, other, times = taken.rows[side], OTHER[side], taken.times(side)
+    asking, other, times = taken.rows[side], OTHER_SIDE[side], taken.times(side)
     among = taken.rows[other]
     lower, upper = plan.meeting.reach(side, times, mark)
     ends = plan.meeting.ends(side, times, mark)
@@ -67,19 +67,19 @@ def _with_new(plan: JoinTables, taken: Taken, side: str, mark: Mark) -> Pairs:
         earlier = apart >= 0 if side == RIGHT else apart > 0
         places, askers = places[earlier], askers[earlier]
     rows = {other: among.take(pa.array(places)), side: asking.take(pa.array(askers))}
-    return _meeting(plan, Pairs(rows, {other: places, side: askers}), mark)
+    return _meeting(plan, JoinedRows(rows, {other: places, side: askers}), mark)
 
 
-def _not_over(plan: JoinTables, side: str, count: int, lower: Bound, at: Moments) -> Bound:
+def _not_over(plan: JoinTables, side: str, count: int, lower: PositionBound, at: StepTimes) -> PositionBound:
     """Rows that are retained for longer than they can be met are met no more."""
-    over, forgotten = plan.meeting.over(side, before(at)), plan.meeting.forgotten(side, before(at))
+    over, forgotten = plan.meeting.over(side, mark_before(at)), plan.meeting.forgotten(side, mark_before(at))
     if over is None or over == forgotten:
         return lower
     first = np.full(count, over + 1)
     return first if lower is None else np.maximum(lower, first)
 
 
-def _one_range(plan: JoinTables, view: StateView, side: str, asking: pa.Table, lower: Bound, upper: Bound) -> Ranges:
+def _one_range(plan: JoinTables, view: StateView, side: str, asking: pa.Table, lower: PositionBound, upper: PositionBound) -> Ranges:
     """One read of all positions anybody asks for, then to each asking row its own."""
     low = None if lower is None else (int(lower.min()),)
     high = None if upper is None else (int(upper.max()),)
@@ -96,8 +96,8 @@ def _assigned(
     side: str,
     rows: pa.Table,
     asking: pa.Table,
-    lower: Bound,
-    upper: Bound,
+    lower: PositionBound,
+    upper: PositionBound,
     *,
     ordered: bool = False,
 ) -> Ranges:
@@ -108,16 +108,16 @@ def _assigned(
         order = np.argsort(positions(rows[position]), kind="stable")
         thin = thin.take(pa.array(order))
     keys = asking.select(plan.equal_names)
-    return assign(plan.sides[side], thin, keys, _column(plan, side, lower), _column(plan, side, upper))
+    return assign_keys(plan.sides[side], thin, keys, _column(plan, side, lower), _column(plan, side, upper))
 
 
-def _column(plan: JoinTables, side: str, bound: Bound) -> pa.Array | None:
+def _column(plan: JoinTables, side: str, bound: PositionBound) -> pa.Array | None:
     """Positions as the side's table has them."""
     store = plan.stores[side]
     return None if bound is None else pa.array(bound).cast(store.schema.field(store.position).type)
 
 
-def _meeting(plan: JoinTables, near: Pairs, mark: Mark) -> Pairs:
+def _meeting(plan: JoinTables, near: JoinedRows, mark: Mark) -> JoinedRows:
     """Of pairs within reach those that meet."""
     left, right = (positions(near.rows[side][MESSAGE_TIME]) for side in (LEFT, RIGHT))
     found = plan.meeting.pairs(left, right, mark)
@@ -125,15 +125,15 @@ def _meeting(plan: JoinTables, near: Pairs, mark: Mark) -> Pairs:
         return near
     numbers, ends = found
     if len(numbers) == len(left) and bool(np.all(np.diff(numbers) == 1)):
-        return Pairs(near.rows, near.places, ends)
+        return JoinedRows(near.rows, near.places, ends)
     return near.take(numbers, ends)
 
 
-def _in_order(side: str, stored: Pairs, new: Pairs) -> Pairs:
+def _in_order(side: str, stored: JoinedRows, new: JoinedRows) -> JoinedRows:
     """Both, in the order of the rows of a side."""
     rows = {side: pa.concat_tables([stored.rows[side], new.rows[side]]) for side in (LEFT, RIGHT)}
     places = {side: np.concatenate([stored.places[side], new.places[side]]) for side in (LEFT, RIGHT)}
     ends = None if stored.ends is None or new.ends is None else np.concatenate([stored.ends, new.ends])
-    both = Pairs(rows, places, ends)
+    both = JoinedRows(rows, places, ends)
     order = np.argsort(places[side], kind="stable")
     return both if bool(np.all(np.diff(order) == 1)) else both.take(order)

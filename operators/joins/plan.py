@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import AT, LEFT, SIDE, SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.rule import Rule
+from tidestate.operators.joins.rule import JoinRule
 from tidestate.operators.joins.step import join_step
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.joins.window_rules import rule_of
 from tidestate.operators.plan.plan import Arrival, Flags, no_bound
-from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.assignment import refused
+from tidestate.operators.windows.assignment import refused_windows
 from tidestate.statestore.spec.store import StateView
 
 
@@ -27,7 +27,7 @@ class JoinPlan(JoinTables):
     """A join bound to the schema of its one stream."""
 
     @cached_property
-    def meeting(self) -> Rule:
+    def meeting(self) -> JoinRule:
         """Which rows meet."""
         return rule_of(self.joined)
 
@@ -40,13 +40,13 @@ class JoinPlan(JoinTables):
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
         """A row per row and window in which nothing meets any more."""
-        return refused(self, accepted, times, watermark, feeding=feeding) if self.overlapping else None
+        return refused_windows(self, accepted, times, watermark, feeding=feeding) if self.overlapping else None
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Rows as they are, in order."""
         return self.exchanged.conform(accepted)
 
-    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Show what meets, remember the rest."""
         return self.taking(view, arriving, at, lambda rows: join_step(self, view, rows, at))
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags
 from tidestate.operators.progress.maxima import Maxima
 
-Bound = Times | None
+PositionBound = Times | None
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Mark:
         return self.steps[SIDES.index(side)].at(times, self.of(side), inclusive=(side, asking) == SIDES)
 
 
-def before(at: Moments) -> Mark:
+def mark_before(at: StepTimes) -> Mark:
     """At the start of a batch."""
     return Mark(at.before, at.sides_before, at.steps)
 
 
-def after(at: Moments) -> Mark:
+def mark_after(at: StepTimes) -> Mark:
     """At its end."""
     return Mark(at.after, at.sides)
 
 
-class Rule(ABC):
+class JoinRule(ABC):
     """See the module."""
 
     @property
@@ -60,12 +60,12 @@ class Rule(ABC):
         """Whether what a row meets depends on the rows before it: then rows of a batch count one after the other."""
         return False
 
-    def ends(self, side: str, times: Times, mark: Mark) -> Bound:
+    def ends(self, side: str, times: Times, mark: Mark) -> PositionBound:
         """Where rows count one after the other: positions of the other side that none reaches before these rows."""
         return None
 
     @abstractmethod
-    def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
+    def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:
         """From which position of the other side to before which rows of ``side`` may meet somebody."""
 
     def pairs(self, left: Times, right: Times, mark: Mark) -> tuple[Times, Times | None] | None:

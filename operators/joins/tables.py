@@ -24,13 +24,13 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.sides import AT, LEFT, SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.batch import Pairs, kept_value
-from tidestate.operators.joins.names import DUE, FIRST, HELD, NUMBER, PHASE, SECOND, SENT, alone, kept_as, waiting
-from tidestate.operators.joins.rule import Rule
-from tidestate.operators.plan.held_rows import numbered
+from tidestate.operators.joins.batch import JoinedRows, kept_value
+from tidestate.operators.joins.names import DUE, FIRST, HELD_PAIRS, NUMBER, PHASE, SECOND, SENT, UNMATCHED_NAME, kept_as, waiting
+from tidestate.operators.joins.rule import JoinRule
+from tidestate.operators.plan.held_rows import numbers_table
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import KINDS, constant
 from tidestate.statestore.messages.keys import Layout
@@ -43,7 +43,7 @@ from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 class JoinTables(Plan):
     """What the steps of a join know of it: columns, tables, and the rule by which rows meet."""
 
-    joined: Joined
+    joined: Join
     late_option = "late=…"
 
     @property
@@ -53,7 +53,7 @@ class JoinTables(Plan):
 
     @property
     @abstractmethod
-    def meeting(self) -> Rule:
+    def meeting(self) -> JoinRule:
         """Which rows meet."""
 
     @property
@@ -133,7 +133,7 @@ class JoinTables(Plan):
     def alone(self) -> dict[str, TableSpec]:
         """Rows that were shown alone and may be taken back."""
         return {
-            side: TableSpec(alone(side), spec.key, (), DUE, spread=self.spread)
+            side: TableSpec(UNMATCHED_NAME(side), spec.key, (), DUE, spread=self.spread)
             for side, spec in self.waiting.items()
             if self.takes_back
         }
@@ -150,12 +150,12 @@ class JoinTables(Plan):
         others = [field for field in self.pane_schema if field.name not in ("kind", *self.key_names)]
         values = tuple(Column(field.name, type_text(field.type)) for field in others)
         # The numbers are those of a state partition: without the key pairs of two might look alike in a third.
-        return TableSpec(HELD, (*order, *self.key_specs), values, DUE, spread=tuple(self.key_names))
+        return TableSpec(HELD_PAIRS, (*order, *self.key_specs), values, DUE, spread=tuple(self.key_names))
 
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows there were."""
-        return numbered(self.spread)
+        return numbers_table(self.spread)
 
     @property
     def identified(self) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ class JoinTables(Plan):
         kind = pa.field("kind", pa.dictionary(pa.int8(), pa.string()))
         return pa.schema([*self.key_fields, *bounds, pa.field("time", TIME), *payload, kind])
 
-    def panes(self, pairs: Pairs) -> pa.Table:
+    def panes(self, pairs: JoinedRows) -> pa.Table:
         """Pairs as panes."""
         later = np.maximum(*(positions(pairs.rows[side][MESSAGE_TIME]) for side in SIDES))
         return self._rows(pairs.rows[LEFT], pairs.rows, pa.array(later).cast(TIME), pairs.ends, "emit")

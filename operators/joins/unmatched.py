@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.batch import Pairs, Taken
+from tidestate.operators.joins.batch import JoinedRows, Admitted
 from tidestate.operators.joins.names import DUE
-from tidestate.operators.joins.rule import after, before
+from tidestate.operators.joins.rule import mark_after, mark_before
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import END_US
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
@@ -33,7 +33,7 @@ class Alone:
     changes: dict[str, TableChanges]
 
 
-def show_alone(plan: JoinTables, view: StateView, taken: Taken, met: list[Pairs], at: Moments) -> Alone:
+def show_alone(plan: JoinTables, view: StateView, taken: Admitted, met: list[JoinedRows], at: StepTimes) -> Alone:
     """What closes without a partner, and what finds one after all."""
     back, shown = [plan.pane_schema.empty_table()], [plan.pane_schema.empty_table()]
     changes: dict[str, TableChanges] = {}
@@ -50,16 +50,16 @@ def _close(
     plan: JoinTables,
     view: StateView,
     side: str,
-    taken: Taken,
-    met: list[Pairs],
+    taken: Admitted,
+    met: list[JoinedRows],
     found: pa.Table,
-    at: Moments,
+    at: StepTimes,
     changes: dict[str, TableChanges],
 ) -> pa.Table:
     """Panes of rows whose time is up; the others without a partner wait on."""
     spec = plan.waiting[side]
     ends = plan.meeting.final if plan.joined.unmatched == "final" else plan.meeting.closed
-    closed = ends(side, after(at))
+    closed = ends(side, mark_after(at))
     stored = pa.concat_tables([spec.schema.empty_table(), *_due(view, spec.name, closed)])
     still = _without(stored, found, spec.key_names)
     new, dues = _unmet(plan, side, taken, met, at)
@@ -76,13 +76,13 @@ def _close(
     return plan.rows_alone(side, shown, all_dues, "emit")
 
 
-def _partnered(plan: JoinTables, side: str, met: list[Pairs], at: Moments) -> pa.Table:
+def _partnered(plan: JoinTables, side: str, met: list[JoinedRows], at: StepTimes) -> pa.Table:
     """Stored rows that have found somebody now, whether they waited or not; each for each window."""
     found = [_keyed_pairs(plan, side, pairs, at) for pairs in met]
     return pa.concat_tables([plan.waiting[side].schema.empty_table(), *found])
 
 
-def _keyed_pairs(plan: JoinTables, side: str, pairs: Pairs, at: Moments) -> pa.Table:
+def _keyed_pairs(plan: JoinTables, side: str, pairs: JoinedRows, at: StepTimes) -> pa.Table:
     stored = np.flatnonzero(pairs.places[side] < 0)
     rows = pairs.rows[side].take(pa.array(stored))
     if pairs.ends is not None and plan.joined.occurrence == "each":
@@ -91,12 +91,12 @@ def _keyed_pairs(plan: JoinTables, side: str, pairs: Pairs, at: Moments) -> pa.T
     return _keyed(plan, side, rows if held is None else rows.take(pa.array(held)), dues)
 
 
-def _dues(plan: JoinTables, side: str, rows: pa.Table, at: Moments) -> tuple[Times | None, Times]:
+def _dues(plan: JoinTables, side: str, rows: pa.Table, at: StepTimes) -> tuple[Times | None, Times]:
     times, places = positions(rows[MESSAGE_TIME]), positions(rows[plan.stores[side].position])
-    return plan.meeting.dues(side, times, places, before(at))
+    return plan.meeting.dues(side, times, places, mark_before(at))
 
 
-def _unmet(plan: JoinTables, side: str, taken: Taken, met: list[Pairs], at: Moments) -> tuple[Times, Times]:
+def _unmet(plan: JoinTables, side: str, taken: Admitted, met: list[JoinedRows], at: StepTimes) -> tuple[Times, Times]:
     """New rows that have met nobody: their numbers, each for each window where it counts, and when they are due."""
     rows = taken.rows[side]
     held, dues = _dues(plan, side, rows, at)
@@ -115,20 +115,20 @@ def _unmet(plan: JoinTables, side: str, taken: Taken, met: list[Pairs], at: Mome
 
 
 def _take_back(
-    plan: JoinTables, view: StateView, side: str, found: pa.Table, at: Moments, changes: dict[str, TableChanges]
+    plan: JoinTables, view: StateView, side: str, found: pa.Table, at: StepTimes, changes: dict[str, TableChanges]
 ) -> pa.Table:
     """Panes that take back rows which were shown alone and have found somebody."""
-    spec, final = plan.alone[side], plan.meeting.final(side, after(at))
-    asked = _once(found.filter(pc.less(found[DUE], plan.meeting.closed(side, before(at)))))
+    spec, final = plan.alone[side], plan.meeting.final(side, mark_after(at))
+    asked = _once(found.filter(pc.less(found[DUE], plan.meeting.closed(side, mark_before(at)))))
     gone = asked.filter(view.lookup(spec.name, asked).found)
     rows = view.lookup(side, plan.sides[side].conform_keys(gone)).rows
     changes[spec.name] = TableChanges(delete=_some(gone), expire=_last_before(final))
     return plan.rows_alone(side, rows, gone[DUE].to_numpy(), "retract")
 
 
-def _remember(plan: JoinTables, side: str, shown: pa.Table, at: Moments, changes: dict[str, TableChanges]) -> None:
+def _remember(plan: JoinTables, side: str, shown: pa.Table, at: StepTimes, changes: dict[str, TableChanges]) -> None:
     """Who was shown alone, as long as that may change."""
-    spec, final = plan.alone[side], plan.meeting.final(side, after(at))
+    spec, final = plan.alone[side], plan.meeting.final(side, mark_after(at))
     kept = shown.filter(pc.greater_equal(shown[DUE], final)) if final != END_US else shown.slice(0, 0)
     was = changes[spec.name]
     changes[spec.name] = TableChanges(delete=was.delete, put=_some(kept), expire=was.expire)

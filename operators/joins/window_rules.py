@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Sliding, Times
-from tidestate.operators.joins.distance_rule import Bounds, distances
-from tidestate.operators.joins.names import OTHER
-from tidestate.operators.joins.rule import Bound, Mark, Rule, closed_at
+from tidestate.operators.joins.distance_rule import DistanceRule, distances
+from tidestate.operators.joins.names import OTHER_SIDE
+from tidestate.operators.joins.rule import PositionBound, Mark, JoinRule, closed_at
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags
 from tidestate.statestore.errors import expect
 
@@ -28,17 +28,17 @@ def last_start(windows: Sliding, places: Times) -> Times:
 
 
 @dataclass(frozen=True)
-class Shared(Rule):
+class SharedWindowRule(JoinRule):
     """Rows meet in a window that holds both: in the first one, or in each. Windows that are over hold nobody."""
 
-    joined: Joined
+    joined: Join
 
     @property
     def windows(self) -> Sliding:
         """The windows."""
         return expect(self.joined.windows, "rows that share a window have windows")
 
-    def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
+    def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:
         """From the start of a row's first open window to the end of its last one."""
         low, high = self._first(times, mark), self._last_end(times)
         return low, np.maximum(low, high)
@@ -129,29 +129,29 @@ def _repeated(each: Times, first: Times, last: Times, windows: Sliding) -> tuple
 
 
 @dataclass(frozen=True)
-class Own(Rule):
+class OwnWindowRule(JoinRule):
     """A row meets what lies in the other side's current windows: those that hold its newest position before the row,
     in the order (time, side, offset).
     """
 
-    joined: Joined
+    joined: Join
 
     @property
     def moves(self) -> bool:
         """See `Rule`."""
         return True
 
-    def ends(self, side: str, times: Times, mark: Mark) -> Bound:
+    def ends(self, side: str, times: Times, mark: Mark) -> PositionBound:
         """See `Rule`."""
-        other = OTHER[side]
+        other = OTHER_SIDE[side]
         if not self.joined.by_offset(other):
             return times + (side == SIDES[1])
         window = self._window(other)
         return mark.seen(other, side, times) + (1 if window is None else window.slide)
 
-    def reach(self, side: str, times: Times, mark: Mark) -> tuple[Bound, Bound]:
+    def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:
         """The other side's windows; and bounds, where they are on its positions."""
-        other = OTHER[side]
+        other = OTHER_SIDE[side]
         lower = self._starts(other, mark.seen(other, side, times))
         if not self.joined.bounded or self.joined.by_offset(other):
             return lower, None
@@ -223,14 +223,14 @@ class Own(Rule):
         starts = None if mark.of(side) == BEGINNING_US else self._starts(side, np.array([mark.of(side)]))
         return None if starts is None else int(starts[0])
 
-    def _starts(self, side: str, newest: Times) -> Bound:
+    def _starts(self, side: str, newest: Times) -> PositionBound:
         """The same of each of these newest positions; `BEGINNING_US` before the first row."""
         window = self._window(side)
         if window is None:
             return self._retained(side, newest)
         return np.where(newest == BEGINNING_US, BEGINNING_US, self._current(window, newest))
 
-    def _kept(self, side: str, newest: Times) -> Bound:
+    def _kept(self, side: str, newest: Times) -> PositionBound:
         """The first position that is kept, at each of these newest positions; None for all are."""
         window, retained = self._window(side), self._retained(side, newest)
         if window is None:
@@ -238,7 +238,7 @@ class Own(Rule):
         starts = self._current(window, newest)
         return starts if retained is None else np.minimum(starts, retained)
 
-    def _retained(self, side: str, newest: Times) -> Bound:
+    def _retained(self, side: str, newest: Times) -> PositionBound:
         """The first position that is retained, by the limit that keeps least; None for all are."""
         window, kept = self._window(side), self.joined.retained[SIDES.index(side)]
         if kept is None:
@@ -257,8 +257,8 @@ class Own(Rule):
         return first_start_after(window, newest - window.size)
 
 
-def rule_of(joined: Joined) -> Rule:
+def rule_of(joined: Join) -> JoinRule:
     """The one that the description asks for."""
     if joined.windows is not None:
-        return Shared(joined)
-    return Bounds(joined) if joined.own is None else Own(joined)
+        return SharedWindowRule(joined)
+    return DistanceRule(joined) if joined.own is None else OwnWindowRule(joined)

@@ -26,13 +26,13 @@ from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import InputPosition, Manifest
-from tidestate.recovery.spark.spark_checkpoint import finish
+from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.storage.objects import Objects
 
-Seen = Callable[[int], None]
+RowsCallback = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Archive:
             return bind_graph(self.description, self.description.sides.schema(schemas))
         return bind_graph(self.description, schemas)
 
-    def survey(self, seen: Seen) -> dict[str, Survey]:
+    def survey(self, seen: RowsCallback) -> dict[str, Survey]:
         """Look at all rows. ``seen`` hears of rows."""
         graph, found = self.graph, {}
         for name, one in self.streams.items():
@@ -95,7 +95,7 @@ class Archive:
         standalone: bool = False,
         partitions: int = 1,
         deliver: bool = True,
-        seen: Seen = lambda _rows: None,
+        seen: RowsCallback = lambda _rows: None,
     ) -> Manifest:
         """Make the root. Spark's query then goes on from other files, or from ``offsets``, by stream; with
         ``standalone``, that runner goes on with batches.
@@ -133,10 +133,10 @@ class Archive:
 
         with driver.at_work():
             manifest = driver.bootstrap(self._batches(job.graph, seen), position, deliver=deliver)
-            finish(checkpoint, manifest)
+            finish_checkpoint(checkpoint, manifest)
         return manifest
 
-    def _batches(self, graph: Graph, seen: Seen) -> Iterator[Mapping[str, pa.Table]]:
+    def _batches(self, graph: Graph, seen: RowsCallback) -> Iterator[Mapping[str, pa.Table]]:
         """All rows as the graph takes them. ``seen`` hears of rows that were taken."""
         for name, one in self.streams.items():
             for rows in one.batches(self._columns(graph, name)):
@@ -170,7 +170,7 @@ def streams_of(description: Runnable) -> list[str]:
     return list(description.sides.names) if isinstance(description, Sided) else [INPUT]
 
 
-def described(name: str) -> Runnable:
+def load_description(name: str) -> Runnable:
     """The description that ``MODULE:NAME`` means, which may be a function that makes it. Raises `UsageError`."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, os.getcwd())

@@ -37,7 +37,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
 from tidestate.statestore.stores.opening import open_store
 
-Rows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
+EventRows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
@@ -69,7 +69,7 @@ class Harness:
     def __repr__(self) -> str:
         return f"Harness({self._description.name!r}, checkpoint_id={self._job.head.id})"
 
-    def feed(self, rows: Rows | Mapping[str, Rows]) -> pa.Table:
+    def feed(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """One batch of events, by stream where there are several; the panes it shows, in order."""
         schemas = self._schemas()
         streams = dict(rows) if isinstance(rows, Mapping) else one_batch(self._job.graph, _table(rows, schemas))
@@ -77,7 +77,7 @@ class Harness:
         manifest = self._driver.batch([tables], self._now, lambda _id: Position())
         return self._driver.rows(manifest)
 
-    def feed_back(self, rows: Rows | None = None, *, operator: str | None = None) -> pa.Table:
+    def feed_back(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
         given = rows if rows is None or isinstance(rows, pa.Table) else _table(rows, self._schemas())
         back = to_feed(self._job, given, operator)
@@ -191,7 +191,7 @@ def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[
     return list(store.scan(GROUPS))
 
 
-def _table(rows: Rows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
+def _table(rows: EventRows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
     """Rows of the one stream that ``schemas`` is of."""
     if isinstance(rows, pa.Table):
         return rows

@@ -11,12 +11,12 @@ import pyarrow as pa
 from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable, root_text
-from tidestate.operators.describe.runs import Batch, Hook, Standalone
+from tidestate.operators.describe.runs import Batch, JobHook, Standalone
 from tidestate.operators.describe.sinks import ArrowSink
-from tidestate.operators.engine.bootstrap import begun, check_new
+from tidestate.operators.engine.bootstrap import check_new, first_states
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import Batches, InProcess
-from tidestate.operators.engine.job import Job, Position, no_hook
+from tidestate.operators.engine.job import Job, Position, no_job_hook
 from tidestate.operators.engine.reprocess import to_feed
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -38,7 +38,7 @@ class StandaloneRunner(Standalone):
         store: StoreConfig,
         sink: ArrowSink | None,
         partitions: int | None,
-        hook: Hook = no_hook,
+        hook: JobHook = no_job_hook,
         policy: Policy | None = None,
     ) -> None:
         self._description = description
@@ -100,7 +100,7 @@ class StandaloneRunner(Standalone):
     @property
     def begun(self) -> bool:
         """See `Standalone`."""
-        return begun(self._root)
+        return first_states(self._root)
 
     def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
         """See `Standalone`."""

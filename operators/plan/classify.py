@@ -15,15 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import Given
+from tidestate.operators.describe.windows import NamedWindow
 from tidestate.operators.plan.ledger import (
     BAD_OFFSET,
     BAD_WINDOW,
+    LEDGER_REASONS,
     NULL_KEY,
     NULL_TIME,
     OUT_OF_RANGE,
     PURGED,
-    REASONS,
     VERY_LATE,
     ledger,
 )
@@ -31,7 +31,7 @@ from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, Arrival, P
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
-from tidestate.operators.progress.rounds import Claims, Heard, Progress, Rounds
+from tidestate.operators.progress.rounds import Claims, Observed, Progress, Rounds
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.tables import TIME
@@ -110,7 +110,7 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
     return Prepared(partials, accepted, rejected, newest, counters, origins, claims)
 
 
-def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Heard | None:
+def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | None:
     """Where the source itself says which rows are events, and of when: what it makes of them, before they are judged.
 
     Rows without a place in the order are refused before that, where it counts.
@@ -128,14 +128,14 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Heard | None:
     return replace(heard, claims=claims, refused=(pa.concat_tables([rows, out]), why))
 
 
-def _with_first(counters: Counters, first: Heard) -> Counters:
+def _with_first(counters: Counters, first: Observed) -> Counters:
     """With what the source did; what it refused was an event too."""
     reasons = first.refused[1] if first.refused is not None else pa.array([], pa.string())
     refused = {one["values"]: one["counts"] for one in pc.value_counts(reasons).to_pylist()}
     return total([counters, {"events": len(reasons)}, refused, first.counters])
 
 
-def _both(plan: Plan, first: Heard, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
+def _both(plan: Plan, first: Observed, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
     """The ledger's rows: what the source refused, and what was rejected after that."""
     if first.refused is None or not first.refused[0].num_rows:
         return rejected
@@ -221,7 +221,7 @@ def _classify(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, p
     if reasons is None:
         return accepted, None, counters
     why = reasons[~keep]
-    counters |= {reason: found for reason in REASONS if (found := int(np.count_nonzero(why == reason)))}
+    counters |= {reason: found for reason in LEDGER_REASONS if (found := int(np.count_nonzero(why == reason)))}
     return accepted, ledger(plan, events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
 
 
@@ -254,7 +254,7 @@ def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     """Rows whose own windows are none; of length 0 when there is none. Raises `UsageError` for retractions."""
-    if not isinstance(plan.kind, Given):
+    if not isinstance(plan.kind, NamedWindow):
         return np.zeros(0, bool)
     kinds = PANE_KIND in events.column_names and not plan.signed
     if kinds and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():

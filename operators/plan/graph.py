@@ -16,7 +16,7 @@ from tidestate.operators.describe.sides import Sides
 from tidestate.operators.plan.plan import PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Claims, Progress, Rounds, at_least
-from tidestate.operators.progress.watermarks import INPUT, Report
+from tidestate.operators.progress.watermarks import INPUT, SourceReport
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -151,7 +151,7 @@ class Graph:
         for node in self.nodes:
             name, said = node.plan.name, self._claimed(node, found)
             if said:
-                here = {feed.side or INPUT: Report(time_us, generated=True) for feed in node.feeds}
+                here = {feed.side or INPUT: SourceReport(time_us, generated=True) for feed in node.feeds}
                 fed = {name for claims in said for name in claims.reports}
                 streams = Claims({side: report for side, report in here.items() if side not in fed})
                 found[name] = Rounds(node.plan.watermarks).after(before[name], [*said, streams], now_us)
@@ -172,16 +172,16 @@ class Graph:
         ]
 
 
-def alone(plan: Plan) -> Graph:
+def single_operator(plan: Plan) -> Graph:
     """The graph of a job of one operator."""
     return Graph((Node(plan, (Feed(INPUT, None, plan.event_time),)),), {INPUT: tuple(plan.read_names)})
 
 
-def _report(plan: Plan, watermark: int, time: str) -> Report:
+def _report(plan: Plan, watermark: int, time: str) -> SourceReport:
     """What an operator at this watermark says to who reads its panes by their column ``time``."""
     if watermark == END_US:
-        return Report(ended=True)
-    return Report(BEGINNING_US if watermark == BEGINNING_US else plan.released(watermark, time), generated=True)
+        return SourceReport(ended=True)
+    return SourceReport(BEGINNING_US if watermark == BEGINNING_US else plan.released(watermark, time), generated=True)
 
 
 def shown_schema(plan: Plan) -> pa.Schema:

@@ -1,7 +1,7 @@
 """Rows that are held until the watermark passes them, and then taken in the order of their times. Pure.
 
 What counts by the order of rows is then the same however the input was cut into batches. The table ``ahead`` has the
-rows that are held, by time, and ``numbered`` how many there were, which tells rows of one time apart.
+rows that are held, by time, and ``numbers_table`` how many there were, which tells rows of one time apart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -50,7 +50,7 @@ class Holding:
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows came so far."""
-        return numbered(tuple(column.name for column in self.keys))
+        return numbers_table(tuple(column.name for column in self.keys))
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -58,7 +58,7 @@ class Holding:
         return (self.ahead, self.numbered)
 
     def through(
-        self, view: StateView, arriving: pa.Table, at: Moments, step: Callable[[pa.Table], Transition]
+        self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
     ) -> Transition:
         """Take the ``step`` with the rows that the watermark has passed by now; hold the others."""
         first = pc.fill_null(view.lookup(NUMBERED, pa.table({"what": [AHEAD]})).rows["count"], 0)[0].as_py()
@@ -73,7 +73,7 @@ class Holding:
         return replace(moved, changes={**moved.changes, **changes})
 
     def _due(
-        self, view: StateView, arriving: pa.Table, first: int, at: Moments
+        self, view: StateView, arriving: pa.Table, first: int, at: StepTimes
     ) -> tuple[pa.Table, dict[str, TableChanges]]:
         """Rows before the watermark, in order; and what that changes."""
         numbers = np.arange(first, first + arriving.num_rows)
@@ -90,7 +90,7 @@ class Holding:
         return self.rows.conform(due), changes
 
 
-def numbered(spread: tuple[str, ...]) -> TableSpec:
+def numbers_table(spread: tuple[str, ...]) -> TableSpec:
     """How many there were of what is counted, in a state partition of rows that are spread by these columns."""
     key, count = (Column("what", "string"),), (Column("count", "int64", combiner="max"),)
     return TableSpec(NUMBERED, key, count, spread=spread, shared=bool(spread))

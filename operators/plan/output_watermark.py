@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tidestate.operators.aggregates.timestamps import EndOfWindow
-from tidestate.operators.describe.windows import Given, Sessions, Sliding
+from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan, no_bound
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 
 START, LAST, EARLIEST, LATEST = "start", "last", "earliest", "latest"
 
 
-def released(plan: Plan, watermark: int, column: str) -> int:
+def output_watermark(plan: Plan, watermark: int, column: str) -> int:
     """No later pane, but for late ones, has less in ``column`` than this, once ``watermark`` has been reached.
 
     Raises `UsageError` for a column of which nothing can be said before the end of the input.
@@ -25,7 +25,7 @@ def released(plan: Plan, watermark: int, column: str) -> int:
 def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
     """The least that panes of windows still to end may have."""
     kind = plan.kind
-    if plan.by_offset or not isinstance(kind, Sliding | Sessions | Given):
+    if plan.by_offset or not isinstance(kind, Sliding | Sessions | NamedWindow):
         return {}
     ends = {LAST: watermark}
     if isinstance(kind, Sliding):

@@ -18,7 +18,7 @@ from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.triggers import Triggers
 from tidestate.operators.describe.windows import Sliding, Times, Windows, by_offset
 from tidestate.operators.plan.held_rows import Holding
-from tidestate.operators.plan.transition import BUDGET_BYTES, Moments, Transition
+from tidestate.operators.plan.transition import BUDGET_BYTES, StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.checksums import checksum
@@ -238,7 +238,7 @@ class Plan(ABC):
         return self.holding.tables if self.holding else ()
 
     def taking(
-        self, view: StateView, arriving: pa.Table, at: Moments, step: Callable[[pa.Table], Transition]
+        self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
     ) -> Transition:
         """A ``step`` with what arrives, or with the rows whose turn it is where they are held."""
         return self.holding.through(view, arriving, at, step) if self.holding else step(arriving)
@@ -259,7 +259,7 @@ class Plan(ABC):
         """What accepted events bring to the state: rows of ``exchanged``."""
 
     @abstractmethod
-    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Take ``arriving`` into the state that ``view`` shows. Pure."""
 
     def released(self, watermark: int, column: str) -> int:

@@ -22,7 +22,7 @@ TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 
 
 @dataclass(frozen=True)
-class Moments:
+class StepTimes:
     """The watermark and the processing time before and after a step, in microseconds; `BEGINNING_US` is none yet.
 
     ``feeding``: what arrives comes back from the late ledger. ``sides_before`` and ``sides``: the newest position of

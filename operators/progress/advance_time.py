@@ -22,7 +22,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 Codes = npt.NDArray[np.int8]
-Policy = Literal["drop", "adjust"]
+LatePolicy = Literal["drop", "adjust"]
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
 """Shapes of rows. The start of a ``cti`` row is a CTI that the source itself enqueued."""
@@ -30,7 +30,7 @@ POINT, INTERVAL, EDGE_START, EDGE_END, CTI = range(len(SHAPES))
 UNKNOWN_SHAPE = len(SHAPES)
 
 CTI_VIOLATION = "cti_violation"
-REASONS = (
+ADVANCE_REASONS = (
     "",
     CTI_VIOLATION,
     "null_event_time",
@@ -64,7 +64,7 @@ class Generation:
 class AdvanceTime:
     """How application time advances: CTIs generated, imported from the stream of that name, or both."""
 
-    policy: Policy
+    policy: LatePolicy
     generation: Generation | None = None
     import_from: str | None = None
 
@@ -91,7 +91,7 @@ def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = Fa
     return Generation(span_us=span, delay_us=span_us(delay), final=final)
 
 
-def advance_time(policy: Policy, generation: Generation | None = None, import_from: str | None = None) -> AdvanceTime:
+def advance_time(policy: LatePolicy, generation: Generation | None = None, import_from: str | None = None) -> AdvanceTime:
     """Settings of a query. Raises `UsageError` for a policy that is neither "drop" nor "adjust", and when nothing
     would move time: neither a generation nor a stream to import from.
     """
@@ -106,7 +106,7 @@ def advance_time(policy: Policy, generation: Generation | None = None, import_fr
     return AdvanceTime(policy, generation, import_from)
 
 
-def in_force(at_source: AdvanceTime | None, at_query: AdvanceTime | None) -> AdvanceTime | None:
+def effective_settings(at_source: AdvanceTime | None, at_query: AdvanceTime | None) -> AdvanceTime | None:
     """The settings that count: those of the query, whole, else those of the source.
 
     Raises `UsageError` where a source wants to import: only a query knows other streams.
@@ -155,7 +155,7 @@ class Advanced:
     """What became of a batch.
 
     ``kept``: rows that go on. ``starts``: their start times, adjusted ones at the CTI that they violated.
-    ``reasons``: indices of `REASONS` (int8). All of shape ``(rows,)``. ``cti_us`` are the CTIs in order, each above
+    ``reasons``: indices of `ADVANCE_REASONS` (int8). All of shape ``(rows,)``. ``cti_us`` are the CTIs in order, each above
     the last, and ``cti_rows`` the row each comes after (-1: before the first row). Events before a CTI may be
     released by it.
     """
@@ -177,7 +177,7 @@ class Advanced:
     def rejected_events(self, events: pa.Table) -> pa.Table:
         """The rows for the ledger, as they came, with their ``reason`` (text)."""
         out = self.reasons > 0
-        reasons = pa.array(np.array(REASONS)[self.reasons[out]].tolist(), pa.string())
+        reasons = pa.array(np.array(ADVANCE_REASONS)[self.reasons[out]].tolist(), pa.string())
         return events.filter(pa.array(out)).append_column("reason", reasons)
 
 
@@ -217,7 +217,7 @@ def advance(settings: AdvanceTime, state: Advance, rows: Lifetimes, imported_us:
     judged = np.where(rows.shapes == EDGE_END, rows.ends, rows.starts)
     violates = sound & (judged < before) & (rows.shapes != CTI)
     adjusted = violates & (settings.policy == "adjust") & (_last_instants(rows) >= before)
-    reasons[violates & ~adjusted] = REASONS.index(CTI_VIOLATION)
+    reasons[violates & ~adjusted] = ADVANCE_REASONS.index(CTI_VIOLATION)
     moves = np.flatnonzero(course[1:] > course[:-1])
     first = [(-1, opening)] if opening > state.cti_us else []
     return Advanced(
@@ -260,7 +260,7 @@ def _unsound(rows: Lifetimes) -> Codes:
         (control & (rows.no_start | ~is_watermark(rows.starts)), "bad_cti"),
         (rows.shapes == UNKNOWN_SHAPE, "unknown_shape"),
     ):
-        reasons[mask] = REASONS.index(reason)
+        reasons[mask] = ADVANCE_REASONS.index(reason)
     return reasons
 
 

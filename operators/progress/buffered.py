@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
 from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.instants import BEGINNING_US, Flags
-from tidestate.operators.progress.origins import SEEN, Origins, OriginsState, end, origins, restore, save, take, wait
-from tidestate.operators.progress.watermarks import BufferProgress, Report
+from tidestate.operators.progress.origins import SEEN, Origins, OriginsState, end, origins, restore, save, advance_origins, wait
+from tidestate.operators.progress.watermarks import BufferProgress, SourceReport
 
 GIVEN_UP = "gap_given_up"
 """Why a row is refused: its buffer came after the gap that it belongs to was given up."""
@@ -58,7 +58,7 @@ class Sorted:
     refused: pa.Table
     reasons: pa.Array
     arrived: bytes
-    rows: dict[str, Report]
+    rows: dict[str, SourceReport]
     ends: dict[str, int]
 
 
@@ -78,7 +78,7 @@ def sort_rows(settings: BufferProgress, events: pa.Table, state: BufferState) ->
     )
     distinct, owner = once(all_rows)
     late = _within(distinct, state.given_up)
-    seen = (take(state.known(), distinct).reasons == SEEN) & ~late
+    seen = (advance_origins(state.known(), distinct).reasons == SEEN) & ~late
     out, refused = seen[owner], late[owner]
     return Sorted(
         events.filter(pa.array(~(out | refused))),
@@ -96,11 +96,11 @@ def buffers_after(
     arrived: Iterable[bytes],
     ends: Iterable[Mapping[str, int]],
     now_us: int,
-) -> tuple[BufferState, dict[str, Report]]:
+) -> tuple[BufferState, dict[str, SourceReport]]:
     """After the buffers of all pieces of a batch and the ends they tell of, at processing time ``now_us``; and
     what each origin claims, those that have ended too, if they were there before this batch or not.
     """
-    known = take(state.known(), once(unpack(arrived))[0]).origins
+    known = advance_origins(state.known(), once(unpack(arrived))[0]).origins
     known = _ended(known, ends)
     known, gaps = wait(known, now_us, settings.patience_us)
     given_up = [*state.given_up, *((gap.origin, gap.first, gap.last) for gap in gaps if gap.given_up)]
@@ -133,10 +133,10 @@ def _ended(known: Origins, ends: Iterable[Mapping[str, int]]) -> Origins:
     return end(known, can)
 
 
-def _reports(state: BufferState, left: Mapping[int, int]) -> dict[str, Report]:
-    gone = {str(origin): Report(watermark, generated=True, ended=True) for origin, watermark in left.items()}
+def _reports(state: BufferState, left: Mapping[int, int]) -> dict[str, SourceReport]:
+    gone = {str(origin): SourceReport(watermark, generated=True, ended=True) for origin, watermark in left.items()}
     return gone | {
-        str(origin): Report(watermark, generated=True) for origin, _, watermark, _ in state.origins.origins
+        str(origin): SourceReport(watermark, generated=True) for origin, _, watermark, _ in state.origins.origins
     }
 
 
@@ -190,6 +190,6 @@ def _within(given: Buffers, ranges: list[tuple[int, int, int]]) -> Flags:
     return found & ~given.unusable
 
 
-def _rows_by_origin(given: Buffers) -> dict[str, Report]:
+def _rows_by_origin(given: Buffers) -> dict[str, SourceReport]:
     ids, counts = np.unique(given.origins[~given.unusable], return_counts=True)
-    return {str(origin): Report(rows=rows) for origin, rows in zip(ids.tolist(), counts.tolist(), strict=True)}
+    return {str(origin): SourceReport(rows=rows) for origin, rows in zip(ids.tolist(), counts.tolist(), strict=True)}

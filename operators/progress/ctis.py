@@ -17,18 +17,18 @@ import pyarrow as pa
 from tidestate.operators.progress.advance_time import (
     CTI,
     EDGE_END,
-    REASONS,
+    ADVANCE_REASONS,
     Advance,
     Advanced,
     AdvanceTime,
     Lifetimes,
     advance,
     finish,
-    in_force,
+    effective_settings,
     lifetimes,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
-from tidestate.operators.progress.sources import Parts
+from tidestate.operators.progress.sources import SourceRows
 from tidestate.operators.progress.watermarks import Counters
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
@@ -77,7 +77,7 @@ class Ctis:
 
     def settings_of(self, source: str) -> AdvanceTime:
         """Those in force for a source. Raises `UsageError` where a source wants to import."""
-        return in_force(_chosen(self.at_source, source), _chosen(self.at_query, source)) or ENQUEUED
+        return effective_settings(_chosen(self.at_source, source), _chosen(self.at_query, source)) or ENQUEUED
 
     @property
     def columns(self) -> list[str]:
@@ -109,7 +109,7 @@ class Ctis:
                 not_declared=strange,
             )
 
-    def act(self, events: pa.Table, parts: Parts, states: States, began: States) -> Acted:
+    def act(self, events: pa.Table, parts: SourceRows, states: States, began: States) -> Acted:
         """Take rows in order. ``states``: of the sources so far; ``began``: at the start of the batch."""
         lives = lifetimes(events, self.start, self.end, self.shape, self.shape_column)
         after: dict[str, Advance] = {}
@@ -123,7 +123,7 @@ class Ctis:
             starts[rows] = found.starts
         ends = kept & (lives.shapes == EDGE_END)
         refused = events.filter(pa.array(reasons > 0))
-        why = pa.array(np.array(REASONS)[reasons[reasons > 0]].tolist(), pa.string())
+        why = pa.array(np.array(ADVANCE_REASONS)[reasons[reasons > 0]].tolist(), pa.string())
         counted = {
             "cti_adjusted": adjusted & ~ends,
             "edge_ends": ends,
@@ -194,7 +194,7 @@ def _imported(settings: AdvanceTime, name: str, began: States) -> int:
     return BEGINNING_US if source is None or source == name or source not in began else began[source].cti_us
 
 
-def _each(parts: Parts) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+def _each(parts: SourceRows) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
     """Of each source with rows which those are, in order."""
     order = np.argsort(parts.codes, kind="stable")
     ends = np.cumsum(np.bincount(parts.codes, minlength=len(parts.names))).tolist()

@@ -24,8 +24,8 @@ from tidestate.operators.progress.instants import (
     is_watermark,
     moved_one,
 )
-from tidestate.operators.progress.sources import Parts, column_of, parts_of, same_claim
-from tidestate.operators.progress.watermarks import Counters, Reading, Report
+from tidestate.operators.progress.sources import SourceRows, source_column, parts_of, same_claim
+from tidestate.operators.progress.watermarks import Counters, SourceReading, SourceReport
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
@@ -43,16 +43,16 @@ class MaxEventTime:
     delay_us: int = 0
     hold_future_us: int | None = None
 
-    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `Generator`."""
-        times, missing = instants(column_of(events, self.column), self.column)
+        times, missing = instants(source_column(events, self.column), self.column)
         beyond = ~missing & ((times < FIRST_US) | (times > LAST_US))
         held = np.zeros(len(times), bool)
         if self.hold_future_us is not None:
             held = ~missing & ~beyond & (times > moved_one(now_us, self.hold_future_us))
         claims = np.where(missing | beyond | held, BEGINNING_US, times)
         reports = _reports(claims, parts_of(events, source, by), lambda largest: moved_one(largest, -self.delay_us))
-        return Reading(events, reports, _counted(held=held, watermark_refused=beyond))
+        return SourceReading(events, reports, _counted(held=held, watermark_refused=beyond))
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
@@ -69,10 +69,10 @@ class Fixed:
     delay_us: int
     by_clock: ClassVar[bool] = True
 
-    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `Generator`; a piece without rows moves it too."""
         claim = moved_one(now_us, -self.delay_us)
-        return Reading(events, same_claim(events, claim, source, by))
+        return SourceReading(events, same_claim(events, claim, source, by))
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
@@ -88,7 +88,7 @@ class IngestionTime:
     column: str = "ingestion_time"
     by_clock: ClassVar[bool] = True
 
-    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `Generator`; a piece without rows moves it too, since later rows get a later time."""
         stamps = pa.array(np.full(events.num_rows, now_us, np.int64)).cast(TIME)
         place = events.schema.get_field_index(self.column)
@@ -96,7 +96,7 @@ class IngestionTime:
             stamped = events.append_column(self.column, stamps)
         else:
             stamped = events.set_column(place, self.column, stamps)
-        return Reading(stamped, same_claim(events, now_us, source, by))
+        return SourceReading(stamped, same_claim(events, now_us, source, by))
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
@@ -116,18 +116,18 @@ class Punctuation:
     equals: str | int | bool | None = None
     acts_first: ClassVar[bool] = True
 
-    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `Generator`."""
         control = self._control(events)
-        times, missing = instants(column_of(events, self.column), self.column)
+        times, missing = instants(source_column(events, self.column), self.column)
         refused = control & (missing | ~is_watermark(times))
         claims = np.where(control & ~refused, times, BEGINNING_US)
         reports = _reports(claims, parts_of(events, source, by), lambda largest: largest, generated=False)
         data = events.filter(pa.array(~control)) if control.any() else events
-        return Reading(data, reports, _counted(control_rows=control, watermark_refused=refused))
+        return SourceReading(data, reports, _counted(control_rows=control, watermark_refused=refused))
 
     def _control(self, events: pa.Table) -> Flags:
-        marks = column_of(events, self.flag)
+        marks = source_column(events, self.flag)
         if self.equals is not None:
             try:
                 marks = pc.equal(marks, pa.scalar(self.equals))
@@ -174,17 +174,17 @@ def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
 
 
 def _reports(
-    claims: Times, parts: Parts, watermark: Callable[[int], int], generated: bool = True
-) -> dict[str, Report]:
+    claims: Times, parts: SourceRows, watermark: Callable[[int], int], generated: bool = True
+) -> dict[str, SourceReport]:
     """The largest claim of each source, as ``watermark`` makes one of it."""
     if parts.alone:
         largest = int(claims.max(initial=BEGINNING_US))
-        return {parts.names[0]: Report(watermark(largest), rows=len(claims), generated=generated)}
+        return {parts.names[0]: SourceReport(watermark(largest), rows=len(claims), generated=generated)}
     most = np.full(len(parts.names), BEGINNING_US, np.int64)
     np.maximum.at(most, parts.codes, claims)
     rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
     return {
-        name: Report(watermark(claim), rows=count, generated=generated)
+        name: SourceReport(watermark(claim), rows=count, generated=generated)
         for name, claim, count in zip(parts.names, most.tolist(), rows, strict=True)
         if count
     }

@@ -13,7 +13,7 @@ from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.figures import Gap, Metrics, SourceMetrics
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import OriginCounters
-from tidestate.operators.progress.tracker import Source, Tracker
+from tidestate.operators.progress.tracker import TrackedSource, Tracker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What an HTTP answer with `prometheus_text` says it is."""
@@ -41,7 +41,7 @@ def metrics(tracker: Tracker) -> Metrics:
     )
 
 
-def _source(source: Source, now_us: int | None, lead_us: int | None) -> SourceMetrics:
+def _source(source: TrackedSource, now_us: int | None, lead_us: int | None) -> SourceMetrics:
     watermark = _known(source.watermark_us)
     return SourceMetrics(
         watermark_us=watermark,

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
 from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
-from tidestate.operators.progress.units import Rows, Units, absorbed_of, no_numbers, no_rows, units_of
+from tidestate.operators.progress.units import BufferRows, Units, absorbed_of, no_numbers, no_rows, units_of
 from tidestate.statestore.errors import UsageError, invariant
 
 OPEN = -1
 """In place of the last sequence number of an origin that has not declared it."""
-REASONS = (
+ORIGIN_REASONS = (
     "",
     "seen_before",
     "bad_sequence",
@@ -34,9 +34,9 @@ REASONS = (
     "sequence_after_end",
 )
 """What is said of a buffer; the first: it counts. `seen_before`: a duplicate, or at or behind the prefix."""
-SEEN, BAD_SEQUENCE, BAD_CHUNK, AFTER_LAST, TWO_LAST, AFTER_END = range(1, len(REASONS))
+SEEN, BAD_SEQUENCE, BAD_CHUNK, AFTER_LAST, TWO_LAST, AFTER_END = range(1, len(ORIGIN_REASONS))
 Codes = npt.NDArray[np.int8]
-Ranges = tuple[tuple[int, int], ...]
+ChunkRanges = tuple[tuple[int, int], ...]
 ENDED_RANGES = 1_000
 """As many ranges of ids of ended origins are kept, the highest; ids given in turn make one."""
 
@@ -87,12 +87,12 @@ class Origins:
     watermarks_us: Times
     finals: Numbers
     waiting_since_us: Times
-    pending: Rows = field(default_factory=no_rows)
+    pending: BufferRows = field(default_factory=no_rows)
     watermark_us: int = BEGINNING_US
     ended: int = 0
     counters: OriginCounters = field(default_factory=OriginCounters)
     ended_us: int = BEGINNING_US
-    ended_ids: Ranges = ()
+    ended_ids: ChunkRanges = ()
     left: Mapping[int, int] = field(default_factory=dict)
 
     def have_ended(self, ids: Numbers) -> Flags:
@@ -111,8 +111,8 @@ class Origins:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """After a batch of buffers: the origins, and of each buffer what is said (int8, indices of `REASONS`)."""
+class OriginsStep:
+    """After a batch of buffers: the origins, and of each buffer what is said (int8, indices of `ORIGIN_REASONS`)."""
 
     origins: Origins
     reasons: Codes
@@ -167,7 +167,7 @@ def restore(saved: OriginsState) -> Origins:
     if held:
         owners = np.searchsorted(ids, held["origin"])
         last = held["last"].astype(bool)
-        pending = Rows(owners, held["sequence"], held["chunk"], last, held["watermark_us"], held["behind"])
+        pending = BufferRows(owners, held["sequence"], held["chunk"], last, held["watermark_us"], held["behind"])
     none = np.full(len(ids), BEGINNING_US, np.int64)
     return Origins(
         ids,
@@ -184,14 +184,14 @@ def restore(saved: OriginsState) -> Origins:
     )
 
 
-def declared(saved: OriginsState, new: OriginsState) -> OriginsState:
+def declare_origins(saved: OriginsState, new: OriginsState) -> OriginsState:
     """``saved`` with the origins of ``new`` that are not known and have not ended: from now on they hold W back."""
     ids, ended = {origin for origin, *_ in saved.origins}, restore(saved)
     rows = [row for row in new.origins if row[0] not in ids and not ended.have_ended(np.array([row[0]]))[0]]
     return msgspec.structs.replace(saved, origins=sorted([*saved.origins, *rows]))
 
 
-def take(known: Origins, arrived: Buffers) -> Taken:
+def advance_origins(known: Origins, arrived: Buffers) -> OriginsStep:
     """The origins after these buffers. Nothing is raised for what is in them: each bad one is told in ``reasons``.
 
     A batch costs a sort of what is in it and what waits.
@@ -200,7 +200,7 @@ def take(known: Origins, arrived: Buffers) -> Taken:
     owners = _places(known.ids, arrived.origins)
     reasons = _first_look(known, arrived, owners)
     fresh = np.flatnonzero(reasons == 0)
-    new = Rows(owners, arrived.sequences, arrived.chunks, arrived.last, arrived.watermarks_us, arrived.behind)
+    new = BufferRows(owners, arrived.sequences, arrived.chunks, arrived.last, arrived.watermarks_us, arrived.behind)
     rows = known.pending.then(new if len(fresh) == len(new) else new.of(fresh))
     units = units_of(rows)
     old = len(known.pending)
@@ -210,12 +210,12 @@ def take(known: Origins, arrived: Buffers) -> Taken:
     reasons[fresh[again - old]] = SEEN
     after = _absorb(known, units)
     withdrawn = units.rejected[units.rejected < old]
-    said = np.bincount(reasons, minlength=len(REASONS))
+    said = np.bincount(reasons, minlength=len(ORIGIN_REASONS))
     # A chunk that counted until a lower last chunk showed it to be too high is counted anew.
-    said += np.bincount(np.where(rows.last[withdrawn], TWO_LAST, AFTER_LAST), minlength=len(REASONS))
+    said += np.bincount(np.where(rows.last[withdrawn], TWO_LAST, AFTER_LAST), minlength=len(ORIGIN_REASONS))
     said[0] -= len(withdrawn)
     counters = _add(after.counters, said.tolist(), refused=int(np.count_nonzero(arrived.watermark_refused)))
-    return Taken(replace(after, counters=counters), reasons, arrived.watermark_refused)
+    return OriginsStep(replace(after, counters=counters), reasons, arrived.watermark_refused)
 
 
 def end(known: Origins, last_sequences: Mapping[int, int]) -> Origins:
@@ -262,7 +262,7 @@ def wait(known: Origins, now_us: int, patience_us: int | None = None) -> tuple[O
     counters = msgspec.structs.replace(known.counters, gave_up=known.counters.gave_up + skipped)
     held = known.pending.of(known.pending.sequences > prefixes[known.pending.owners])
     known = replace(known, prefixes=prefixes, waiting_since_us=since, pending=held, counters=counters)
-    return take(known, buffers(no_numbers(), no_numbers())).origins, found
+    return advance_origins(known, buffers(no_numbers(), no_numbers())).origins, found
 
 
 def _gaps(known: Origins, now_us: int, patience_us: int | None) -> list[Gap]:
@@ -387,7 +387,7 @@ def _leave(known: Origins) -> Origins:
     return replace(known, watermark_us=max(known.watermark_us, reached))
 
 
-def _with_ids(ranges: Ranges, ids: Iterable[int]) -> Ranges:
+def _with_ids(ranges: ChunkRanges, ids: Iterable[int]) -> ChunkRanges:
     """``ranges`` with these ids; neighbours become one."""
     found: list[tuple[int, int]] = []
     for first, last in sorted([*ranges, *((one, one) for one in ids)]):
@@ -399,6 +399,6 @@ def _with_ids(ranges: Ranges, ids: Iterable[int]) -> Ranges:
 
 
 def _add(counters: OriginCounters, said: list[int], refused: int = 0) -> OriginCounters:
-    names = ("counted", *REASONS[1:])
+    names = ("counted", *ORIGIN_REASONS[1:])
     more = {name: getattr(counters, name) + count for name, count in zip(names, said, strict=True)}
     return msgspec.structs.replace(counters, **more, watermark_refused=counters.watermark_refused + refused)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, Times
 
-SAMPLE_ROWS = 10_000
+PEAK_SAMPLE_ROWS = 10_000
 BULK_SHARE, STRAYS = 20, 2
 """All but a 20th of a batch, two events at least, are its bulk."""
 LARGE = 40
@@ -22,14 +22,14 @@ FEW_STEPS, LEAST_STEPS = 300, 3
 VALUE_LENGTH = 80
 
 
-class Steps(msgspec.Struct, frozen=True):
+class TimeSteps(msgspec.Struct, frozen=True):
     """From an event to the next one in time, where they differ: how many steps are known, and the longest."""
 
     known: int = 0
     longest_us: int = 0
 
-    def __add__(self, other: Steps) -> Steps:
-        return Steps(self.known + other.known, max(self.longest_us, other.longest_us))
+    def __add__(self, other: TimeSteps) -> TimeSteps:
+        return TimeSteps(self.known + other.known, max(self.longest_us, other.longest_us))
 
 
 class Peak(msgspec.Struct, frozen=True):
@@ -43,13 +43,13 @@ class Peak(msgspec.Struct, frozen=True):
     least_us: int
     bulk_us: int | None = None
     bulk: int = 0
-    steps: Steps = Steps()
+    steps: TimeSteps = TimeSteps()
 
 
 def peak_of(times: Times, events: pa.Table, columns: Sequence[str]) -> Peak:
     """Of ``events`` at these ``times``, one at least. What lies between is judged by a sample of them."""
     place = int(np.argmax(times))
-    sample = np.sort(times[:: len(times) // SAMPLE_ROWS + 1])
+    sample = np.sort(times[:: len(times) // PEAK_SAMPLE_ROWS + 1])
     bulk = sample[: -max(STRAYS, len(sample) // BULK_SHARE)]
     gaps = np.diff(bulk)
     return Peak(
@@ -58,7 +58,7 @@ def peak_of(times: Times, events: pa.Table, columns: Sequence[str]) -> Peak:
         int(times.min()),
         int(bulk[-1]) if len(bulk) else None,
         len(bulk),
-        Steps(int(np.count_nonzero(gaps)), int(gaps.max(initial=0))),
+        TimeSteps(int(np.count_nonzero(gaps)), int(gaps.max(initial=0))),
     )
 
 
@@ -74,11 +74,11 @@ def highest(peaks: Iterable[Peak]) -> Peak | None:
         least_us=min(peak.least_us for peak in found),
         bulk_us=max(bulks, default=None),
         bulk=sum(peak.bulk for peak in found),
-        steps=sum((peak.steps for peak in found), Steps()),
+        steps=sum((peak.steps for peak in found), TimeSteps()),
     )
 
 
-def leapt(before_us: int, after_us: int, peak: Peak | None, ahead_us: int, run: Steps) -> bool:
+def leapt(before_us: int, after_us: int, peak: Peak | None, ahead_us: int, run: TimeSteps) -> bool:
     """Whether one event, or a few, took the watermark so far that others like those of the same batch come too late.
 
     That is: further than ``ahead_us`` (the future tolerance and the allowed lateness) and the span of the bulk
@@ -101,13 +101,13 @@ def _strides(known: int) -> int:
     return max(SMALL_STRIDES, FEW_STEPS // known)
 
 
-def stepped(before_us: int, after_us: int, peak: Peak | None) -> Steps:
+def time_steps(before_us: int, after_us: int, peak: Peak | None) -> TimeSteps:
     """The steps of a batch that moved the watermark: within its bulk, up to it, and on from it."""
     if peak is None:
-        return Steps() if before_us == BEGINNING_US else Steps(1, after_us - before_us)
+        return TimeSteps() if before_us == BEGINNING_US else TimeSteps(1, after_us - before_us)
     bulk_us = before_us if peak.bulk_us is None else max(before_us, peak.bulk_us)
     ends = [(before_us, peak.least_us), (bulk_us, after_us)] if peak.bulk_us is not None else [(before_us, after_us)]
-    return sum((Steps(1, end - start) for start, end in ends if BEGINNING_US < start < end), peak.steps)
+    return sum((TimeSteps(1, end - start) for start, end in ends if BEGINNING_US < start < end), peak.steps)
 
 
 def in_words(rows: pa.Table, columns: Sequence[str]) -> str:

@@ -21,16 +21,16 @@ from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.operators.progress.metrics import metrics, prometheus_text
-from tidestate.operators.progress.origins import declared
+from tidestate.operators.progress.origins import declare_origins
 from tidestate.operators.progress.peaks import Peak, highest
-from tidestate.operators.progress.sources import Parts, merged, parts_of, present
-from tidestate.operators.progress.tracker import Tracker, begin, observe, reset
+from tidestate.operators.progress.sources import SourceRows, merged, parts_of, rows_per_source
+from tidestate.operators.progress.tracker import Tracker, begin, observe, reset_sources
 from tidestate.operators.progress.watermarks import (
     INPUT,
     BufferProgress,
     Counters,
     Generator,
-    Report,
+    SourceReport,
     Reports,
     Watermarks,
 )
@@ -83,7 +83,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Heard:
+class Observed:
     """A piece of input: the events to go on with, its claims, and what the source ``refused``, with reasons."""
 
     events: pa.Table
@@ -107,7 +107,7 @@ class Rounds:
         )
         return Progress(begin(self.settings.sources), {}, buffers)
 
-    def hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Heard:
+    def hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Observed:
         """What ``events`` claim, at processing time ``now_us``. ``began`` is the progress at the start of the batch,
         ``so_far`` with the pieces of the same sources before this one.
         """
@@ -158,22 +158,22 @@ class Rounds:
         tracker = msgspec.structs.replace(progress.tracker, newest=newest, ahead=ahead)
         return msgspec.structs.replace(progress, tracker=tracker)
 
-    def _hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Heard:
+    def _hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Observed:
         so_far = so_far or self.begin()
         if isinstance(self.settings.generator, Ctis):
             return self._ctis(self.settings.generator, events, so_far, began or so_far)
         if isinstance(self.settings.generator, BufferProgress):
             return _buffers(self.settings.generator, events, began or so_far)
         reading = self._generator.read(events, now_us, source=INPUT, by=self.settings.by)
-        return Heard(reading.events, Claims(self._named(reading.reports)), reading.counters)
+        return Observed(reading.events, Claims(self._named(reading.reports)), reading.counters)
 
-    def _ctis(self, generator: Ctis, events: pa.Table, so_far: Progress, began: Progress) -> Heard:
+    def _ctis(self, generator: Ctis, events: pa.Table, so_far: Progress, began: Progress) -> Observed:
         events = events.sort_by([(name, "ascending") for name in generator.order])
         parts = parts_of(events, INPUT, self.settings.by)
-        parts = Parts([self._name(name) for name in parts.names], parts.codes, parts.alone)
+        parts = SourceRows([self._name(name) for name in parts.names], parts.codes, parts.alone)
         acted = generator.act(events, parts, so_far.advances, began.advances)
         claims = Claims(self.present(events), advances=acted.states)
-        return Heard(acted.events, claims, acted.counters, (acted.refused, acted.reasons))
+        return Observed(acted.events, claims, acted.counters, (acted.refused, acted.reasons))
 
     @property
     def _generator(self) -> Generator:
@@ -182,7 +182,7 @@ class Rounds:
 
     def present(self, rows: pa.Table) -> Reports:
         """Which sources gave ``rows`` that say nothing of the watermark: a source that sends is not idle."""
-        return self._named(present(rows, source=INPUT, by=self.settings.by))
+        return self._named(rows_per_source(rows, source=INPUT, by=self.settings.by))
 
     def _named(self, reports: Reports) -> Reports:
         return {self._name(name): report for name, report in reports.items()}
@@ -196,7 +196,7 @@ class Rounds:
         # A batch is planned before the last tick, perhaps: that is no clock that jumps back.
         now_us = max(now_us, tracker.processing_us or now_us)
         advances, buffers = before.advances, before.buffers
-        said = {name: Report() for name in tracker.sources}
+        said = {name: SourceReport() for name in tracker.sources}
         given = [one.reports for one in claims]
         if self.settings.by_clock:
             claim = self._generator.read(pa.table({}), now_us, source=INPUT).reports[INPUT]
@@ -205,7 +205,7 @@ class Rounds:
             advances = self.settings.generator.after(
                 before.advances, [one.advances for one in claims], tracker.sources
             )
-            said |= {name: Report(state.cti_us, generated=True) for name, state in advances.items()}
+            said |= {name: SourceReport(state.cti_us, generated=True) for name, state in advances.items()}
         if isinstance(self.settings.generator, BufferProgress) and buffers is not None:
             arrived, ends = [one.buffers for one in claims], [one.ends for one in claims]
             buffers, own = buffers_after(self.settings.generator, buffers, arrived, ends, now_us)
@@ -238,11 +238,11 @@ class Rounds:
         return msgspec.structs.replace(ended, advances=self.settings.generator.finished(ended.advances))
 
 
-def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> Heard:
+def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> Observed:
     known = began.buffers or begin_buffers(())
     found = sort_rows(generator, events, known)
     claims = Claims(found.rows, buffers=found.arrived, ends=found.ends)
-    return Heard(found.events, claims, refused=(found.refused, found.reasons))
+    return Observed(found.events, claims, refused=(found.refused, found.reasons))
 
 
 def at_least(progress: Progress, watermark_us: int) -> Progress:
@@ -258,10 +258,10 @@ def restarted(progress: Progress, begun: Progress) -> Progress:
     """As the checkpoint had it, with sources that have been declared since as they are ``begun``. The time since then
     is nobody's idle time, and no gap was waited for.
     """
-    buffers, tracker, sources = progress.buffers, reset(progress.tracker), begun.tracker.sources
+    buffers, tracker, sources = progress.buffers, reset_sources(progress.tracker), begun.tracker.sources
     if buffers is not None:
         new = buffers.origins if begun.buffers is None else begun.buffers.origins
-        buffers = msgspec.structs.replace(buffers, origins=declared(buffers.origins, new), waiting=[])
+        buffers = msgspec.structs.replace(buffers, origins=declare_origins(buffers.origins, new), waiting=[])
         there = {str(origin) for origin, *_ in buffers.origins.origins}
         # One that was declared and has ended does not come back.
         sources = {name: one for name, one in sources.items() if name in there}
@@ -269,7 +269,7 @@ def restarted(progress: Progress, begun: Progress) -> Progress:
     return Progress(tracker, progress.advances, buffers)
 
 
-def not_asked_until(progress: Progress, now_us: int) -> Progress:
+def skip_idle_time(progress: Progress, now_us: int) -> Progress:
     """The time up to ``now_us`` is nobody's idle time: a batch was at work, and no source was asked for more."""
     last = progress.tracker.processing_us
     if last is None or last >= now_us:

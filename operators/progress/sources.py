@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.progress.instants import BEGINNING_US, Times
-from tidestate.operators.progress.watermarks import Report
+from tidestate.operators.progress.watermarks import SourceReport
 from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Parts:
+class SourceRows:
     """Names of sources, and for each row which it is of."""
 
     names: list[str]
@@ -23,46 +23,46 @@ class Parts:
     alone: bool
 
 
-def parts_of(events: pa.Table, source: str, by: str | None) -> Parts:
+def parts_of(events: pa.Table, source: str, by: str | None) -> SourceRows:
     """The sources of a piece of input: ``source``, or its parts by the column ``by``."""
     if by is None:
-        return Parts([source], np.zeros(events.num_rows, np.int64), alone=True)
-    column = column_of(events, by)
+        return SourceRows([source], np.zeros(events.num_rows, np.int64), alone=True)
+    column = source_column(events, by)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     # Encoded as one array, so that there is one dictionary; a null is a part of its own.
     values = pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)]).dictionary_encode("encode")
     names = [f"{source}/{value}" for value in values.dictionary.to_pylist()]
-    return Parts(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
+    return SourceRows(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
 
 
-def present(events: pa.Table, *, source: str, by: str | None = None) -> dict[str, Report]:
+def rows_per_source(events: pa.Table, *, source: str, by: str | None = None) -> dict[str, SourceReport]:
     """How many of these rows each source gave, and nothing of a watermark."""
     return same_claim(events, BEGINNING_US, source, by)
 
 
-def same_claim(events: pa.Table, claim_us: int, source: str, by: str | None) -> dict[str, Report]:
+def same_claim(events: pa.Table, claim_us: int, source: str, by: str | None) -> dict[str, SourceReport]:
     """The same claim from every source of the piece."""
     parts = parts_of(events, source, by)
     rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
     return {
-        name: Report(claim_us, rows=count)
+        name: SourceReport(claim_us, rows=count)
         for name, count in zip(parts.names, rows, strict=True)
         if count or parts.alone
     }
 
 
-def merged(reports: Iterable[Mapping[str, Report]]) -> dict[str, Report]:
+def merged(reports: Iterable[Mapping[str, SourceReport]]) -> dict[str, SourceReport]:
     """Reports of pieces of one round (tasks, files) as one: the largest watermark and the sum of the rows of each."""
-    found: dict[str, Report] = {}
+    found: dict[str, SourceReport] = {}
     for piece in reports:
         for name, report in piece.items():
             found[name] = _both(found[name], report) if name in found else report
     return found
 
 
-def _both(one: Report, other: Report) -> Report:
-    return Report(
+def _both(one: SourceReport, other: SourceReport) -> SourceReport:
+    return SourceReport(
         watermark_us=max(one.watermark_us, other.watermark_us),
         rows=one.rows + other.rows,
         asked=one.asked or other.asked,
@@ -72,7 +72,7 @@ def _both(one: Report, other: Report) -> Report:
     )
 
 
-def column_of(events: pa.Table, name: str) -> Any:
+def source_column(events: pa.Table, name: str) -> Any:
     """A column that moves the watermark. Raises `UsageError` where it is missing."""
     if name not in events.column_names:
         raise UsageError("a batch lacks a column that moves the watermark", code="column-missing", missing=[name])

@@ -15,16 +15,16 @@ import msgspec
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, usable
 from tidestate.operators.progress.peaks import Peak
-from tidestate.operators.progress.watermarks import Report, Sources
+from tidestate.operators.progress.watermarks import SourceReport, Sources
 
-Standing = Literal["counted", "idle", "catching_up"]
+SourceStatus = Literal["counted", "idle", "catching_up"]
 
 
-class Source(msgspec.Struct, frozen=True):
+class TrackedSource(msgspec.Struct, frozen=True):
     """One source so far. ``quiet_us`` is how long it has been asked in vain."""
 
     watermark_us: int = BEGINNING_US
-    standing: Standing = "counted"
+    standing: SourceStatus = "counted"
     says_idle: bool = False
     quiet_us: int = 0
     rows: int = 0
@@ -44,7 +44,7 @@ class Tracker(msgspec.Struct, frozen=True):
     did.
     """
 
-    sources: dict[str, Source]
+    sources: dict[str, TrackedSource]
     watermark_us: int = BEGINNING_US
     processing_us: int | None = None
     advances: int = 0
@@ -73,15 +73,15 @@ class Tracker(msgspec.Struct, frozen=True):
 
 def begin(settings: Sources) -> Tracker:
     """Before the first round: every declared source is counted and has no watermark yet."""
-    return Tracker({name: Source() for name in settings.names})
+    return Tracker({name: TrackedSource() for name in settings.names})
 
 
-def reset(saved: Tracker) -> Tracker:
+def reset_sources(saved: Tracker) -> Tracker:
     """As the checkpoint had it. The time since then is nobody's idle time; sources that ended do not come back."""
     return msgspec.structs.replace(saved, processing_us=None)
 
 
-def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], now_us: int) -> Tracker:
+def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, SourceReport], now_us: int) -> Tracker:
     """The tracker after a round at processing time ``now_us``; sources without a report were not asked.
 
     A report that cannot be a watermark (beyond the year 9999) or goes back is ignored and counted. A clock that jumps
@@ -92,8 +92,8 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], 
     before = tracker.watermark_us
     heard, left = dict(tracker.sources), []
     for name in sorted(heard.keys() | reports.keys()):
-        source = heard.get(name) or Source(watermark_us=before)
-        report = reports.get(name) or Report(asked=False)
+        source = heard.get(name) or TrackedSource(watermark_us=before)
+        report = reports.get(name) or SourceReport(asked=False)
         heard[name] = _settle(_hear(source, report, elapsed, settings.timeout_us(name)), before)
         if report.ended:
             left.append(heard.pop(name))
@@ -119,7 +119,7 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, Report], 
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
 
 
-def _hear(source: Source, report: Report, elapsed_us: int, timeout_us: int | None) -> Source:
+def _hear(source: TrackedSource, report: SourceReport, elapsed_us: int, timeout_us: int | None) -> TrackedSource:
     """The source after its report, before it is known whether it has caught up."""
     if source.says_idle and report.status != "active":
         # Until it says that it is back, what it sends does not speak for it.
@@ -130,12 +130,12 @@ def _hear(source: Source, report: Report, elapsed_us: int, timeout_us: int | Non
     there = forward or report.rows > 0 or report.status == "active"
     quiet = 0 if there else source.quiet_us + (elapsed_us if report.asked else 0)
     gone = report.status == "idle" or (not there and timeout_us is not None and quiet > timeout_us)
-    standing: Standing = source.standing
+    standing: SourceStatus = source.standing
     if gone:
         standing = "idle"
     elif there and standing == "idle":
         standing = "catching_up"
-    return Source(
+    return TrackedSource(
         watermark_us=report.watermark_us if forward else source.watermark_us,
         standing=standing,
         says_idle=report.status == "idle",
@@ -147,14 +147,14 @@ def _hear(source: Source, report: Report, elapsed_us: int, timeout_us: int | Non
     )
 
 
-def _settle(source: Source, watermark_us: int) -> Source:
+def _settle(source: TrackedSource, watermark_us: int) -> TrackedSource:
     """One that has caught up is counted again."""
     if source.standing == "catching_up" and source.watermark_us >= watermark_us:
         return msgspec.structs.replace(source, standing="counted")
     return source
 
 
-def _overall(heard: Mapping[str, Source], before_us: int, ended_us: int) -> int:
+def _overall(heard: Mapping[str, TrackedSource], before_us: int, ended_us: int) -> int:
     counted = [source.watermark_us for source in heard.values() if source.standing == "counted"]
     reached = min(counted, default=before_us) if heard else ended_us
     return max(before_us, reached)

@@ -17,7 +17,7 @@ _MORE_THAN_ANY = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Rows:
+class BufferRows:
     """Buffers of owners (indices of origins); parallel columns of shape ``(rows,)``."""
 
     owners: Numbers
@@ -30,9 +30,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.owners)
 
-    def of(self, rows: Flags | Numbers) -> Rows:
+    def of(self, rows: Flags | Numbers) -> BufferRows:
         """Some of them."""
-        return Rows(
+        return BufferRows(
             self.owners[rows],
             self.sequences[rows],
             self.chunks[rows],
@@ -41,11 +41,11 @@ class Rows:
             self.behind[rows],
         )
 
-    def then(self, other: Rows) -> Rows:
+    def then(self, other: BufferRows) -> BufferRows:
         """These, then those."""
         if not len(self):
             return other
-        return Rows(
+        return BufferRows(
             np.concatenate([self.owners, other.owners]),
             np.concatenate([self.sequences, other.sequences]),
             np.concatenate([self.chunks, other.chunks]),
@@ -60,10 +60,10 @@ def no_numbers() -> Numbers:
     return np.zeros(0, np.int64)
 
 
-def no_rows() -> Rows:
+def no_rows() -> BufferRows:
     """No buffers."""
     nothing = no_numbers()
-    return Rows(nothing, nothing, nothing, np.zeros(0, bool), nothing, nothing)
+    return BufferRows(nothing, nothing, nothing, np.zeros(0, bool), nothing, nothing)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Units:
     first: Numbers
     watermarks_us: Times
     whole: Flags
-    rows: Rows
+    rows: BufferRows
     repeated: Numbers
     rejected: Numbers
 
@@ -95,7 +95,7 @@ class Absorbed:
     backward: int
 
 
-def units_of(rows: Rows) -> Units:
+def units_of(rows: BufferRows) -> Units:
     """Group buffers, given in the order of their arrival, into units."""
     single = bool(rows.last.all()) and not bool(rows.chunks.any())
     order = _order(rows, by_chunk=not single)
@@ -127,9 +127,9 @@ def units_of(rows: Rows) -> Units:
     )
 
 
-def _once(rows: Rows, heads: Numbers) -> Rows:
+def _once(rows: BufferRows, heads: Numbers) -> BufferRows:
     """Sorted buffers, each once. Equals should be equal altogether; where not, which came first must not matter."""
-    return Rows(
+    return BufferRows(
         rows.owners[heads],
         rows.sequences[heads],
         rows.chunks[heads],
@@ -166,7 +166,7 @@ def absorbed_of(units: Units, prefixes: Numbers, watermarks_us: Times) -> Absorb
     return Absorbed(grown, sequences[ends], largest, _steps_back(marks, heads, before_us))
 
 
-def _order(rows: Rows, by_chunk: bool) -> Numbers | None:
+def _order(rows: BufferRows, by_chunk: bool) -> Numbers | None:
     """Rows by owner, sequence and chunk, equal ones as they were; None when they are so already."""
     keys = [rows.sequences]
     if by_chunk:

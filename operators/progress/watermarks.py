@@ -65,7 +65,7 @@ def _timeout(span: Span) -> int:
 ONE = Sources((INPUT,))
 
 
-class Report(msgspec.Struct, frozen=True):
+class SourceReport(msgspec.Struct, frozen=True):
     """What one source said in one round.
 
     ``watermark_us`` is exclusive; `BEGINNING_US` says nothing. ``generated``: it follows from this round's rows
@@ -82,11 +82,11 @@ class Report(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Reading:
+class SourceReading:
     """What a generator made of a piece of input: rows to go on with, a report per source, what it left out."""
 
     events: pa.Table
-    reports: dict[str, Report]
+    reports: dict[str, SourceReport]
     counters: Counters = field(default_factory=dict)
 
 
@@ -95,7 +95,7 @@ class Generator(Protocol):
     each part is then a source of its own, called ``source/value``.
     """
 
-    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Reading:
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """At processing time ``now_us``, which must not go back from one piece to the next."""
         ...
 

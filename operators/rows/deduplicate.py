@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Times
 from tidestate.operators.plan.plan import Arrival, Flags, Plan
-from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.changes import TableChanges
@@ -64,7 +64,7 @@ class DedupPlan(Plan):
             return super().released(watermark, column)
         return watermark
 
-    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Pass on the first row of each id that is not remembered."""
         if self.in_order:
             return self.taking(view, arriving, at, lambda rows: self._in_turn(view, rows, at))
@@ -75,7 +75,7 @@ class DedupPlan(Plan):
         new = first.filter(pa.array(~np.asarray(found)))
         return self._passed(new, new, arriving.num_rows, at)
 
-    def _in_turn(self, view: StateView, rows: pa.Table, at: Moments) -> Transition:
+    def _in_turn(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
         """The same of rows in the order of their times: an id is forgotten as a row comes that is late enough."""
         owner, count = ranks(rows.select(self.key_names))
         known = view.lookup(self.seen.name, rows.take(pa.array(firsts(owner, count))).select(self.key_names))
@@ -89,7 +89,7 @@ class DedupPlan(Plan):
         latest = rows.take(pa.array(of_id[of_id >= 0]))
         return self._passed(rows.take(pa.array(passing)), latest, rows.num_rows, at)
 
-    def _passed(self, new: pa.Table, latest: pa.Table, asked: int, at: Moments) -> Transition:
+    def _passed(self, new: pa.Table, latest: pa.Table, asked: int, at: StepTimes) -> Transition:
         """``new`` rows are passed on, and remembered by the ``latest`` of each id."""
         times = positions(latest[self.event_time])
         until = pa.array(times + (0 if self.within_us is None else self.within_us))

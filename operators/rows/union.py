@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.windows import Times
 from tidestate.operators.plan.plan import Arrival, Flags, Plan
-from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.store import StateView
@@ -46,7 +46,7 @@ class UnionPlan(Plan):
         """Rows as they are, in order."""
         return self.exchanged.conform(accepted)
 
-    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Pass everything on."""
         counters = {"passed": arriving.num_rows} if arriving.num_rows else {}
         return Transition({}, arriving.select(self.input_schema.names), counters)

@@ -23,18 +23,18 @@ from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.engine import OnSpark
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
-from tidestate.operators.spark.sources import FileStamps, Source, dropping, sources_of
+from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
 from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import arrow_schema
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.spark.spark_checkpoint import finish
+from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.recovery.spark.spark_log import NOTHING_READ
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.storage.objects import Objects
 
-History: TypeAlias = DataFrame | Mapping[str, DataFrame]
+PastEvents: TypeAlias = DataFrame | Mapping[str, DataFrame]
 """Batches: of the one stream, or by name."""
 
 
@@ -46,7 +46,7 @@ class _Handed:
     files: dict[int, tuple[str, ...]]
 
 
-def bootstrap(job: StreamJob, history: History, offsets: Handover, *, deliver: bool) -> Manifest:
+def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver: bool) -> Manifest:
     """See `SparkJob.bootstrap`."""
     streams = job.streams or {INPUT: job.stream}
     batches = _by_stream(list(streams), history)
@@ -67,11 +67,11 @@ def bootstrap(job: StreamJob, history: History, offsets: Handover, *, deliver: b
     with driver.at_work():
         chosen = rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns))
         manifest = driver.bootstrap(chosen, position, deliver=deliver)
-        finish(checkpoint, manifest, job.hook)
+        finish_checkpoint(checkpoint, manifest, job.hook)
     return manifest
 
 
-def _by_stream(names: list[str], history: History) -> dict[str, DataFrame]:
+def _by_stream(names: list[str], history: PastEvents) -> dict[str, DataFrame]:
     """Batches by the names of their streams, as far as there are any."""
     found = dict.fromkeys(names, history) if isinstance(history, DataFrame) else dict(history)
     if not found or set(found) - set(names) or (isinstance(history, DataFrame) and len(names) > 1):
@@ -152,7 +152,7 @@ def _handed_over(
     return _Handed(tuple(ends), files)
 
 
-def _each(sources: Sequence[Source], given: Any, name: str) -> list[Any]:
+def _each(sources: Sequence[StreamSource], given: Any, name: str) -> list[Any]:
     """What was given for each source of a stream."""
     several = list(given) if isinstance(given, (list, tuple)) else None
     if several is None:
@@ -167,7 +167,7 @@ def _each(sources: Sequence[Source], given: Any, name: str) -> list[Any]:
     return several
 
 
-def _given(source: Source, given: Offset) -> str:
+def _given(source: StreamSource, given: Offset) -> str:
     text = offset_text(given, source.name)
     if source.of_files and text != NOTHING_READ:
         raise UsageError(
@@ -179,7 +179,7 @@ def _given(source: Source, given: Offset) -> str:
     return text
 
 
-def _files(source: Source, stream: DataFrame, batch: DataFrame, stamps: FileStamps) -> tuple[str, ...]:
+def _files(source: StreamSource, stream: DataFrame, batch: DataFrame, stamps: FileStamps) -> tuple[str, ...]:
     """The files of the history as this source remembers them."""
     paths = batch.inputFiles() if source.of_files else []
     if not paths:

@@ -13,9 +13,9 @@ from pyspark.sql import functions as sf
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.describe.runs import DurableQuery, Handover, Hook, SparkJob
-from tidestate.operators.engine.bootstrap import begun
-from tidestate.operators.spark.bootstrap import History, bootstrap
+from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, SparkJob
+from tidestate.operators.engine.bootstrap import first_states
+from tidestate.operators.spark.bootstrap import PastEvents, bootstrap
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
@@ -39,16 +39,16 @@ class JobOnSpark(StreamJob, SparkJob):
         """See `SparkJob`."""
         return replace(self, trigger=trigger)
 
-    def with_hook(self, hook: Hook) -> Self:
+    def with_hook(self, hook: JobHook) -> Self:
         """See `SparkJob`."""
         return replace(self, hook=hook)
 
     @property
     def begun(self) -> bool:
         """See `SparkJob`."""
-        return begun(self.checkpoint)
+        return first_states(self.checkpoint)
 
-    def bootstrap(self, history: History, *, offsets: Handover = None, deliver: bool = True) -> Manifest:
+    def bootstrap(self, history: PastEvents, *, offsets: Handover = None, deliver: bool = True) -> Manifest:
         """See `SparkJob`."""
         return bootstrap(self, history, offsets, deliver=deliver)
 

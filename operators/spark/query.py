@@ -23,13 +23,13 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import to_feed
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.rounds import Progress, not_asked_until
+from tidestate.operators.progress.rounds import Progress, skip_idle_time
 from tidestate.operators.spark.engine import OnSpark, prepared
 from tidestate.operators.spark.ticker import Ticker
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.spark_files import FOLDER
+from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
@@ -78,7 +78,7 @@ class QueryOnSpark(DurableQuery):
                 self._driver.deliver()
                 self._job.check_open()
             writer = stream.writeStream.foreachBatch(self._on_batch)
-            writer = writer.option("checkpointLocation", self._job.checkpoint.objects.url(FOLDER))
+            writer = writer.option("checkpointLocation", self._job.checkpoint.objects.url(SPARK_FOLDER))
             if trigger:
                 writer = writer.trigger(**trigger)
             self._query = writer.start()
@@ -203,7 +203,7 @@ class QueryOnSpark(DurableQuery):
         self._read.add(position)
         # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
         now = now_us()
-        job.waited({name: not_asked_until(progress, now) for name, progress in job.progress.items()})
+        job.waited({name: skip_idle_time(progress, now) for name, progress in job.progress.items()})
 
     def _tick(self) -> bool:
         """Time goes on without a batch: a checkpoint, where that makes a difference. False when there is no more."""

@@ -17,7 +17,7 @@ DROPPING |= {"Deduplicate", "Except", "Intersect", "Generate"}
 
 
 @dataclass(frozen=True)
-class Source:
+class StreamSource:
     """A source of a stream: its name in Spark, and its place in the plan."""
 
     name: str
@@ -79,14 +79,14 @@ class FileStamps:
             )
 
 
-def sources_of(stream: DataFrame) -> list[Source]:
+def sources_of(stream: DataFrame) -> list[StreamSource]:
     """The sources as Spark numbers them: from left to right, each once."""
     leaves = stream._jdf.queryExecution().analyzed().collectLeaves()
-    found: list[Source] = []
+    found: list[StreamSource] = []
     for leaf in (leaves.apply(place) for place in range(leaves.size())):
         streaming = leaf.getClass().getSimpleName().startswith("StreamingRelation")
         if streaming and not any(leaf.equals(one.leaf) for one in found):
-            found.append(Source(str(leaf.sourceName()), leaf, stream.sparkSession))
+            found.append(StreamSource(str(leaf.sourceName()), leaf, stream.sparkSession))
     return found
 
 

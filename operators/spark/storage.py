@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
-from tidestate.recovery.log.spark_files import FOLDER
+from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
 
@@ -45,7 +45,7 @@ def _file_system(session: SparkSession, url: str) -> tuple[Any, Any]:
         return path, path.getFileSystem(settings)
     except Py4JJavaError as error:
         raise UsageError(
-            f"spark has no file system for this root, and its own checkpoint ({FOLDER}/) lies there: for s3:// it "
+            f"spark has no file system for this root, and its own checkpoint ({SPARK_FOLDER}/) lies there: for s3:// it "
             "needs hadoop-aws (STORES.md, remote roots)",
             code="spark-storage",
             url=url,

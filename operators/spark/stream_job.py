@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 
 from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.describe.runnable import Runnable, root_text
-from tidestate.operators.describe.runs import Hook
+from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import SparkSink
-from tidestate.operators.engine.job import Job, no_hook
+from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.shared_root import check_shared
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ class StreamJob:
     sink: SparkSink | None
     partitions: int | None
     trigger: dict[str, Any] | None = None
-    hook: Hook = no_hook
+    hook: JobHook = no_job_hook
     tick: int = 1_000_000
     policy: Policy = field(default_factory=Policy)
     streams: Mapping[str, DataFrame] = field(default_factory=dict)

@@ -6,7 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import END, START, Counted, Given, Global, Sessions, Sliding, Times, Windows
+from tidestate.operators.describe.windows import (
+    END,
+    START,
+    Counted,
+    Global,
+    NamedWindow,
+    Sessions,
+    Sliding,
+    Times,
+    Windows,
+)
 from tidestate.operators.plan.plan import ONLY, Flags, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError, of_type
@@ -16,7 +26,7 @@ FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """Where the global window begins and ends: the years 1 to 9999, which every tool can show."""
 
 
-def assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times, Times]:
+def assign_windows(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times, Times]:
     """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``.
 
     An event that comes back for one window only (`ONLY`) is in no other.
@@ -37,7 +47,7 @@ def _assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times
         return each, times, times + _gaps(kind, events)
     if isinstance(kind, Counted):
         return each, np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
-    if isinstance(kind, Given):
+    if isinstance(kind, NamedWindow):
         starts, ends = (pc.fill_null(events[name].cast(pa.int64()), 0).to_numpy() for name in (START, END))
         return each, starts, ends
     return kind.assign(times)
@@ -75,13 +85,13 @@ def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
     if isinstance(kind, Sliding):
         first, counts = sliding_windows(kind, times, events)
         return np.where(counts > 0, first + (counts - 1) * kind.slide, BEGINNING_US)
-    index, _, ends = assign(kind, times, events)
+    index, _, ends = assign_windows(kind, times, events)
     last = np.full(len(times), BEGINNING_US)
     np.maximum.at(last, index, ends)
     return last
 
 
-def refused(plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+def refused_windows(plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
     """Accepted events with each window that takes them no more; None where there are none."""
     kind = of_type(plan.kind, Sliding)
     first, counts = sliding_windows(kind, times, accepted, high=last_refused(plan, watermark, feeding=feeding))

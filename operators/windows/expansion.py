@@ -29,10 +29,10 @@ MERGE_SHARE = 2
 """Parts are folded while the newer one has at least this share of the older one's rows."""
 
 
-def spread(
+def expand_windows(
     spec: TableSpec, rows: pa.Table, by: list[str], counts: Numbers, made: Made, budget_bytes: int
 ) -> Iterator[pa.Table]:
-    """``rows`` in ``counts`` windows each, combined in parts that `combined` puts together.
+    """``rows`` in ``counts`` windows each, combined in parts that `combined_parts` puts together.
 
     ``by`` names the columns that a row shares with others of its windows. Rows of one window keep their order.
     """
@@ -64,7 +64,7 @@ def bands(counts: Numbers, most: int) -> Iterator[tuple[Numbers, Numbers]]:
         yield index, np.arange(low, high) - (ends[index] - counts[index])
 
 
-def combined(spec: TableSpec, parts: Iterable[pa.Table]) -> pa.Table:
+def combined_parts(spec: TableSpec, parts: Iterable[pa.Table]) -> pa.Table:
     """Parts in their order, each with a key once, as one table with each key once.
 
     Neighbours are folded as they come, so a row is folded a few times, however many parts there are.

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
-from tidestate.recovery.cli.printing import emit, pairs, print_json, text
+from tidestate.recovery.cli.printing import emit, key_value_table, print_json, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
@@ -20,12 +20,12 @@ from tidestate.recovery.log.lease import Lease, running
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.log.summary import (
-    Row,
+    SummaryRow,
     age_text,
     brief,
-    counted,
     full,
     partitions,
+    pluralize,
     progress,
     shared_files,
     short_age,
@@ -82,7 +82,7 @@ def _pin_text(pin: Pin) -> str:
     return f"{pin.checkpoint} as {pin.name}" + (f" ({why})" if why else "")
 
 
-def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> list[Row]:
+def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> list[SummaryRow]:
     """The newest checkpoints, and pinned ones, in a line each, without damaged ones that a reset has abandoned."""
     pins, held = read_pins(checkpoint.objects), held_pins(checkpoint.objects)
     kept = {pin.checkpoint for pin in pins}
@@ -144,7 +144,7 @@ def show(
 
 
 def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
-    table = pairs()
+    table = key_value_table()
     kind = "drained (takes no new input)" if manifest.drained else manifest.kind
     table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
     table.add_row("created", f"{time_text(manifest.created_us)} UTC  ({age_text(manifest.created_us, now_us())})")
@@ -169,7 +169,7 @@ def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
     table.add_row("written by", f"tidestate {manifest.version or 'unknown'}")
     for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):
         for ref in refs:
-            table.add_row(label, f"{ref.path} ({counted(ref.rows, 'row')})")
+            table.add_row(label, f"{ref.path} ({pluralize(ref.rows, 'row')})")
     return table
 
 
@@ -192,7 +192,7 @@ def _sources(manifest: Manifest) -> Table:
 
 
 def _configuration(operator: OperatorState) -> Table:
-    table = pairs()
+    table = key_value_table()
     table.add_row("reads", ", ".join(operator.inputs) or "-")
     table.add_row("configured so since", f"checkpoint {operator.since}")
     for name, value in operator.configuration.items():

@@ -11,17 +11,23 @@ from typer.core import TyperCommand
 from tidestate.recovery.cli.printing import Format
 from tidestate.statestore.errors import UsageError
 
-At = Annotated[int | None, typer.Option("--at", metavar="ID", help="Which checkpoint; the newest by default.")]
+AtOption = Annotated[int | None, typer.Option("--at", metavar="ID", help="Which checkpoint; the newest by default.")]
 First = Annotated[int | None, typer.Option("--from", metavar="ID", help="The first checkpoint.")]
 Last = Annotated[int | None, typer.Option("--to", metavar="ID", help="The last checkpoint.")]
 Operator = Annotated[str | None, typer.Option("--operator", help="Which operator; the last of a chain by default.")]
 TableName = Annotated[str | None, typer.Option("--table", help="Which state table; the first by default.")]
-Keys = Annotated[list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows with this value.")]
-Window = Annotated[str | None, typer.Option("--window", metavar="TIME", help="Only windows that begin or end then.")]
-Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only windows that end then or later.")]
+KeyOption = Annotated[
+    list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows with this value.")
+]
+WindowOption = Annotated[
+    str | None, typer.Option("--window", metavar="TIME", help="Only windows that begin or end then.")
+]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Only windows that end then or later.")
+]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only windows that end before.")]
-Form = Annotated[Format, typer.Option("--format", help="How to print.")]
-Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Into a file.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+OutputOption = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Into a file.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=0, help="How many rows; 50 in a table, else all.")]
 ReadPercent = Annotated[
     float,

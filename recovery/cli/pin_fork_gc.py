@@ -9,14 +9,14 @@ import typer
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Confirm, Root, verbs
-from tidestate.recovery.cli.printing import emit, pairs, print_json
+from tidestate.recovery.cli.printing import emit, key_value_table, print_json
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin, unpin
-from tidestate.recovery.log.summary import counted, size_text
+from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.retention.collection import Collected, execute_collection, plan_collection
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.durations import span_us
 
 
@@ -35,10 +35,10 @@ def fork_checkpoint(
     if as_json:
         print_json(asdict(made))
         return
-    table = pairs()
+    table = key_value_table()
     table.add_row("forked", f"checkpoint {made.checkpoint_id} into {made.root}")
     table.add_row("job", made.job_id)
-    table.add_row("reads", f"{counted(made.files, 'file')}, {size_text(made.bytes)}, where they are")
+    table.add_row("reads", f"{pluralize(made.files, 'file')}, {size_text(made.bytes)}, where they are")
     table.add_row("pin", f"{made.pin}, in {root}")
     emit(table)
 
@@ -99,8 +99,8 @@ def collect_checkpoints(
     _print(found, as_json, done=confirm)
 
 
-def _retention(keep: int | None, age: str | None, grace: str, output_age: str | None) -> Retention:
-    return Retention(
+def _retention(keep: int | None, age: str | None, grace: str, output_age: str | None) -> CheckpointRetention:
+    return CheckpointRetention(
         keep=keep,
         age_us=span_us(age) if age is not None else None,
         grace_us=span_us(grace),
@@ -112,14 +112,14 @@ def _print(found: Collected, as_json: bool, *, done: bool) -> None:
     if as_json:
         print_json({**asdict(found), "done": done})
         return
-    table = pairs()
+    table = key_value_table()
     count = len(found.checkpoints)
     table.add_row(
         "deleted" if done else "to delete",
-        f"{counted(count, 'checkpoint')}, up to {found.boundary}" if count else "no checkpoint",
+        f"{pluralize(count, 'checkpoint')}, up to {found.boundary}" if count else "no checkpoint",
     )
-    table.add_row("", f"{counted(len(found.files), 'file')}, {size_text(found.bytes)}")
-    table.add_row("kept" if done else "to keep", counted(found.kept, "checkpoint") + _pinned(found))
+    table.add_row("", f"{pluralize(len(found.files), 'file')}, {size_text(found.bytes)}")
+    table.add_row("kept" if done else "to keep", pluralize(found.kept, "checkpoint") + _pinned(found))
     for what, gone in (("panes", found.panes_gone), ("ledgers", found.late_gone)):
         if gone:
             table.add_row("", f"no {what} of checkpoints up to {gone}")

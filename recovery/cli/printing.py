@@ -37,7 +37,7 @@ class Format(StrEnum):
     arrow = "arrow"
 
 
-def pairs() -> Table:
+def key_value_table() -> Table:
     """A table of names and values."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)

@@ -21,13 +21,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
-PATIENCE_S = 0.5
+BAR_DELAY_S = 0.5
 """What is done by then needs no bar."""
 
 
 class Bar:
     """Bars on standard error, one for each thing that is counted; none where that is no terminal, and none for what
-    takes no time. Called as `tidestate.recovery.log.prefetch.Seen`, from one thread.
+    takes no time. Called as `tidestate.recovery.log.prefetch.ProgressCallback`, from one thread.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Patient(Progress):
     """An empty line at first."""
 
     def __init__(self, *columns: str | ProgressColumn, **options: Any) -> None:
-        self._until = time.monotonic() + PATIENCE_S
+        self._until = time.monotonic() + BAR_DELAY_S
         super().__init__(*columns, **options)
 
     def get_renderables(self) -> Iterable[RenderableType]:

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, Root, verbs
-from tidestate.recovery.cli.printing import emit, pairs, print_json
+from tidestate.recovery.cli.printing import emit, key_value_table, print_json
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import Rescaled, execute_rescale, plan_rescale
 
-FACTS = ("id", "before", "partitions", "operators", "files", "shared")
+RESCALE_FIELDS = ("id", "before", "partitions", "operators", "files", "shared")
 
 
 @verbs.command("rescale", epilog="Example: tidestate rescale /data/flights --partitions 16 --confirm")
@@ -34,13 +34,13 @@ def rescale_root(
     if confirm:
         execute_rescale(checkpoint, planned, force=force)
     if as_json:
-        print_json({"done": confirm, **{name: getattr(planned, name) for name in FACTS}})
+        print_json({"done": confirm, **{name: getattr(planned, name) for name in RESCALE_FIELDS}})
     else:
         _print(planned, done=confirm)
 
 
 def _print(planned: Rescaled, *, done: bool) -> None:
-    table = pairs()
+    table = key_value_table()
     table.add_row("rescaled" if done else "would rescale", f"{planned.before:,} to {planned.partitions:,} partitions")
     table.add_row("operators", ", ".join(planned.operators))
     table.add_row("checkpoint", str(planned.id))

@@ -11,12 +11,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, Root, verbs
-from tidestate.recovery.cli.printing import emit, pairs, print_json, text
+from tidestate.recovery.cli.printing import emit, key_value_table, print_json, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.cli.verify import findings_table
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.ranges import ids_text
-from tidestate.recovery.log.summary import counted
+from tidestate.recovery.log.summary import pluralize
 from tidestate.recovery.moves.repair import execute_repair, plan_repair, plan_resync
 from tidestate.recovery.moves.reset import Reset, execute_reset
 from tidestate.recovery.moves.rewind import Replay, checkpoint_at, plan_replay, plan_rewind
@@ -107,18 +107,18 @@ def _say(as_json: bool, values: dict[str, object], words: str) -> None:
 
 
 def _plan(done: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
-    table = pairs()
+    table = key_value_table()
     table.add_row("back to", f"checkpoint {replay.to}, made {replay.created} UTC")
     table.add_row("as checkpoint", f"{done.id}; abandoned: {ids_text(done.abandoned)}")
     table.add_row("watermark", text(replay.watermark))
-    table.add_row("replayed", f"{counted(replay.events, 'event')} of {counted(replay.checkpoints, 'checkpoint')}")
+    table.add_row("replayed", f"{pluralize(replay.events, 'event')} of {pluralize(replay.checkpoints, 'checkpoint')}")
     if replay.unreadable:
         ids = ", ".join(map(str, replay.unreadable))
         table.add_row("", f"and those of checkpoints that cannot be read: {ids}")
     if replay.batches:
         table.add_row("input", f"{replay.batches:,} batches")
     for one in replay.sources:
-        files = "" if one.files is None else f" ({counted(len(one.files), 'file')})"
+        files = "" if one.files is None else f" ({pluralize(len(one.files), 'file')})"
         table.add_row(f"source {one.source}", Text(f"{one.begin or 'its beginning'} to {one.end}{files}"))
         if one.starting_offsets is not None:
             table.add_row("", Text(f"startingOffsets {one.starting_offsets}"))
@@ -127,5 +127,5 @@ def _plan(done: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
         had = ", which the sink has had" if shown.delivered else ""
         table.add_row(label, f"{shown.rows:,} of checkpoint {shown.checkpoint}{had}")
     if len(replay.panes) > LISTED:
-        table.add_row("", f"and of {counted(len(replay.panes) - LISTED, 'more checkpoint')}; --json has all")
+        table.add_row("", f"and of {pluralize(len(replay.panes) - LISTED, 'more checkpoint')}; --json has all")
     return [table, Text("done", style="green") if confirmed else DRY]

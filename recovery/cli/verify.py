@@ -14,9 +14,9 @@ from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.options import ReadData, ReadPercent
 from tidestate.recovery.cli.printing import emit, print_json
 from tidestate.recovery.cli.progress_bar import bar
-from tidestate.recovery.inspect.verify import Finding, Report, verify
+from tidestate.recovery.inspect.verify import Finding, VerifyReport, verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.summary import counted, size_text
+from tidestate.recovery.log.summary import pluralize, size_text
 
 EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 """By the worst kind of what was found."""
@@ -46,8 +46,10 @@ def verify_root(
         raise typer.Exit(EXIT_CODES[found.worst.kind])
 
 
-def _print(found: Report) -> None:
-    looked = f"{counted(found.checkpoints, 'checkpoint')}, {counted(found.files, 'file')}, {size_text(found.bytes)}"
+def _print(found: VerifyReport) -> None:
+    looked = (
+        f"{pluralize(found.checkpoints, 'checkpoint')}, {pluralize(found.files, 'file')}, {size_text(found.bytes)}"
+    )
     if not found.findings:
         emit(Text(f"whole: {looked}"))
         return

@@ -23,13 +23,13 @@ from tidestate.recovery.log.prefetch import ahead
 from tidestate.recovery.log.summary import time_us
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
-from tidestate.statestore.files.tails import read_rows, read_schema
+from tidestate.statestore.files.tails import read_file_rows, read_schema
 from tidestate.statestore.spec.lists import whole
-from tidestate.statestore.spec.schema_evolution import through
+from tidestate.statestore.spec.schema_evolution import project
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.opening import open_store
-from tidestate.statestore.table.group_ids import alike
+from tidestate.statestore.table.group_ids import group_ids
 from tidestate.statestore.table.sorting import shared_ranks
 
 STARTS, ENDS = ("window_start",), ("window_end", "slice_end")
@@ -109,7 +109,7 @@ def output_rows(
 
     def rows_of(file: tuple[int, FileRef]) -> pa.Table:
         number, ref = file
-        rows = read_rows(checkpoint.objects, ref)
+        rows = read_file_rows(checkpoint.objects, ref)
         ids = pa.array([number], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
         return wanted.of(rows.add_column(0, AT, ids))
 
@@ -144,7 +144,7 @@ def state_difference(
         spec = table_of(state, table)
         found[number] = spec, pa.concat_tables(state_rows(checkpoint, state, spec, wanted))
     newest, _ = found[max(between)]
-    before, after = (through(spec, newest, rows) for spec, rows in (found[number] for number in between))
+    before, after = (project(spec, newest, rows) for spec, rows in (found[number] for number in between))
     return difference(before, after, newest.key_names)
 
 
@@ -179,7 +179,7 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
 def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
     """Which rows are not what those beside them are; of any types."""
     both = pa.concat_tables([was, now])
-    numbers = alike([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
+    numbers = group_ids([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
     found: npt.NDArray[np.bool_] = numbers[: was.num_rows] != numbers[was.num_rows :]
     return found
 

@@ -16,7 +16,7 @@ from tidestate.recovery.log.manifest import Head, Ids, Manifest
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.ranges import ids_text, outside
 from tidestate.recovery.log.records import held_pins, read_part, read_pins
-from tidestate.recovery.log.spark_files import FOLDER
+from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.position import load_files
@@ -51,7 +51,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class VerifyReport:
     """What was looked at and what was found. ``good``: the newest checkpoint that counts and of which all is whole,
     None for none.
     """
@@ -75,7 +75,7 @@ def verify(
     spark: bool = False,
     last: int | None = None,
     seed: int = 0,
-) -> Report:
+) -> VerifyReport:
     """Look at every checkpoint of a root, pinned ones too, and at outputs of those that were collected; or at the
     ``last`` so many only.
 
@@ -117,7 +117,7 @@ def verify(
     ]
     now = range(boundary.id + 1, checkpoint.boundary().id + 1)
     findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings if one.checkpoint not in now]
-    return Report(
+    return VerifyReport(
         len({*ids, *heads}),
         len(needed),
         sum(ref.bytes for ref, _ in needed.values()),
@@ -206,10 +206,10 @@ def spark_findings(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
     try:
         found = compare(load_files(checkpoint.objects, head.spark), log)
     except TidestateError as error:
-        yield Finding("spark", head.id, FOLDER, error.message)
+        yield Finding("spark", head.id, SPARK_FOLDER, error.message)
         return
     if found.refusal is not None:
-        yield Finding("spark", head.id, FOLDER, found.refusal.message)
+        yield Finding("spark", head.id, SPARK_FOLDER, found.refusal.message)
     yield from (Finding("spark", head.id, one.path, one.why) for one in found.differs)
 
 

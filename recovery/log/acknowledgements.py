@@ -18,7 +18,7 @@ from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.names import DIGITS
 from tidestate.statestore.errors import ConflictError, invariant
 
-FOLDER = "delivered"
+DELIVERED_FOLDER = "delivered"
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{32})\.([0-9]{1,20})\.json")
 
 
@@ -31,11 +31,11 @@ def acknowledge(checkpoint: Checkpoint, manifest: Manifest, up_to: int) -> None:
     name = f"{manifest.id:0{DIGITS}d}-{manifest.writer}.{up_to}.json"
     record = {"checkpoint": manifest.id, "run": manifest.writer, "delivered": up_to}
     with contextlib.suppress(ConflictError):
-        checkpoint.objects.create(f"{FOLDER}/{name}", msgspec.json.encode(record) + b"\n")
+        checkpoint.objects.create(f"{DELIVERED_FOLDER}/{name}", msgspec.json.encode(record) + b"\n")
 
 
 def delivered(checkpoint: Checkpoint, manifest: Manifest) -> int:
     """Up to which checkpoint a sink has acknowledged panes, as of ``manifest`` and what was recorded after it."""
-    found = [_NAME.fullmatch(name) for name in checkpoint.objects.names(FOLDER)]
+    found = [_NAME.fullmatch(name) for name in checkpoint.objects.names(DELIVERED_FOLDER)]
     own = [int(one[3]) for one in found if one and (int(one[1]), one[2]) == (manifest.id, manifest.writer)]
     return max([manifest.delivered, *(up_to for up_to in own if up_to <= manifest.id)])

@@ -45,7 +45,7 @@ class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
             yield from (*there.panes, *there.late)
 
 
-NONE = Boundary(0, 0, 0, "")
+NO_BOUNDARY = Boundary(0, 0, 0, "")
 """Where nothing was ever collected."""
 
 

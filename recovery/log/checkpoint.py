@@ -17,15 +17,15 @@ import msgspec
 
 from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.listing import Listing, manifests_gone, root_further
-from tidestate.recovery.log.manifest import FORMAT, Head, Manifest
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest
 from tidestate.recovery.log.manifest_file import decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
-from tidestate.recovery.log.names import numbered, numbers
+from tidestate.recovery.log.names import numbered_name, numbers_in
 from tidestate.recovery.log.outputs import Output, output_of
-from tidestate.recovery.log.prefetch import Seen, each, told_nobody
+from tidestate.recovery.log.prefetch import ProgressCallback, each, no_progress
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import newest_boundary, outputs_below, read_pins
-from tidestate.recovery.log.traces import STATE, newest_attempt, note, notes, traces, written
+from tidestate.recovery.log.traces import STATE, newest_attempt, note, notes, traces, written_files
 from tidestate.recovery.log.validation import MANIFEST_BYTES
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import (
@@ -45,7 +45,7 @@ MANIFESTS = "manifests"
 
 def manifest_path(checkpoint_id: int) -> str:
     """Where the manifest of this id lies."""
-    return f"{MANIFESTS}/{numbered(checkpoint_id)}"
+    return f"{MANIFESTS}/{numbered_name(checkpoint_id)}"
 
 
 def now_us() -> int:
@@ -60,7 +60,7 @@ class Checkpoint:
     objects: Objects
     marker: Marker
     writer: str = field(default_factory=lambda: uuid.uuid4().hex)
-    seen: Seen = told_nobody
+    seen: ProgressCallback = no_progress
     _published: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Checkpoint:
         return self._published[0]
 
     @classmethod
-    def open(cls, root: str | os.PathLike[str], seen: Seen = told_nobody) -> Checkpoint:
+    def open(cls, root: str | os.PathLike[str], seen: ProgressCallback = no_progress) -> Checkpoint:
         """Open an existing root. Raises `NotFoundError` when there is none; changes nothing."""
         objects = Objects(root)
         try:
@@ -90,13 +90,13 @@ class Checkpoint:
         """Open a root, or make it one. Of several that make it at once, all end up with the same."""
         objects = Objects(root)
         if not objects.exists(MARKER):
-            if objects.names(MANIFESTS) or newest_attempt(written(objects)):
+            if objects.names(MANIFESTS) or newest_attempt(written_files(objects)):
                 raise CorruptionError(
                     "the root holds a job's files but its marker file is gone: put it back, or give a new folder",
                     code="marker-missing",
                     root=objects.root,
                 )
-            marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), objects.atomic_create)
+            marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), objects.atomic_create)
             # Where somebody else has just made it, theirs counts.
             with contextlib.suppress(ConflictError):
                 objects.create(MARKER, msgspec.json.encode(marker) + b"\n")
@@ -118,7 +118,7 @@ class Checkpoint:
 
     def stored_ids(self) -> list[int]:
         """Ids of all manifests that lie here, whether they count or not, ascending."""
-        return numbers(self.objects.names(MANIFESTS))
+        return numbers_in(self.objects.names(MANIFESTS))
 
     def listed(self) -> Listing:
         """What lies here now, and what should. Beside writers and collections it misses nothing that is there."""
@@ -238,7 +238,7 @@ class Checkpoint:
 
     def _check_new(self, found: Listing) -> None:
         """That a root without manifests never had any."""
-        beyond = found.least or newest_attempt(written(self.objects))
+        beyond = found.least or newest_attempt(written_files(self.objects))
         if beyond and not self.present():
             raise root_further(self.objects.root, 0, beyond)
 

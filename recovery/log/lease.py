@@ -18,12 +18,12 @@ import msgspec
 from tidestate.recovery.log import names
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.records import RECORD_BYTES, decoded
-from tidestate.recovery.log.validation import Unsound, check_natural, check_times, require
+from tidestate.recovery.log.validation import InvalidManifest, check_natural, check_times, require
 from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UsageError
 
 log = logging.getLogger("tidestate")
 
-FOLDER = "alive"
+LEASE_FOLDER = "alive"
 DURATION_US = 30_000_000
 """How long a driver of another host is believed to live after it was last heard of."""
 
@@ -76,7 +76,7 @@ class Lease(msgspec.Struct, frozen=True):
 def running(checkpoint: Checkpoint) -> Lease | None:
     """The driver that runs this checkpoint, by the newest epoch; None where nobody has said so lately."""
     now = now_us()
-    alive = [lease for lease in leases(checkpoint).values() if lease.left_us(now)]
+    alive = [lease for lease in all_leases(checkpoint).values() if lease.left_us(now)]
     return max(alive, key=lambda one: (one.epoch, one.written_us), default=None)
 
 
@@ -99,23 +99,23 @@ def check_idle(checkpoint: Checkpoint, force: bool = False, *, instead: str = "-
     )
 
 
-def leases(checkpoint: Checkpoint) -> dict[str, Lease]:
+def all_leases(checkpoint: Checkpoint) -> dict[str, Lease]:
     """All leases by the path of their file, those that have run out too. What cannot be read is none: a crash may
     leave a torn one, and they go while we look.
     """
     found = {}
-    for name in names.leases(checkpoint.objects.names(FOLDER)):
-        with suppress(NotFoundError, CorruptionError, Unsound):
-            path = f"{FOLDER}/{name}"
+    for name in names.lease_names(checkpoint.objects.names(LEASE_FOLDER)):
+        with suppress(NotFoundError, CorruptionError, InvalidManifest):
+            path = f"{LEASE_FOLDER}/{name}"
             lease = decoded(checkpoint.objects.read(path, RECORD_BYTES), path, Lease)
             _check(lease)
             found[path] = lease
     return found
 
 
-def clear(checkpoint: Checkpoint, epoch: int) -> None:
+def clear_leases(checkpoint: Checkpoint, epoch: int) -> None:
     """Remove the leases of older epochs: they are fenced."""
-    for path, lease in leases(checkpoint).items():
+    for path, lease in all_leases(checkpoint).items():
         if lease.epoch < epoch:
             with suppress(TidestateError):
                 checkpoint.objects.delete(path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.manifest import Ids
-from tidestate.recovery.log.ranges import gaps, ids_text
+from tidestate.recovery.log.ranges import ids_text, missing_ranges
 from tidestate.statestore.errors import CorruptionError
 
 
@@ -29,7 +29,7 @@ class Listing:
     @property
     def missing(self) -> list[Ids]:
         """Ranges of ids that were not collected, and lack a manifest though a newer one is there."""
-        return gaps(self.left, self._first)
+        return missing_ranges(self.left, self._first)
 
     @property
     def least(self) -> int:

@@ -20,11 +20,11 @@ import msgspec
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.tables import TableSpec
 
-FORMAT = 1
+MANIFEST_FORMAT = 1
 END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
-Kind = Literal["fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap"]
+CheckpointKind = Literal["fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap"]
 Ids = tuple[int, int]
 """Checkpoint ids from the first to the last, both inclusive."""
 
@@ -142,7 +142,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """A checkpoint. Times are microseconds since 1970 UTC."""
 
     format: int
-    """`FORMAT`. The one field that every format has."""
+    """`MANIFEST_FORMAT`. The one field that every format has."""
     id: int
     """Rises by one. A reset may leave numbers out: those are in ``abandoned``. A fork begins with its source's."""
     parent: str
@@ -153,7 +153,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """The writer epoch. Steps keep it, other kinds raise it: an older run finds its next id taken, and by whom."""
     writer: str
     """A random id of the run, new at each start: with ``id`` the identity under which panes are delivered."""
-    kind: Kind
+    kind: CheckpointKind
     """Which writer published it, see the top of this file."""
     created_us: int
     """Wall clock, for people and for the age of what is collected."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tidestate.recovery.log.manifest import FORMAT, Manifest
-from tidestate.recovery.log.validation import MANIFEST_BYTES, Unsound, check
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Manifest
+from tidestate.recovery.log.validation import MANIFEST_BYTES, InvalidManifest, check
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 
@@ -48,18 +48,18 @@ def decode(data: bytes, path: str) -> tuple[Manifest, str]:
         raise _damaged(path, "checksum does not match")
     try:
         version = _VERSION.decode(file.manifest).format
-        if version != FORMAT:
+        if version != MANIFEST_FORMAT:
             raise IncompatibleError(
                 "this manifest has another format: use the tidestate version that wrote it or a newer one",
                 code="manifest-format",
                 path=path,
-                expected=FORMAT,
+                expected=MANIFEST_FORMAT,
                 found=version,
             )
         manifest = _MANIFEST.decode(file.manifest)
         check(manifest)
         return manifest, file.checksum
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidManifest) as error:
         raise _damaged(path, str(error)) from None
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tidestate.recovery.log.manifest import FORMAT
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT
 from tidestate.recovery.log.manifest_file import Version
-from tidestate.recovery.log.validation import Unsound, check_root
+from tidestate.recovery.log.validation import InvalidManifest, check_root
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.storage.objects import Objects
 
@@ -34,17 +34,17 @@ def read_marker(objects: Objects) -> Marker:
     data = objects.read(MARKER, MARKER_BYTES)
     try:
         version = msgspec.json.decode(data, type=Version).format
-        if version != FORMAT:
+        if version != MANIFEST_FORMAT:
             raise IncompatibleError(
                 "this checkpoint was written by another version of tidestate: use that one or a newer one",
                 code="checkpoint-format",
-                expected=FORMAT,
+                expected=MANIFEST_FORMAT,
                 found=version,
             )
         marker = msgspec.json.decode(data, type=Marker)
         check_root(marker.job_id, marker.created_us, marker.bases, marker.first)
         return marker
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unsound) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidManifest) as error:
         raise CorruptionError(
             f"the marker file is damaged ({error}): put back a good copy", code="marker-damaged", path=MARKER
         ) from None

@@ -10,9 +10,9 @@ import re
 
 DIGITS = 20
 """Of a number that orders files by name."""
-MOST = 2**63 - 1
+LAST_NUMBER = 2**63 - 1
 
-SPARK_BATCHES = MOST
+SPARK_BATCHES = LAST_NUMBER
 """Spark numbers batches with 64 bits, and the entries of a source's list of files with 32."""
 SPARK_ENTRIES = 2**31 - 1
 
@@ -23,21 +23,21 @@ _LEASE = re.compile(r"[0-9]{1,19}-[0-9]{1,19}\.json")
 _PIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-def numbered(number: int) -> str:
+def numbered_name(number: int) -> str:
     """The name of the file that has a number: a manifest, a boundary."""
     return f"{number:0{DIGITS}d}.json"
 
 
-def number_of(name: str, ending: str = ".json") -> int | None:
-    """The number in a name that `numbered` gives; None for any other name."""
+def number_in(name: str, ending: str = ".json") -> int | None:
+    """The number in a name that `numbered_name` gives; None for any other name."""
     stem = name.removesuffix(ending)
     number = int(stem) if name.endswith(ending) and _NUMBER.fullmatch(stem) else 0
-    return number if 0 < number <= MOST else None
+    return number if 0 < number <= LAST_NUMBER else None
 
 
-def numbers(names: list[str]) -> list[int]:
+def numbers_in(names: list[str]) -> list[int]:
     """The numbers in names, ascending; other names are passed over."""
-    return sorted(number for name in names if (number := number_of(name)) is not None)
+    return sorted(number for name in names if (number := number_in(name)) is not None)
 
 
 def is_pin(name: str) -> bool:
@@ -51,7 +51,7 @@ def pins(names: list[str], ending: str) -> list[str]:
     return [stem for stem in stems if is_pin(stem)]
 
 
-def leases(names: list[str]) -> list[str]:
+def lease_names(names: list[str]) -> list[str]:
     """Those that leases have."""
     return [name for name in names if _LEASE.fullmatch(name)]
 
@@ -68,5 +68,5 @@ def misleads_spark(name: str, ending: str) -> bool:
     """
     if name.endswith(ending):
         return spark_number(name.removesuffix(ending), SPARK_ENTRIES) is None
-    is_read = bool(_JAVA.fullmatch(name)) and len(name) <= DIGITS and -MOST - 1 <= int(name) <= MOST
+    is_read = bool(_JAVA.fullmatch(name)) and len(name) <= DIGITS and -LAST_NUMBER - 1 <= int(name) <= LAST_NUMBER
     return is_read and spark_number(name) is None

@@ -16,7 +16,7 @@ from tidestate.recovery.log import names
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Head
-from tidestate.recovery.log.records import HELD, PINS, held_pins, pin_path, read_pins, read_record, seal
+from tidestate.recovery.log.records import HELD_SUFFIX, PINS, held_pins, pin_path, read_pins, read_record, seal
 from tidestate.statestore.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
@@ -46,7 +46,7 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
         checkpoint.objects.delete(pin_path(name))
         raise checkpoint.collected(checkpoint_id)
     with suppress(ConflictError):  # whoever wrote it, it is true
-        checkpoint.objects.create(f"{PINS}/{name}{HELD}", seal(made))
+        checkpoint.objects.create(f"{PINS}/{name}{HELD_SUFFIX}", seal(made))
     return made
 
 
@@ -66,7 +66,7 @@ def unpin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
             name=name,
             fork=found[name].fork,
         )
-    remove(checkpoint.objects, name)
+    remove_pin(checkpoint.objects, name)
     return found[name]
 
 
@@ -87,13 +87,13 @@ def pinned(checkpoint: Checkpoint, checkpoint_id: int, why: str) -> Iterator[Hea
     try:
         yield checkpoint.read(checkpoint_id)
     finally:
-        remove(checkpoint.objects, name)
+        remove_pin(checkpoint.objects, name)
 
 
-def remove(objects: Objects, name: str) -> None:
+def remove_pin(objects: Objects, name: str) -> None:
     """Take out a pin that nobody needs; `unpin` asks first."""
     # In this order: as long as a pin is held by name, it is there.
-    objects.delete(f"{PINS}/{name}{HELD}")
+    objects.delete(f"{PINS}/{name}{HELD_SUFFIX}")
     objects.delete(pin_path(name))
 
 

@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 AT_ONCE = 16
 """Requests under way."""
-Seen: TypeAlias = Callable[[str, int, int], None]
+ProgressCallback: TypeAlias = Callable[[str, int, int], None]
 """Is told what is being read ("checkpoints", "files"), how much of it is done, and how much there is in all."""
 
 
-def told_nobody(_what: str, _done: int, _all: int) -> None:
+def no_progress(_what: str, _done: int, _all: int) -> None:
     """For whoever draws no bar."""
 
 
 def ahead(
-    act: Callable[[Item], Result], items: Iterable[Item], at_once: int = AT_ONCE
-) -> Iterator[tuple[Item, Callable[[], Result]]]:
+    act: Callable[[Item], _Result], items: Iterable[Item], at_once: int = AT_ONCE
+) -> Iterator[tuple[Item, Callable[[], _Result]]]:
     """Each item, in order, with a call that gives what ``act`` gives for it, or raises what that raises.
 
     ``act`` runs on threads of this process, for up to ``at_once`` items that nobody has asked for yet.
@@ -33,7 +33,7 @@ def ahead(
     from concurrent.futures import ThreadPoolExecutor  # takes a while to import
 
     pool = ThreadPoolExecutor(at_once, "tidestate-ahead")
-    begun: deque[tuple[Item, Callable[[], Result]]] = deque()
+    begun: deque[tuple[Item, Callable[[], _Result]]] = deque()
     try:
         for item in items:
             begun.append((item, pool.submit(act, item).result))
@@ -48,8 +48,8 @@ def ahead(
 
 
 def each(
-    seen: Seen, what: str, act: Callable[[Item], Result], items: Sequence[Item]
-) -> Iterator[tuple[Item, Callable[[], Result]]]:
+    seen: ProgressCallback, what: str, act: Callable[[Item], _Result], items: Sequence[Item]
+) -> Iterator[tuple[Item, Callable[[], _Result]]]:
     """As `ahead`; ``seen`` is told before the first is begun, and of each when the next is asked for."""
     if items:
         seen(what, 0, len(items))

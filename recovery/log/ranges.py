@@ -8,7 +8,7 @@ from itertools import pairwise
 from tidestate.recovery.log.manifest import Ids
 
 
-def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
+def merged_ranges(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
     """Ranges of ids in order, those that touch as one."""
     found: list[Ids] = []
     for first, last in sorted(ranges):
@@ -19,7 +19,7 @@ def joined(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
     return tuple(found)
 
 
-def gaps(ids: Sequence[int], first: int) -> list[Ids]:
+def missing_ranges(ids: Sequence[int], first: int) -> list[Ids]:
     """Ranges of ids from ``first`` on that ascending ``ids`` lack."""
     return [(before + 1, after - 1) for before, after in pairwise([first - 1, *ids]) if after > before + 1]
 

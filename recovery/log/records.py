@@ -15,9 +15,9 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.recovery.log import names
-from tidestate.recovery.log.boundary import NONE, Boundary, Pin
+from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary, Pin
 from tidestate.recovery.log.outputs import Output
-from tidestate.recovery.log.validation import Unsound, check_boundary, check_output, check_pin
+from tidestate.recovery.log.validation import InvalidManifest, check_boundary, check_output, check_pin
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 from tidestate.statestore.files.refs import FileRef
@@ -25,10 +25,10 @@ from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.storage.objects import Objects
 
 BOUNDARIES, INDEX, PINS = "gc/boundary", "gc/outputs", "pins"
-HELD = ".held"
+HELD_SUFFIX = ".held"
 RECORD_BYTES = 16 << 20
 """A larger file is no record: a boundary names some dozens of files, a pin one checkpoint."""
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class _Sealed(msgspec.Struct):
@@ -42,7 +42,7 @@ def seal(record: msgspec.Struct) -> bytes:
     return b'{"checksum":"%s",\n"record":%s}\n' % (checksum(body).encode(), body)
 
 
-def read_record(objects: Objects, path: str, kind: type[T]) -> T:
+def read_record(objects: Objects, path: str, kind: type[_T]) -> _T:
     """The record of a file. Raises `NotFoundError`, `CorruptionError`."""
     data = objects.read(path, RECORD_BYTES)
     if len(data) > RECORD_BYTES:
@@ -53,7 +53,7 @@ def read_record(objects: Objects, path: str, kind: type[T]) -> T:
     return decoded(sealed.record, path, kind)
 
 
-def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[T]) -> T:
+def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[_T]) -> _T:
     """What a JSON file of ours says. Raises `CorruptionError` where it says nothing of this kind."""
     try:
         return msgspec.json.decode(data, type=kind)
@@ -63,13 +63,13 @@ def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[T]) -> 
 
 def boundary_path(number: int) -> str:
     """Where a boundary lies."""
-    return f"{BOUNDARIES}/{names.numbered(number)}"
+    return f"{BOUNDARIES}/{names.numbered_name(number)}"
 
 
 def newest_boundary(objects: Objects) -> Boundary:
     """The one that counts; `NONE` before the first. One request to list, one to read."""
     missed = 0
-    while numbers := names.numbers(objects.names(BOUNDARIES)):
+    while numbers := names.numbers_in(objects.names(BOUNDARIES)):
         path = boundary_path(numbers[-1])
         try:
             found = read_record(objects, path, Boundary)
@@ -83,7 +83,7 @@ def newest_boundary(objects: Objects) -> Boundary:
         with _sound(path):
             check_boundary(found)
         return found
-    return NONE
+    return NO_BOUNDARY
 
 
 def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: int | None = None) -> Iterator[Output]:
@@ -116,7 +116,7 @@ def read_pins(objects: Objects) -> list[Pin]:
     """
     found = []
     there = objects.names(PINS)
-    files = {name: f"{name}{ending}" for ending in (HELD, ".json") for name in names.pins(there, ending)}
+    files = {name: f"{name}{ending}" for ending in (HELD_SUFFIX, ".json") for name in names.pins(there, ending)}
     for name, file in files.items():
         path = f"{PINS}/{file}"
         try:
@@ -133,14 +133,14 @@ def read_pins(objects: Objects) -> list[Pin]:
 
 def held_pins(objects: Objects) -> set[str]:
     """Names of the pins that were found to have come in time."""
-    return set(names.pins(objects.names(PINS), HELD))
+    return set(names.pins(objects.names(PINS), HELD_SUFFIX))
 
 
 @contextmanager
 def _sound(path: str) -> Iterator[None]:
     try:
         yield
-    except Unsound as error:
+    except InvalidManifest as error:
         raise _damaged(path, str(error)) from None
 
 

@@ -10,13 +10,13 @@ from tidestate.recovery.log.names import spark_number
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 from tidestate.statestore.storage.objects import Objects
 
-FOLDER = "spark"
+SPARK_FOLDER = "spark"
 UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
 """What reading JSON raises that says something else than it should."""
 _HADOOP_SUMS = b"crc\x00"
 
 
-def query_id(objects: Objects, folder: str = FOLDER) -> str | None:
+def query_id(objects: Objects, folder: str = SPARK_FOLDER) -> str | None:
     """Spark's id of the query, None while Spark has no checkpoint."""
     path = f"{folder}/metadata"
     try:

@@ -11,11 +11,11 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from tidestate.recovery.log.manifest import (
-    FORMAT,
+    MANIFEST_FORMAT,
+    CheckpointKind,
     Head,
     Ids,
     InputPosition,
-    Kind,
     Manifest,
     OperatorState,
     Restore,
@@ -24,7 +24,7 @@ from tidestate.recovery.log.manifest import (
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.files.refs import FileRef
 
-STEPS: tuple[Kind, ...] = ("batch", "tick", "feed", "bootstrap")
+STEPS: tuple[CheckpointKind, ...] = ("batch", "tick", "feed", "bootstrap")
 """Kinds that a running driver publishes under the writer epoch it has; every other one begins an epoch."""
 
 
@@ -52,10 +52,10 @@ class Changes(TypedDict, total=False):
 
 def origin(job_id: str) -> Head:
     """What the first checkpoint of a root goes on from: number 0, which is never published."""
-    return Head(Manifest(FORMAT, 0, "", job_id, 0, "", "fence", 0, {}), "")
+    return Head(Manifest(MANIFEST_FORMAT, 0, "", job_id, 0, "", "fence", 0, {}), "")
 
 
-def successor(head: Head, kind: Kind, writer: str, created_us: int, **changes: Unpack[Changes]) -> Manifest:
+def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **changes: Unpack[Changes]) -> Manifest:
     """The checkpoint of this kind that goes on from ``head``, whoever publishes it. Pure.
 
     Panes, ledgers and counters are its own; totals, watermarks, parent and epoch follow from ``head`` and the kind.

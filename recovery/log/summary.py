@@ -10,7 +10,7 @@ import msgspec
 
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
 
-Row = dict[str, Any]
+SummaryRow = dict[str, Any]
 _MICROSECONDS = re.compile(r"([+-]?[0-9]+) us")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,7 +73,7 @@ def size_text(count: int) -> str:
     return ""
 
 
-def brief(manifest: Manifest) -> Row:
+def brief(manifest: Manifest) -> SummaryRow:
     """One checkpoint in a line."""
     files = state_files(manifest)
     return {
@@ -101,9 +101,9 @@ def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
     return counters.get("events", 0) + sum(counters.get(f"{name}.events", 0) for name in names)
 
 
-def full(manifest: Manifest) -> Row:
+def full(manifest: Manifest) -> SummaryRow:
     """Everything a manifest says, with times readable beside the numbers."""
-    whole: Row = msgspec.to_builtins(manifest)
+    whole: SummaryRow = msgspec.to_builtins(manifest)
     whole["created"] = time_text(manifest.created_us)
     whole["watermark"] = time_text(manifest.watermark_us)
     whole["watermark_before"] = time_text(manifest.watermark_before_us)
@@ -112,7 +112,7 @@ def full(manifest: Manifest) -> Row:
     return whole
 
 
-def progress(manifest: Manifest) -> list[Row]:
+def progress(manifest: Manifest) -> list[SummaryRow]:
     """One line per source of a watermark: how far it is, its lag behind processing time, whether it counts."""
     found = []
     for operator, state in manifest.operators.items():
@@ -122,7 +122,7 @@ def progress(manifest: Manifest) -> list[Row]:
     return found
 
 
-def _source(name: str, one: Row, now_us: int | None) -> Row:
+def _source(name: str, one: SummaryRow, now_us: int | None) -> SummaryRow:
     mark = one["watermark_us"]
     real = mark not in (-END_OF_TIME_US - 1, END_OF_TIME_US)
     return {
@@ -134,7 +134,7 @@ def _source(name: str, one: Row, now_us: int | None) -> Row:
     }
 
 
-def partitions(operator: OperatorState) -> list[Row]:
+def partitions(operator: OperatorState) -> list[SummaryRow]:
     """One line per state partition of an operator."""
     return [
         {
@@ -150,6 +150,6 @@ def partitions(operator: OperatorState) -> list[Row]:
     ]
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """``1 file``, ``2 files``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

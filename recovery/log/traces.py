@@ -16,7 +16,7 @@ from tidestate.recovery.log import names
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.prefetch import ahead
 from tidestate.recovery.log.records import read_pins
-from tidestate.recovery.log.spark_files import FOLDER, newest, query_id
+from tidestate.recovery.log.spark_files import SPARK_FOLDER, newest, query_id
 from tidestate.statestore.errors import CorruptionError, UnavailableError
 from tidestate.statestore.storage.objects import Objects
 
@@ -33,7 +33,7 @@ _WRITTEN = re.compile(r"([0-9]{1,20})-[0-9a-f]{32}\.")
 
 @dataclass(frozen=True)
 class Traces:
-    """``noted``: the highest id that a note or a pin names. ``written``: the highest that a file was written for,
+    """``noted``: the highest id that a note or a pin names. ``written_files``: the highest that a file was written for,
     which the attempt at a next checkpoint leaves, published or not. ``committed``: Spark's query and its last batch.
     """
 
@@ -59,11 +59,11 @@ def notes(objects: Objects) -> Traces:
 
 def traces(objects: Objects, files: Sequence[str] = FOLDERS) -> Traces:
     """All traces, those of files in the folders ``files``: one request for each state partition."""
-    return with_files(objects, written(objects, files))
+    return with_file_traces(objects, written_files(objects, files))
 
 
-def with_files(objects: Objects, files: Mapping[str, int]) -> Traces:
-    """All traces, with files as `written` finds them."""
+def with_file_traces(objects: Objects, files: Mapping[str, int]) -> Traces:
+    """All traces, with files as `written_files` finds them."""
     noted = [*_noted(objects), *_pinned(objects)]
     return Traces(max(noted, default=0), newest_attempt(files), _committed(objects))
 
@@ -84,7 +84,7 @@ def note(objects: Objects, checkpoint_id: int) -> None:
             objects.delete(_path(older))
 
 
-def written(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[str, int]:
+def written_files(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[str, int]:
     """Files of ours in these folders, with the id of the checkpoint that each was written for."""
     found: dict[str, int] = {}
     level = list(folders)
@@ -114,7 +114,7 @@ def _names(objects: Objects, folder: str) -> list[str]:
 
 
 def _noted(objects: Objects) -> list[int]:
-    ids = [names.number_of(name, "") for name in objects.names(REACHED)]
+    ids = [names.number_in(name, "") for name in objects.names(REACHED)]
     return [one for one in ids if one is not None and one < _MOST]
 
 
@@ -126,6 +126,6 @@ def _pinned(objects: Objects) -> list[int]:
 
 def _committed(objects: Objects) -> tuple[str, int] | None:
     with suppress(CorruptionError):
-        query, batch_id = query_id(objects), newest(objects, f"{FOLDER}/commits")
+        query, batch_id = query_id(objects), newest(objects, f"{SPARK_FOLDER}/commits")
         return (query, batch_id) if query is not None and batch_id is not None else None
     return None

@@ -19,7 +19,7 @@ from tidestate.statestore.spec.limits import COLUMNS, TABLES
 
 MANIFEST_BYTES = 256 << 20
 """Of a manifest file; a thousand times what large jobs have."""
-OPERATORS = 1000
+MAX_OPERATORS = 1000
 BASES = 1000
 PARTITIONS = 1 << 15
 DEPTH = 64
@@ -34,18 +34,18 @@ _DIGEST = re.compile("[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Unsound(ValueError):
+class InvalidManifest(ValueError):
     """Why a manifest cannot be one of ours."""
 
 
 def check(manifest: Manifest) -> None:
-    """Raise `Unsound` unless ``manifest`` can be one of ours."""
+    """Raise `InvalidManifest` unless ``manifest`` can be one of ours."""
     _check_numbers(manifest)
     require(max(len(manifest.job_id), len(manifest.writer)) <= NAME_CHARACTERS, "job_id or writer")
     require(len(manifest.version) <= VERSION_CHARACTERS and not _CONTROL.search(manifest.version), "version")
     for name, counts in (("counters", manifest.counters), ("totals", manifest.totals)):
         require(all(LEAST <= value <= MOST for value in counts.values()), name)
-    require(len(manifest.operators) <= OPERATORS, "operators")
+    require(len(manifest.operators) <= MAX_OPERATORS, "operators")
     for name, operator in manifest.operators.items():
         require(is_name(name), "the name of an operator")
         _check_operator(name, operator, manifest.id)
@@ -57,7 +57,7 @@ def check(manifest: Manifest) -> None:
 
 
 def check_root(job_id: str, created_us: int, bases: Sequence[str], first: int) -> None:
-    """Raise `Unsound` unless a marker file can say so."""
+    """Raise `InvalidManifest` unless a marker file can say so."""
     require(bool(job_id) and len(job_id) <= NAME_CHARACTERS and not _CONTROL.search(job_id), "job_id")
     check_times((created_us,), "created_us")
     require(len(bases) <= BASES and not any(_CONTROL.search(base) for base in bases), "bases")
@@ -65,7 +65,7 @@ def check_root(job_id: str, created_us: int, bases: Sequence[str], first: int) -
 
 
 def check_output(output: Output) -> None:
-    """Raise `Unsound` unless an entry of the output index can be one of ours."""
+    """Raise `InvalidManifest` unless an entry of the output index can be one of ours."""
     require(1 <= output.id <= MOST, "id")
     check_times((output.created_us,), "created_us")
     for folder, refs in (("panes", output.panes), ("late", output.late)):
@@ -74,7 +74,7 @@ def check_output(output: Output) -> None:
 
 
 def check_boundary(boundary: Boundary) -> None:
-    """Raise `Unsound` unless a boundary can be one of ours."""
+    """Raise `InvalidManifest` unless a boundary can be one of ours."""
     for count in (boundary.number, boundary.id, boundary.panes_gone, boundary.late_gone):
         check_natural(count, "a number")
     check_times((boundary.created_us,), "created_us")
@@ -84,13 +84,13 @@ def check_boundary(boundary: Boundary) -> None:
 
 
 def check_pin(pin: Pin) -> None:
-    """Raise `Unsound` unless a pin can be one of ours."""
+    """Raise `InvalidManifest` unless a pin can be one of ours."""
     require(1 <= pin.checkpoint <= MOST, "checkpoint")
     check_times((pin.created_us,), "created_us")
 
 
 def check_file(ref: FileRef) -> None:
-    """Raise `Unsound` unless a file can be one of ours, below the root."""
+    """Raise `InvalidManifest` unless a file can be one of ours, below the root."""
     below = bool(_PATH.fullmatch(ref.path)) and "/../" not in f"/{ref.path}/" and "/./" not in f"/{ref.path}/"
     require(below and len(ref.path) <= PATH_CHARACTERS, "a path")
     require(0 <= ref.bytes <= MOST and 0 <= ref.rows <= MOST, "the size of a file")
@@ -188,13 +188,13 @@ def _check_progress(progress: dict[str, Any] | None) -> None:
 
 
 def _check_depth(tree: Any) -> None:
-    """Raise `Unsound` where what is nested is too deep, or holds a number that no column holds."""
+    """Raise `InvalidManifest` where what is nested is too deep, or holds a number that no column holds."""
     level = [tree]
     for _ in range(DEPTH):
         level = [part for one in level for part in _parts(one)]
         if not level:
             return
-    raise Unsound("what is nested is too deep")
+    raise InvalidManifest("what is nested is too deep")
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -207,12 +207,12 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def check_natural(value: int, name: str) -> None:
-    """Raise `Unsound` unless it fits 63 bits."""
+    """Raise `InvalidManifest` unless it fits 63 bits."""
     require(0 <= value <= MOST, name)
 
 
 def check_times(values: Iterable[int | None], name: str) -> None:
-    """Raise `Unsound` unless all fit 64 bits."""
+    """Raise `InvalidManifest` unless all fit 64 bits."""
     require(all(value is None or LEAST <= value <= MOST for value in values), name)
 
 
@@ -221,6 +221,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def require(condition: bool, what: str) -> None:
-    """Raise `Unsound` unless it holds."""
+    """Raise `InvalidManifest` unless it holds."""
     if not condition:
-        raise Unsound(f"{what} cannot be so")
+        raise InvalidManifest(f"{what} cannot be so")

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import msgspec
 
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import FORMAT, Head, Manifest, OperatorState, state_files
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest, OperatorState, state_files
 from tidestate.recovery.log.marker import MARKER, Marker
 from tidestate.recovery.log.pins import pin
-from tidestate.recovery.log.prefetch import Seen, told_nobody
+from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.log.successor import successor
 from tidestate.recovery.spark.position import load_files, with_lists
-from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, forge
+from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, write_spark_checkpoint
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import NotFoundError, UsageError, invariant
 from tidestate.statestore.storage.objects import Objects, put_all
@@ -59,7 +59,7 @@ def fork(
     root: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     checkpoint_id: int | None = None,
-    seen: Seen = told_nobody,
+    seen: ProgressCallback = no_progress,
 ) -> Forked:
     """Make ``destination`` a job of its own that goes on from a checkpoint of ``root`` (default: the newest).
 
@@ -72,7 +72,7 @@ def plan_fork(
     root: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     checkpoint_id: int | None = None,
-    seen: Seen = told_nobody,
+    seen: ProgressCallback = no_progress,
 ) -> Fork:
     """What `fork` would make now; nothing is changed.
 
@@ -86,7 +86,7 @@ def plan_fork(
     into = Objects(destination, bases=bases)
     _check_empty(into)
     check_stateless(source.objects)
-    marker = Marker(FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
+    marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
     spark, files = load_files(source.objects, was.spark), dict[str, bytes]()
     if spark is not None:
         read = files_read(source, was)
@@ -121,7 +121,7 @@ def execute_fork(planned: Fork) -> Forked:
     for source, number in planned.pins:
         pin(source, number, shown.pin, fork=shown.root)
     put_all(into, planned.files)
-    forge(into, planned.manifest)
+    write_spark_checkpoint(into, planned.manifest)
     Checkpoint(into, planned.marker).publish(planned.manifest)
     into.create(MARKER, msgspec.json.encode(planned.marker) + b"\n")
     return shown

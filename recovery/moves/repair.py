@@ -105,7 +105,7 @@ def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
     return execute_repair(checkpoint, plan_resync(checkpoint), force=force)
 
 
-def opened(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> Head | None:
+def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> Head | None:
     """The newest checkpoint, for a job that starts; with ``policy.damaged`` reset, the newest that is whole.
 
     ``check`` is asked, and raises, before anything is written. Raises `CorruptionError` where the newest is damaged

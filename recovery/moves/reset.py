@@ -1,6 +1,6 @@
 """Going back: a new checkpoint that has all of an older one, and says which ids do not count any more.
 
-Nothing is taken away. Ids only grow, so a reset is appended like any other manifest, of kind ``reset`` and under a
+Nothing is taken away. Ids only grow, so a reset is appended like any other manifest, of kind ``reset_to`` and under a
 new writer epoch: an older run's next commit finds its id taken and stops. Rewind, repair and fall-back are all this.
 """
 
@@ -19,11 +19,17 @@ from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Ids, Manifest, without_state
 from tidestate.recovery.log.pins import pinned
-from tidestate.recovery.log.ranges import joined, outside
+from tidestate.recovery.log.ranges import merged_ranges, outside
 from tidestate.recovery.log.successor import successor
-from tidestate.recovery.log.traces import STATE, traces, written
+from tidestate.recovery.log.traces import STATE, traces, written_files
 from tidestate.recovery.spark.position import with_lists
-from tidestate.recovery.spark.spark_checkpoint import Hook, check_stateless, files_read, finish, no_hook
+from tidestate.recovery.spark.spark_checkpoint import (
+    CrashHook,
+    check_stateless,
+    files_read,
+    finish_checkpoint,
+    no_crash_hook,
+)
 from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
 from tidestate.statestore.storage.objects import put_all
 
@@ -47,14 +53,16 @@ class Reset:
     files: dict[str, bytes]
 
 
-def reset(checkpoint: Checkpoint, to: int, *, force: bool = True, hook: Hook = no_hook) -> Reset:
+def reset_to(checkpoint: Checkpoint, to: int, *, force: bool = True, hook: CrashHook = no_crash_hook) -> Reset:
     """Go back to checkpoint ``to``. Raises what `plan_reset` and `execute_reset` do."""
     planned = plan_reset(checkpoint, to)
     execute_reset(checkpoint, planned, force=force, hook=hook)
     return planned
 
 
-def execute_reset(checkpoint: Checkpoint, planned: Reset, *, force: bool = False, hook: Hook = no_hook) -> None:
+def execute_reset(
+    checkpoint: Checkpoint, planned: Reset, *, force: bool = False, hook: CrashHook = no_crash_hook
+) -> None:
     """Publish the reset as planned, and write Spark's own checkpoint anew, as it was then.
 
     Raises `UsageError` (``running``) beside a running driver unless ``force`` fences it, `ConflictError`
@@ -70,7 +78,7 @@ def execute_reset(checkpoint: Checkpoint, planned: Reset, *, force: bool = False
         hook("reset-prepared", manifest.id)
         checkpoint.publish(manifest)
     hook("reset-published", manifest.id)
-    finish(checkpoint, manifest, hook)
+    finish_checkpoint(checkpoint, manifest, hook)
 
 
 def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
@@ -88,7 +96,7 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     newest = max(*ids[-1:], to, beyond)
     readable = {to: without_state(was)} | dict(_readable(checkpoint, [one for one in ids if one > to]))
     top = max(readable)
-    abandoned = joined((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
+    abandoned = merged_ranges((*was.abandoned, *([(to + 1, newest)] if newest > to else [])))
     spark, files = was.spark, dict[str, bytes]()
     read = files_read(checkpoint, was)
     if spark is not None:
@@ -134,7 +142,7 @@ def furthest(checkpoint: Checkpoint) -> int:
             position = checkpoint.load(newest).manifest.spark
     beyond = seen.beyond(newest, position) or (0 if listing.left else listing.least)
     if beyond or not listing.left:  # then panes and ledgers may tell of more
-        beyond = max(beyond, *written(checkpoint.objects).values(), 0)
+        beyond = max(beyond, *written_files(checkpoint.objects).values(), 0)
     return beyond
 
 

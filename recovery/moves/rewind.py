@@ -16,7 +16,7 @@ from tidestate.recovery.log.manifest import Manifest, without_state
 from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.summary import events_of, time_text
-from tidestate.recovery.moves.reset import Reset, plan_reset, reset
+from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
 from tidestate.recovery.spark.position import load_files
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 
@@ -24,7 +24,7 @@ _ID = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
-class Span:
+class ReplaySpan:
     """What one source of Spark gives again: from where it goes on to where it had come, as Spark writes offsets.
 
     ``files``: the paths, for a source of files. ``starting_offsets``: what Kafka's option of that name is in a query
@@ -39,7 +39,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Shown:
+class RepeatedPanes:
     """Panes that come again, under other ids; ``delivered``: a sink has acknowledged them."""
 
     checkpoint: int
@@ -60,8 +60,8 @@ class Replay:
     events: int
     batches: int
     unreadable: tuple[int, ...]
-    sources: tuple[Span, ...]
-    panes: tuple[Shown, ...]
+    sources: tuple[ReplaySpan, ...]
+    panes: tuple[RepeatedPanes, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
     Raises what `plan_reset` and `execute_reset` do; nothing has happened then.
     """
     check_idle(checkpoint, force)
-    return reset(checkpoint, to, force=force)
+    return reset_to(checkpoint, to, force=force)
 
 
 def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
@@ -120,7 +120,7 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
         unreadable=tuple(one for one in reversed(later) if isinstance(one, int)),
         sources=_spans(checkpoint, chosen, newest, undone),
         panes=tuple(
-            Shown(one.id, sum(ref.rows for ref in one.panes), one.id <= had) for one in reversed(undone) if one.panes
+            RepeatedPanes(one.id, sum(ref.rows for ref in one.panes), one.id <= had) for one in reversed(undone) if one.panes
         ),
     )
 
@@ -146,7 +146,7 @@ def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int
         yield manifest
 
 
-def _spans(checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: list[Manifest]) -> tuple[Span, ...]:
+def _spans(checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: list[Manifest]) -> tuple[ReplaySpan, ...]:
     if newest.spark is None:
         return ()
     begin = chosen.spark.end if chosen.spark is not None else ()
@@ -157,7 +157,7 @@ def _spans(checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: l
         for source, paths in (position.files if position is not None else {}).items():
             files.setdefault(source, set()).update(path.rpartition(" ")[0] for path in paths)
     return tuple(
-        Span(
+        ReplaySpan(
             source,
             begin[source] if source < len(begin) else "",
             end,

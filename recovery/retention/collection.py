@@ -18,16 +18,16 @@ from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.listing import manifests_gone, root_further
 from tidestate.recovery.log.manifest import Manifest, files_of, state_files
-from tidestate.recovery.log.pins import fork_pins, remove
+from tidestate.recovery.log.pins import fork_pins, remove_pin
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, held_pins, read_part, read_pins, seal
-from tidestate.recovery.log.traces import with_files, written
+from tidestate.recovery.log.traces import with_file_traces, written_files
 from tidestate.recovery.retention.rules import (
     HOUR_US,
+    CheckpointRetention,
     Known,
-    Parts,
-    Retention,
+    RetentionParts,
     bases_read,
     deletable,
     limit,
@@ -77,7 +77,7 @@ class Collection:
     sizes: Mapping[str, int]
 
 
-def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | None = None) -> Collection:
+def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_us: int | None = None) -> Collection:
     """What `collect` would do now; nothing is changed.
 
     Raises `NotFoundError` for a root without checkpoints, `CorruptionError` where a manifest that counts or is pinned
@@ -92,9 +92,9 @@ def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | N
     known = replace(known, manifests={**known.manifests, **pinned})
     needed = reachable(known, boundary, parts)
     doomed = deletable(known, boundary, needed, at_us - retention.grace_us)
-    entries = written(checkpoint.objects, (INDEX,))
+    entries = written_files(checkpoint.objects, (INDEX,))
     doomed += [path for path, number in entries.items() if number <= boundary.number and path not in needed]
-    taken = written(checkpoint.objects, (acknowledgements.FOLDER,))
+    taken = written_files(checkpoint.objects, (acknowledgements.DELIVERED_FOLDER,))
     doomed += [path for path, number in taken.items() if number <= boundary.id and number not in known.pinned]
     # Halves of files, where nobody has written for so long that nobody will.
     before_us = at_us - max(retention.grace_us, HOUR_US)
@@ -115,7 +115,7 @@ def plan_collection(checkpoint: Checkpoint, retention: Retention, at_us: int | N
     return Collection(shown, known.boundary, known.head.id, boundary, index, sizes)
 
 
-def collect(checkpoint: Checkpoint, retention: Retention, at_us: int | None = None) -> Collected:
+def collect(checkpoint: Checkpoint, retention: CheckpointRetention, at_us: int | None = None) -> Collected:
     """Collect what ``retention`` does not keep. Raises what `plan_collection` and `execute_collection` do."""
     return execute_collection(checkpoint, plan_collection(checkpoint, retention, at_us))
 
@@ -137,7 +137,7 @@ def execute_collection(checkpoint: Checkpoint, planned: Collection) -> Collected
         for _, deleted in each(checkpoint.seen, what, objects.delete, paths):
             deleted()
     for base, pin in unneeded:
-        remove(base, pin.name)
+        remove_pin(base, pin.name)
     return done
 
 
@@ -151,7 +151,11 @@ def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collec
     kept = [*newer, *_pinned(checkpoint, pins, boundary.id, {}).values()]
     held = {pin.checkpoint for pin in pins}
     needed = {ref.path for manifest in kept for ref in boundary.needed(manifest) if ref.root == 0}
-    needed |= {path for path, number in written(objects, (acknowledgements.FOLDER,)).items() if number in held}
+    needed |= {
+        path
+        for path, number in written_files(objects, (acknowledgements.DELIVERED_FOLDER,)).items()
+        if number in held
+    }
     sizes = {path: size for path, size in planned.sizes.items() if path not in needed}
     read = {ref.root for manifest in kept for ref in state_files(manifest)}
     unneeded = [(base, pin) for base, pin in _unneeded(objects, read) if base.root in planned.shown.freed]
@@ -169,8 +173,8 @@ def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collec
 def survey(checkpoint: Checkpoint) -> Known:
     """All that a root has, read."""
     # In this order: what leaves a trace has been published, and is listed.
-    files = written(checkpoint.objects)
-    traces = with_files(checkpoint.objects, files)
+    files = written_files(checkpoint.objects)
+    traces = with_file_traces(checkpoint.objects, files)
     listing = checkpoint.listed()
     left, boundary = listing.left, listing.boundary
     if not left:
@@ -184,7 +188,7 @@ def survey(checkpoint: Checkpoint) -> Known:
             raise manifests_gone(lost)
         head = msgspec.structs.replace(head, delivered=acknowledgements.delivered(checkpoint, head))
         manifests = dict(_manifests(checkpoint, left, head))
-        entries: Parts = [(part, read_part(checkpoint.objects, part)) for part in boundary.outputs]
+        entries: RetentionParts = [(part, read_part(checkpoint.objects, part)) for part in boundary.outputs]
     except (NotFoundError, CorruptionError):
         if checkpoint.boundary() != boundary:
             raise _moved() from None
@@ -223,14 +227,16 @@ def _pinned(
     return found
 
 
-def _with_index(known: Known, boundary: Boundary, parts: Parts) -> tuple[Boundary, Parts, dict[str, bytes]]:
+def _with_index(
+    known: Known, boundary: Boundary, parts: RetentionParts
+) -> tuple[Boundary, RetentionParts, dict[str, bytes]]:
     """The boundary with all files of its output index, and the new ones; the one that counts if it says the same."""
     was, files = known.boundary, dict[str, bytes]()
     facts = ("id", "panes_gone", "late_gone")
     same = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
     if same and [ref for ref, _ in parts] == list(was.outputs):
         return was, parts, files
-    found: Parts = []
+    found: RetentionParts = []
     for ref, entries in parts:
         if ref is None:
             path, data = f"{INDEX}/{boundary.number:020d}-{uuid.uuid4().hex}.json", msgspec.json.encode(entries)

@@ -19,11 +19,11 @@ HOUR_US = 3_600_000_000
 
 Part: TypeAlias = tuple[FileRef | None, list[Output]]
 """A file of the output index, None while it is not written, and what it lists."""
-Parts: TypeAlias = list[Part]
+RetentionParts: TypeAlias = list[Part]
 
 
 @dataclass(frozen=True)
-class Retention:
+class CheckpointRetention:
     """What is kept: the newest so many checkpoints and those younger than an age, whichever says so; always the head,
     pinned ones, and whatever was the newest within the grace. ``output_age_us``: delete panes and ledgers that are
     older; without it they are kept for ever. Raises `UsageError` where nothing is said, or nothing sensible.
@@ -71,7 +71,7 @@ class Known:
         return {pin.checkpoint for pin in self.pins}
 
 
-def limit(known: Known, retention: Retention, at_us: int) -> int:
+def limit(known: Known, retention: CheckpointRetention, at_us: int) -> int:
     """The id up to which checkpoints can be collected, pinned ones aside; not below the boundary."""
     if retention.keep is None and retention.age_us is None:
         return known.boundary.id
@@ -91,7 +91,9 @@ def _younger(known: Known, number: int, than_us: int) -> bool:
     return found is not None and found.created_us > than_us
 
 
-def next_boundary(known: Known, bound: int, retention: Retention, at_us: int, writer: str) -> tuple[Boundary, Parts]:
+def next_boundary(
+    known: Known, bound: int, retention: CheckpointRetention, at_us: int, writer: str
+) -> tuple[Boundary, RetentionParts]:
     """The boundary at ``bound``, and the files of its output index, some yet to be written."""
     was = known.boundary
     invariant(was.id <= bound < known.head.id, "a boundary rises, and stays below the head", bound=bound, was=was.id)
@@ -101,7 +103,7 @@ def next_boundary(known: Known, bound: int, retention: Retention, at_us: int, wr
         made = msgspec.structs.replace(
             made, panes_gone=max(panes, was.panes_gone), late_gone=max(late, was.late_gone)
         )
-    parts: Parts = []
+    parts: RetentionParts = []
     for ref, entries in known.entries:
         if there := _entries(known, made, entries):
             parts.append((ref if there == entries else None, there))
@@ -151,7 +153,7 @@ def _gone(known: Known, before_us: int) -> tuple[int, int]:
     return min(late, known.head.delivered), late
 
 
-def unacknowledged(known: Known, retention: Retention, at_us: int) -> int:
+def unacknowledged(known: Known, retention: CheckpointRetention, at_us: int) -> int:
     """How many pane files are old enough to go, and stay because no sink has acknowledged them."""
     if retention.output_age_us is None:
         return 0

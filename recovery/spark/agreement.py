@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from tidestate.recovery.log.input_files import NOTHING, Entries, KnownFiles, path_of, read_of
 from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
-from tidestate.recovery.log.spark_files import FOLDER
+from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Differences:
     def add(self, path: str, why: str) -> None:
         self.all.append(Difference(path, why))
 
-    def tried(self, path: str, read: Callable[[], T]) -> T | None:
+    def tried(self, path: str, read: Callable[[], _T]) -> _T | None:
         """What ``read`` gives; None where it cannot be read, which is a difference."""
         try:
             return read()
@@ -102,13 +102,13 @@ class _Differences:
 
 def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differences) -> IncompatibleError | None:
     """Why Spark's checkpoint is not one that ours has been made with, whatever was lost of either."""
-    query_id = found.tried(f"{FOLDER}/metadata", log.query_id)
+    query_id = found.tried(f"{SPARK_FOLDER}/metadata", log.query_id)
     planned, committed = log.newest("offsets"), log.newest("commits")
     for folder in ("offsets", "commits"):
-        found.tried(f"{FOLDER}/{folder}", lambda folder=folder: log.check_names(folder))  # type: ignore[misc]
+        found.tried(f"{SPARK_FOLDER}/{folder}", lambda folder=folder: log.check_names(folder))  # type: ignore[misc]
     ours = -1 if head is None else head.batch_id
     if head is not None and query_id is None and not found.all:
-        found.add(f"{FOLDER}/metadata", "it is gone")
+        found.add(f"{SPARK_FOLDER}/metadata", "it is gone")
     if head is not None and query_id not in (None, head.query_id):
         return IncompatibleError(
             "the spark folder belongs to another query: put the right one back, "
@@ -140,16 +140,16 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> 
         if head.batch_id:
             wanted[head.batch_id - 1] = head.start
         for batch_id, end in wanted.items():
-            path = f"{FOLDER}/offsets/{batch_id}"
+            path = f"{SPARK_FOLDER}/offsets/{batch_id}"
             offsets = found.tried(path, lambda batch_id=batch_id: log.offsets(batch_id))  # type: ignore[misc]
             if offsets is not None and offsets != end:
                 found.add(path, "it has other offsets than the batch")
     committed = log.newest("commits")
     if committed is not None:
-        found.tried(f"{FOLDER}/commits/{committed}", lambda: log.check_commit(committed))
+        found.tried(f"{SPARK_FOLDER}/commits/{committed}", lambda: log.check_commit(committed))
     if log.newest("offsets") != ours + 1:
         return ()
-    path = f"{FOLDER}/offsets/{ours + 1}"
+    path = f"{SPARK_FOLDER}/offsets/{ours + 1}"
     upcoming = found.tried(path, lambda: log.offsets(ours + 1))
     if upcoming is None:
         return ()
@@ -205,7 +205,7 @@ class _Source:
 
     def compare(self, log: SparkLog, interval: int | None, found: _Differences) -> Entries | None:
         """All files read by our newest batch, where Spark's list has just these."""
-        folder = f"{FOLDER}/sources/{self.number}"
+        folder = f"{SPARK_FOLDER}/sources/{self.number}"
         entries = found.tried(folder, lambda: log.entries(self.number, interval))
         if entries is None:
             return None
@@ -228,7 +228,7 @@ class _Source:
 
     def _check_later(self, later: list[tuple[str, ...]], read: Entries, found: _Differences) -> None:
         """What Spark has listed for batches to come."""
-        folder, new = f"{FOLDER}/sources/{self.number}", [one for files in later for one in files]
+        folder, new = f"{SPARK_FOLDER}/sources/{self.number}", [one for files in later for one in files]
         known = KnownFiles(one for files in read.values() for one in files) if new else ()
         if not all(later):
             found.add(folder, "an entry of a planned batch has no files")

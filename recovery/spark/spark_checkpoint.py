@@ -18,7 +18,7 @@ from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.prefetch import each
 from tidestate.recovery.log.records import decoded, outputs_below
-from tidestate.recovery.log.spark_files import FOLDER
+from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
@@ -34,22 +34,22 @@ COMPACTED = 10
 
 WORK = ("batch", "tick", "feed")
 """Checkpoints that a running query makes: before its first, Spark's checkpoint had been brought along."""
-Hook: TypeAlias = Callable[[str, int], None]
+CrashHook: TypeAlias = Callable[[str, int], None]
 """Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
 
 
-def no_hook(_moment: str, _checkpoint_id: int) -> None:
+def no_crash_hook(_moment: str, _checkpoint_id: int) -> None:
     """Do nothing."""
 
 
 def check_stateless(objects: Objects) -> None:
     """Raise `IncompatibleError` where Spark keeps state of its own: it goes neither back nor elsewhere with ours."""
-    if objects.names(f"{FOLDER}/state"):
+    if objects.names(f"{SPARK_FOLDER}/state"):
         raise IncompatibleError(
             "the spark folder holds state of spark's own (of an operator before this one), which cannot go back with "
             "ours: begin a new folder",
             code="spark-state",
-            path=f"{FOLDER}/state",
+            path=f"{SPARK_FOLDER}/state",
         )
 
 
@@ -76,10 +76,10 @@ def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]
     return read
 
 
-def forge(
+def write_spark_checkpoint(
     objects: Objects,
     manifest: Manifest,
-    hook: Hook = no_hook,
+    hook: CrashHook = no_crash_hook,
     read: Mapping[int, Entries] | None = None,
     interval: int = COMPACTED,
 ) -> None:
@@ -93,18 +93,20 @@ def forge(
         return
     for source, entries in (_read_ref(objects, position) if read is None else read).items():
         for name, text in _source_log(entries, interval).items():
-            objects.put(f"{FOLDER}/sources/{source}/{name}", text.encode())
+            objects.put(f"{SPARK_FOLDER}/sources/{source}/{name}", text.encode())
     ends = {position.batch_id: position.end}
     if position.batch_id:
         ends[position.batch_id - 1] = position.start
     for batch_id, end in sorted(ends.items()):
-        objects.put(f"{FOLDER}/offsets/{batch_id}", _offsets(end, manifest.processing_us or 0))
-        objects.put(f"{FOLDER}/commits/{batch_id}", COMMITTED)
+        objects.put(f"{SPARK_FOLDER}/offsets/{batch_id}", _offsets(end, manifest.processing_us or 0))
+        objects.put(f"{SPARK_FOLDER}/commits/{batch_id}", COMMITTED)
     hook("spark-half-forged", manifest.id)
-    objects.put(f"{FOLDER}/metadata", json.dumps({"id": position.query_id}).encode())
+    objects.put(f"{SPARK_FOLDER}/metadata", json.dumps({"id": position.query_id}).encode())
 
 
-def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook, interval: int = COMPACTED) -> bool:
+def finish_checkpoint(
+    checkpoint: Checkpoint, head: Manifest, hook: CrashHook = no_crash_hook, interval: int = COMPACTED
+) -> bool:
     """Bring Spark's checkpoint to where a reset has gone, or a bootstrap begins, if no query has been at work since,
     up to ``head``; whether that was due.
 
@@ -118,12 +120,16 @@ def finish(checkpoint: Checkpoint, head: Manifest, hook: Hook = no_hook, interva
     hook("spark-set-aside", reset.id)
     if reset.spark is not None:
         _bring_back(checkpoint.objects, reset.spark)
-    forge(checkpoint.objects, reset, hook, interval=interval)
+    write_spark_checkpoint(checkpoint.objects, reset, hook, interval=interval)
     return True
 
 
 def mend(
-    checkpoint: Checkpoint, head: Manifest, read: Mapping[int, Entries], interval: int, hook: Hook = no_hook
+    checkpoint: Checkpoint,
+    head: Manifest,
+    read: Mapping[int, Entries],
+    interval: int,
+    hook: CrashHook = no_crash_hook,
 ) -> str:
     """Rewrite Spark's checkpoint as it is after the batch of ``head``; where what was there is kept now. ``read`` are
     all files read by then. What a crash leaves half done is no better, so it is done again.
@@ -134,12 +140,12 @@ def mend(
     kept = _set_aside(checkpoint.objects, head.id)
     hook("spark-set-aside", head.id)
     _bring_back(checkpoint.objects, head.spark)
-    forge(checkpoint.objects, head, hook, read, interval)
+    write_spark_checkpoint(checkpoint.objects, head, hook, read, interval)
     return kept
 
 
 def unfinished(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
-    """The reset or bootstrap that `finish` would bring Spark's checkpoint to; None where nothing is to be done."""
+    """The reset or bootstrap that `finish_checkpoint` would bring Spark's checkpoint to; None where nothing is to be done."""
     reset = head
     while reset.kind not in ("reset", "bootstrap", *WORK) and reset.id > 1 and reset.parent:
         try:
@@ -153,7 +159,7 @@ def unfinished(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
 def _differs(objects: Objects, position: SparkPosition | None) -> bool:
     """Whether the spark folder is not yet that of the reset."""
     if position is None:  # to before the first batch: Spark begins without a folder
-        return bool(objects.names(FOLDER))
+        return bool(objects.names(SPARK_FOLDER))
     try:
         return SparkLog(objects).query_id() != position.query_id
     except CorruptionError:
@@ -165,7 +171,7 @@ def _set_aside(objects: Objects, checkpoint_id: int) -> str:
     taken = set(objects.names(REPLACED))
     names = (f"{checkpoint_id}-{again}" if again else str(checkpoint_id) for again in range(len(taken) + 1))
     place = f"{REPLACED}/{next(name for name in names if name not in taken)}"
-    objects.move(FOLDER, place)
+    objects.move(SPARK_FOLDER, place)
     return place
 
 
@@ -181,7 +187,7 @@ def _bring_back(objects: Objects, position: SparkPosition | None) -> None:
     for source in sources:
         for log in reversed(kept):
             if _is_whole(log, source):
-                objects.move(f"{log.folder}/sources/{source}", f"{FOLDER}/sources/{source}")
+                objects.move(f"{log.folder}/sources/{source}", f"{SPARK_FOLDER}/sources/{source}")
                 break
 
 

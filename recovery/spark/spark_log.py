@@ -19,9 +19,9 @@ import msgspec
 
 from tidestate.recovery.log.input_files import Entries
 from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.log.names import MOST, SPARK_ENTRIES, misleads_spark, spark_number
+from tidestate.recovery.log.names import LAST_NUMBER, SPARK_ENTRIES, misleads_spark, spark_number
 from tidestate.recovery.log.spark_files import (
-    FOLDER,
+    SPARK_FOLDER,
     UNREADABLE,
     garbled,
     lost,
@@ -43,7 +43,7 @@ class _Entry(msgspec.Struct):
     """One file in the log of a file source."""
 
     path: str
-    timestamp: Annotated[int, msgspec.Meta(ge=-MOST - 1, le=MOST)]
+    timestamp: Annotated[int, msgspec.Meta(ge=-LAST_NUMBER - 1, le=LAST_NUMBER)]
     batch: Annotated[int, msgspec.Meta(ge=0, le=SPARK_ENTRIES)] = msgspec.field(name="batchId")
 
 
@@ -61,7 +61,7 @@ class Planned:
 class SparkLog:
     """The log under ``<root>/spark``, or where it was set aside. Reads only."""
 
-    def __init__(self, objects: Objects, folder: str = FOLDER) -> None:
+    def __init__(self, objects: Objects, folder: str = SPARK_FOLDER) -> None:
         self.objects = objects
         self.folder = folder
 
@@ -203,7 +203,7 @@ class SparkLog:
             at_ms = json.loads(lines[1])["batchTimestampMs"]
         except (IndexError, *UNREADABLE):
             raise unusable(path, "it is cut or garbled") from None
-        whole = type(at_ms) is int and 0 <= at_ms <= MOST // 1000
+        whole = type(at_ms) is int and 0 <= at_ms <= LAST_NUMBER // 1000
         if not whole or len(lines) < 3 or "" in lines[2:]:
             raise unusable(path, "it is cut or garbled")
         return at_ms, tuple(lines[2:])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.lease import DURATION_US, FOLDER, Lease, clear, this_process
+from tidestate.recovery.log.lease import DURATION_US, LEASE_FOLDER, Lease, clear_leases, this_process
 from tidestate.recovery.log.traces import note
 from tidestate.statestore.errors import TidestateError
 
@@ -42,7 +42,7 @@ class Presence:
         self._checkpoint, self._epoch, self._every_s = checkpoint, epoch, every_s
         self._still, self._waiting = still, waiting
         self._numbers = itertools.count(1)
-        self._keeper: _Keeper | None = None
+        self._keeper: _Heartbeat | None = None
         self._first = True
 
     def begin(self) -> None:
@@ -51,9 +51,9 @@ class Presence:
             return
         if self._first:
             with _only_logged("the leases of older runs could not be removed"):
-                clear(self._checkpoint, self._epoch)
+                clear_leases(self._checkpoint, self._epoch)
         self._first = False
-        keeper = _Keeper(self._checkpoint, self._epoch, self._numbers, self._still, self._waiting, self._every_s)
+        keeper = _Heartbeat(self._checkpoint, self._epoch, self._numbers, self._still, self._waiting, self._every_s)
         keeper.write()
         # The thread gives the lease back: a collection may run anywhere. Who exits without a stop is seen to be gone.
         weakref.finalize(self, keeper.ended.set).atexit = False
@@ -66,7 +66,7 @@ class Presence:
             self._keeper.end()
 
 
-class _Keeper:
+class _Heartbeat:
     """What the thread holds: not the one whose end it waits for."""
 
     def __init__(
@@ -99,7 +99,7 @@ class _Keeper:
         """A newer lease under a fresh name, then the older one goes."""
         writer, waiting = self._checkpoint.writer, self._waiting()
         lease = Lease(this_process(), self._epoch, writer, self._since_us, now_us(), waiting_us=waiting)
-        path, older = f"{FOLDER}/{self._epoch}-{next(self._numbers)}.json", self._path
+        path, older = f"{LEASE_FOLDER}/{self._epoch}-{next(self._numbers)}.json", self._path
         with _only_logged("the lease of this run could not be written"):
             self._checkpoint.objects.note(path, msgspec.json.encode(lease))
             self._path = path

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Restore
-from tidestate.recovery.log.summary import counted, size_text
+from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Restored, StoreConfig
 
 ENOUGH_BYTES = 8 << 20
@@ -43,7 +43,7 @@ def predicted_s(operators: Iterable[OperatorState], store: str, rate: int, paral
     for operator in operators:
         for number, state in enumerate(operator.partitions):
             sizes[number] = sizes.get(number, 0) + sum(ref.bytes for ref in state.files)
-    return spread([size / rate for size in sizes.values()], parallel)
+    return parallel_time([size / rate for size in sizes.values()], parallel)
 
 
 def prediction(manifest: Manifest) -> tuple[str, float] | None:
@@ -73,7 +73,7 @@ def outlook_text(manifest: Manifest) -> str:
     return f"{found['predicted_s']:.1f} s predicted into {found['store']}, budget {found['budget_s']} s"
 
 
-def spread(seconds: Sequence[float], parallel: int | None) -> float:
+def parallel_time(seconds: Sequence[float], parallel: int | None) -> float:
     """How long pieces of work take, so many at once (None: all)."""
     slowest = max(seconds, default=0.0)
     return slowest if parallel is None else max(slowest, sum(seconds) / max(1, parallel))
@@ -93,7 +93,7 @@ def restore_of(
         files=whole.files,
         bytes=whole.bytes,
         rows=whole.rows,
-        seconds=spread(list(seconds.values()), parallel),
+        seconds=parallel_time(list(seconds.values()), parallel),
         total_s=whole.seconds,
         predicted_s=predicted_s(head.operators.values(), store.name, rate_of(head, store.name), parallel),
         budget_s=store.recovery_s,
@@ -114,6 +114,6 @@ def sentence(one: Restore) -> str:
     """For a log and for people."""
     if one.store == "parquet":
         return "restored nothing in 0.0 s: the parquet store reads on demand"
-    rows = counted(one.rows, "row")
-    what = f"{counted(one.files, 'file')}, {size_text(one.bytes)}, {rows}" if one.files else "nothing"
+    rows = pluralize(one.rows, "row")
+    what = f"{pluralize(one.files, 'file')}, {size_text(one.bytes)}, {rows}" if one.files else "nothing"
     return f"restored {what} in {one.seconds:.1f} s; predicted {one.predicted_s:.1f} s, budget {one.budget_s} s"

@@ -22,7 +22,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Restored, StoreConfig, StoreName
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import forget_cache, open_store
-from tidestate.statestore.stores.restore_monitor import Restoring, Told, counted, told_nobody
+from tidestate.statestore.stores.restore_monitor import RestoreMonitor, Told, no_restore_progress, restored_size
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def rehearse(
     store: StoreName | None = None,
     *,
     parallel: int = 1,
-    tell: Told = told_nobody,
+    tell: Told = no_restore_progress,
 ) -> Rehearsed:
     """Restore all state of ``manifest``, so many partitions at once on threads of this process; each is let go of at
     once. ``tell`` hears what is done and what there is in all, from any thread, one at a time.
@@ -112,7 +112,7 @@ def _pieces(manifest: Manifest) -> Iterator[_Piece]:
 
 
 def _restore(piece: _Piece, config: StoreConfig, objects: Objects, board: _Board) -> Restored:
-    watch = Restoring(board.teller(piece), every_s=0.1)
+    watch = RestoreMonitor(board.teller(piece), every_s=0.1)
     identity = uuid.uuid4().hex
     base = piece.state.partitions[piece.partition]
     try:
@@ -126,7 +126,9 @@ class _Board:
     """Adds up what all partitions have done."""
 
     def __init__(self, manifest: Manifest, tell: Told) -> None:
-        self._all = counted(ref for one in _pieces(manifest) for ref in one.state.partitions[one.partition].files)
+        self._all = restored_size(
+            ref for one in _pieces(manifest) for ref in one.state.partitions[one.partition].files
+        )
         self._tell, self._lock, self._begun = tell, threading.Lock(), time.monotonic()
         self._parts: dict[tuple[str, int], Restored] = {}
 

@@ -14,12 +14,12 @@ from tidestate.recovery.spark.agreement import Agreement, compare
 from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import (
     COMPACTED,
-    Hook,
+    CrashHook,
     check_stateless,
     files_read,
-    finish,
+    finish_checkpoint,
     mend,
-    no_hook,
+    no_crash_hook,
     unfinished,
 )
 from tidestate.recovery.spark.spark_log import SparkLog
@@ -68,7 +68,7 @@ class Mending:
     """What one start does about Spark's checkpoint. ``interval`` is every how many entries Spark folds its lists."""
 
     def __init__(
-        self, checkpoint: Checkpoint, policy: Policy, interval: int = COMPACTED, hook: Hook = no_hook
+        self, checkpoint: Checkpoint, policy: Policy, interval: int = COMPACTED, hook: CrashHook = no_crash_hook
     ) -> None:
         self._checkpoint = checkpoint
         self._policy = policy
@@ -103,7 +103,7 @@ class Mending:
         """Rewrite what differs, now that the job has taken over with ``head``. It may die anywhere: what it leaves
         differs too, so the next start does it again.
         """
-        if not head.drained and finish(self._checkpoint, head, self._hook, self._interval):
+        if not head.drained and finish_checkpoint(self._checkpoint, head, self._hook, self._interval):
             self._read = files_read(self._checkpoint, head)
         elif self._found.differs:
             kept = mend(self._checkpoint, head, self._read, self._interval, self._hook)

@@ -18,28 +18,28 @@ from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects
 
-PATIENCE_S = 2.0
+VISIBILITY_TIMEOUT_S = 2.0
 """How long a name may take to appear: network file systems remember for a moment which names are missing."""
 
 ADVICE = "give a root that the driver and all executors share: s3://, or a network file system mounted on every host"
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFile:
     """A file and the host of the process that says it has written it."""
 
     host: str
     ref: FileRef
 
 
-def check_visible(objects: Objects, files: Iterable[Written], patience_s: float = PATIENCE_S) -> None:
+def check_visible(objects: Objects, files: Iterable[WrittenFile], patience_s: float = VISIBILITY_TIMEOUT_S) -> None:
     """Raise `UsageError` (``file-unseen``) unless every file is here with its size.
 
     Cost: a stat or HEAD each, many at once.
     """
     until = time.monotonic() + patience_s
 
-    def found(written: Written) -> int | None:
+    def found(written: WrittenFile) -> int | None:
         return _size(objects, written.ref.path, written.ref.bytes, until)
 
     for written, size in ahead(found, files):
@@ -89,7 +89,7 @@ class Probe:
         objects.note(probe.path, probe.content.encode())
         return probe
 
-    def seen(self, objects: Objects, patience_s: float = PATIENCE_S) -> bool:
+    def seen(self, objects: Objects, patience_s: float = VISIBILITY_TIMEOUT_S) -> bool:
         """Whether this process finds it, size and content. Raises `UnavailableError`."""
         size = _size(objects, self.path, len(self.content), time.monotonic() + patience_s)
         return size == len(self.content) and objects.read(self.path) == self.content.encode()

@@ -17,7 +17,7 @@ from tidestate.statestore.files.segments import read_segment
 from tidestate.statestore.files.shares import Share
 from tidestate.statestore.files.sortedfile import BLOCK_BYTES, SortedFile
 from tidestate.statestore.spec.changes import Layer, Lookup, Ranges
-from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, plain
+from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, comparable
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table import layers as reading
@@ -29,7 +29,7 @@ ARRANGE_BANDS = 4
 """Over more bands than this, sorting level 0 by the whole key pays."""
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Rows of a table from one place."""
 
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
@@ -53,19 +53,21 @@ class Segment:
 
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
         """Keys about every `BLOCK_BYTES` of its rows, once `arrange` has sorted them; before, none."""
-        near = [layer.rows for layer in reading.between(self._layers, keys) if layer.ordered]
+        near = [layer.rows for layer in reading.rows_between(self._layers, keys) if layer.ordered]
         return [split for rows in near for split in _every_block(rows, len(self._spec.key))]
 
     def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
         """Its rows within ``keys``."""
-        return reading.between(self._held(keys), keys)
+        return reading.rows_between(self._held(keys), keys)
 
     def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
         """Sort the rows by the whole key, once."""
-        near = reading.between(self._held(keys), keys)
+        near = reading.rows_between(self._held(keys), keys)
         if sum(layer.rows.nbytes for layer in near) > limit_bytes:
             self._layers = [
-                layer if layer.ordered else Layer(layer.op, reading.ordered(self._spec, layer.rows), ordered=True)
+                layer
+                if layer.ordered
+                else Layer(layer.op, reading.sorted_by_key(self._spec, layer.rows), ordered=True)
                 for layer in self._layers
             ]
 
@@ -92,7 +94,7 @@ def _every_block(rows: pa.Table, width: int) -> Iterator[tuple[Key, int]]:
     """The key and the bytes at the end of each block of sorted rows."""
     step = max(1, BLOCK_BYTES * rows.num_rows // max(1, rows.nbytes))
     for end in range(step - 1, rows.num_rows, step):
-        key = tuple(plain(rows.column(place)[end]) for place in range(width))
+        key = tuple(comparable(rows.column(place)[end]) for place in range(width))
         yield key, BLOCK_BYTES
 
 
@@ -129,9 +131,9 @@ class SortedFiles:
         """They are sorted."""
 
 
-def open_sources(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) -> list[Source]:
+def open_sources(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) -> list[RowSource]:
     """The sources that read durable files of one table, one per level. Nothing is read yet."""
-    sources: list[Source] = []
+    sources: list[RowSource] = []
     for level in levels_of(files):
         if level[0].kind == "changelog":
             sources += [SegmentFile(objects, spec, ref) for ref in level]
@@ -144,7 +146,7 @@ def open_sources(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) ->
 class FileTable:
     """A table read from its sources. ``band_bytes`` bounds what is held at once, besides level 0."""
 
-    def __init__(self, spec: TableSpec, sources: Sequence[Source], expired: int | None, band_bytes: int) -> None:
+    def __init__(self, spec: TableSpec, sources: Sequence[RowSource], expired: int | None, band_bytes: int) -> None:
         self._spec, self._sources, self._expired, self._band_bytes = spec, list(sources), expired, band_bytes
 
     def bands(self, keys: KeyRange, *, fold: bool = False, reverse: bool = False) -> list[KeyRange]:
@@ -173,7 +175,7 @@ class FileTable:
     def loose(self, keys: KeyRange) -> Iterator[pa.Table]:
         """Rows within ``keys`` in parts that combine to the live rows."""
         for band in self.bands(keys):
-            yield reading.loose(self._spec, self.layers(band), KeyRange(), self._expired)
+            yield reading.unfolded(self._spec, self.layers(band), KeyRange(), self._expired)
 
     def lookup(self, keys: pa.Table) -> Lookup:
         """Rows for ``keys``, aligned with them."""
@@ -188,7 +190,7 @@ class FileTable:
     ) -> Ranges:
         """Rows of many prefixes at once, each with its own interval."""
         prefixes, lower, upper = reading.asking(self._spec, prefixes, lower, upper)
-        return reading.assign(self._spec, self._matching(prefixes), prefixes, lower, upper)
+        return reading.assign_keys(self._spec, self._matching(prefixes), prefixes, lower, upper)
 
     def _matching(self, keys: pa.Table) -> pa.Table:
         """Live rows in key order whose leading columns are among ``keys``."""
@@ -204,9 +206,9 @@ class FileTable:
 
     def _folded(self, layers: list[Layer]) -> pa.Table:
         if reading.overlays(layers):
-            return reading.alive(self._spec, reading.overlay(self._spec, layers), self._expired)
+            return reading.unexpired(self._spec, reading.overlay(self._spec, layers), self._expired)
         rows = reading.folded(self._spec, layers, self._expired)
-        return rows if reading.settled(layers) else reading.ordered(self._spec, rows)
+        return rows if reading.is_settled(layers) else reading.sorted_by_key(self._spec, rows)
 
     def _cuts(self, keys: KeyRange) -> list[Cut]:
         """Where to cut, so that a band has about ``band_bytes`` of folded files."""

@@ -16,7 +16,7 @@ from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.fold import fold_run
-from tidestate.statestore.table.layers import ordered
+from tidestate.statestore.table.layers import sorted_by_key
 
 BAND_SHARE = 32
 """A band is this share of the budget: folding holds a few copies of it."""
@@ -100,4 +100,4 @@ def _run(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
     """A band folded, still hiding what it hides below, sorted by key with its ops."""
     empty = with_op(spec, Layer(PUT, spec.schema.empty_table()))
     rows = pa.concat_tables([empty, *(with_op(spec, layer) for layer in fold_run(spec, layers))])
-    return ordered(spec, rows)
+    return sorted_by_key(spec, rows)

@@ -62,7 +62,7 @@ def find(name: FooterName, version: tuple[int, ...] | None) -> Footer | None:
     return footer if known == version else None
 
 
-def keep(name: FooterName, version: tuple[int, ...] | None, footer: Footer) -> None:
+def keep_footer(name: FooterName, version: tuple[int, ...] | None, footer: Footer) -> None:
     """Keep a footer that was checked."""
     with _lock, suppress(ValueError):  # larger than the whole cache
         _kept[name] = (version, footer)
@@ -74,7 +74,7 @@ def forget(name: FooterName) -> None:
         _kept.pop(name, None)
 
 
-def clear() -> None:
+def clear_footers() -> None:
     """As a new process would find it."""
     with _lock:
         _kept.clear()

@@ -17,7 +17,7 @@ from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.table.validation import admit, specs_by_name
+from tidestate.statestore.table.validation import specs_by_name, validate_changes
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PartitionLog:
         Raises what `admission.admit` raises, before anything is written; `UnavailableError` when storage
         refuses and `CorruptionError` when a file to be folded is damaged: files that nobody names may remain.
         """
-        admitted = admit(specs_by_name(self.specs), changes)
+        admitted = validate_changes(specs_by_name(self.specs), changes)
         asked = {table: part.expire for table, part in changes.items() if part.expire is not None}
         expired = base.expired | {table: max(bound, base.expired.get(table, bound)) for table, bound in asked.items()}
         files: list[FileRef] = []

@@ -11,7 +11,7 @@ import msgspec
 from tidestate.statestore.spec.tables import TableSpec
 
 FileKind = Literal["changelog", "run", "snapshot"]
-FORMAT = "1"
+FILE_FORMAT = "1"
 
 
 class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,7 +112,7 @@ class SegmentName(msgspec.Struct, frozen=True):
 
     def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:
         """What the file says of itself."""
-        described = {"tidestate.format": FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
+        described = {"tidestate.format": FILE_FORMAT, "kind": kind, "table": msgspec.json.encode(spec).decode()}
         return described | {
             field: str(getattr(self, field)) for field in self.__struct_fields__ if field != "written"
         }

@@ -25,10 +25,10 @@ from tidestate.statestore.errors import (
     UsageError,
 )
 from tidestate.statestore.files.arrowfile import read_batches
-from tidestate.statestore.files.refs import EXPIRY, FORMAT, Contents, FileRef, SegmentName, fact
+from tidestate.statestore.files.refs import EXPIRY, FILE_FORMAT, Contents, FileRef, SegmentName, fact
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, Layer
-from tidestate.statestore.spec.schema_evolution import readable, through
+from tidestate.statestore.spec.schema_evolution import project, readable
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 
@@ -61,7 +61,7 @@ def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]
             raise damaged(ref, "its columns are not those of its table")
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         check_count(ref, sum(table.num_rows for table in tables), ref.rows)
-        return [_layer(spec, ref, through(written, spec, table)) for table in tables]
+        return [_layer(spec, ref, project(written, spec, table)) for table in tables]
 
 
 def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:
@@ -89,12 +89,12 @@ def check_described(spec: TableSpec | None, ref: FileRef, metadata: Mapping[byte
     Raises `IncompatibleError` for another format, `CorruptionError` for a file of somewhere else.
     """
     says = {key.decode(): value.decode() for key, value in metadata.items() if key != b"ARROW:schema"}
-    if says.get("tidestate.format") != FORMAT:
+    if says.get("tidestate.format") != FILE_FORMAT:
         raise IncompatibleError(
             "this state file has another format: use the tidestate version that wrote it or a newer one",
             code="file-format",
             path=ref.path,
-            expected=FORMAT,
+            expected=FILE_FORMAT,
             found=says.get("tidestate.format", "none"),
         )
     table = _described(says.get("table", ""))
@@ -155,7 +155,7 @@ def missing(objects: Objects, ref: FileRef) -> CorruptionError:
     )
 
 
-def refused(ref: FileRef, error: OSError) -> UnavailableError:
+def read_refused(ref: FileRef, error: OSError) -> UnavailableError:
     """The disk did not give the bytes."""
     return UnavailableError(
         f"storage refused ({(error.strerror or str(error)).lower()}): mend it and try again",
@@ -184,7 +184,7 @@ def understood(objects: Objects, ref: FileRef) -> Iterator[None]:
         raise missing(objects, ref) from None
     except OSError as error:
         if error.errno is not None:  # of the disk, not of what stands on it
-            raise refused(ref, error) from error
+            raise read_refused(ref, error) from error
         raise damaged(ref, str(error)) from error
     except (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise damaged(ref, str(error)) from error

@@ -23,10 +23,10 @@ from tidestate.statestore.files import footers
 from tidestate.statestore.files.footers import Footer
 from tidestate.statestore.files.refs import Contents, FileKind, FileRef, SegmentName
 from tidestate.statestore.files.segments import OP, check_described, check_ops, damaged, expiry_range
-from tidestate.statestore.files.tails import check_metadata, checked_rows, opened, read_tail, tail_of
+from tidestate.statestore.files.tails import check_metadata, checked_rows, open_verified, read_tail, tail_of
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
-from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, bisect, plain
-from tidestate.statestore.spec.schema_evolution import through
+from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, bisect, comparable
+from tidestate.statestore.spec.schema_evolution import project
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.layers import cut
@@ -37,7 +37,7 @@ BLOCK_BYTES = 2 << 20
 COPY_SHARE = 4
 """A file on remote storage is copied to this host once a store has read this share of its blocks, a quarter."""
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 INDEX = "tidestate.index"
 
@@ -208,9 +208,9 @@ class SortedFile:
         op = [] if self._ref.kind == "snapshot" else [OP]
         written, metadata = self._found.written, self._found.metadata
         schema = pa.schema([*op, *written.schema])
-        with opened(self._objects, self._ref) as source:
+        with open_verified(self._objects, self._ref) as source:
             file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
-            return [through(written, self._spec, self._block(file, block, schema)) for block in blocks]
+            return [project(written, self._spec, self._block(file, block, schema)) for block in blocks]
 
     def _block(self, file: pq.ParquetFile, block: int, schema: pa.Schema) -> pa.Table:
         rows = file.read_row_group(block, use_threads=False).cast(schema)
@@ -219,7 +219,7 @@ class SortedFile:
             check_ops(self._ref, rows)
         return rows
 
-    def _once_more(self, read: Callable[[], T]) -> T:
+    def _once_more(self, read: Callable[[], _T]) -> _T:
         """What a first reading finds damaged may be this host's copy: without it, once more."""
         try:
             return read()
@@ -241,7 +241,7 @@ class SortedFile:
         footer = footers.find(self._name, version)
         if footer is None:
             footer = self._read_footer()
-            footers.keep(self._name, version, footer)
+            footers.keep_footer(self._name, version, footer)
         return footer
 
     @property
@@ -249,7 +249,7 @@ class SortedFile:
         return self._objects.root, self._spec, self._ref
 
     def _read_footer(self) -> Footer:
-        with opened(self._objects, self._ref) as source:
+        with open_verified(self._objects, self._ref) as source:
             metadata = pq.read_metadata(pa.BufferReader(read_tail(source, self._ref)))
             described = metadata.metadata or {}
             written = check_described(self._spec, self._ref, described)
@@ -259,7 +259,7 @@ class SortedFile:
                 raise damaged(self._ref, "its index has no keys of the table")
             index = checked_rows(self._ref, index, max(1, metadata.num_row_groups))
             index = index.rename_columns(self._spec.key_names)
-            columns = [[plain(value) for value in column] for column in index.columns]
+            columns = [[comparable(value) for value in column] for column in index.columns]
         sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
         return Footer(written, metadata, index, list(zip(*columns, strict=True)), sizes)
 

@@ -35,7 +35,7 @@ def tail_of(end: bytes | pa.Buffer) -> str:
     return f"{size}:{checksum(bytes(held[-size:]))}"
 
 
-def read_rows(objects: Objects, ref: FileRef) -> pa.Table:
+def read_file_rows(objects: Objects, ref: FileRef) -> pa.Table:
     """All rows of a pane or ledger file. Raises `CorruptionError` unless it is the file that the manifest means."""
     data = read_verified(objects, ref)
     with understood(objects.at(ref.root), ref), pq.ParquetFile(pa.BufferReader(data)) as file:
@@ -59,7 +59,7 @@ def read_metadata(objects: Objects, ref: FileRef) -> pq.FileMetaData:
 
 
 def _metadata(objects: Objects, ref: FileRef) -> pq.FileMetaData:
-    with opened(objects, ref) as source:
+    with open_verified(objects, ref) as source:
         metadata = pq.read_metadata(pa.BufferReader(read_tail(source, ref)))
         check_metadata(ref, metadata, metadata.schema.to_arrow_schema())
         return metadata
@@ -119,7 +119,7 @@ def examine(objects: Objects, ref: FileRef) -> None:
 
 
 @contextmanager
-def opened(objects: Objects, ref: FileRef) -> Iterator[pa.NativeFile]:
+def open_verified(objects: Objects, ref: FileRef) -> Iterator[pa.NativeFile]:
     """The file for one read, of the size that the manifest says. ``objects`` are those of its root."""
     with understood(objects, ref), objects.open_input(ref.path, ref.bytes) as source:
         if (size := source.size()) != ref.bytes:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from tidestate.statestore.errors import UsageError
 
-Measure = Literal["time", "tuple"]
+KeyMeasure = Literal["time", "tuple"]
 """Whether a window's size is measured in event time or in messages."""
 
 Use = Literal["aggregate", "join"]
@@ -64,7 +64,7 @@ def parse_layout(name: str) -> Layout:
 
 
 def choose_layout(
-    measure: Measure,
+    measure: KeyMeasure,
     use: Use = "aggregate",
     *,
     equal: bool = False,

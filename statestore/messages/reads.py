@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.messages.retention import column_of
-from tidestate.statestore.messages.tables import BOUNDS, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.messages.retention import position_column
+from tidestate.statestore.messages.tables import BOUND_NAMES, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.spec.keyrange import Key, as_scalar
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.layers import assign
+from tidestate.statestore.table.layers import assign_keys
 
 FIRST, LAST = -(2**63), 2**63 - 1
 Numbers = npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ def get_messages(
     A bound is ``(time, offset)`` or ``(time,)``, in layouts without time ``(offset,)``; None is no bound. ``session``
     and ``equal`` are values of all session key and equality columns. Columns: ``tables.schema``. Raises `UsageError`.
     """
-    names = [name for name in BOUNDS if tables.layout.by_time or name.endswith(OFFSET)]
+    names = [name for name in BOUND_NAMES if tables.layout.by_time or name.endswith(OFFSET)]
     half = len(names) // 2
     values = [*_padded(start, half), *_padded(end, half)]
     wanted = dict(zip(names, values, strict=True))
@@ -123,10 +123,10 @@ class _Askers:
         """Bounds of the position as columns, the upper one exclusive; null where there is none."""
         kind = self.tables.schema.field(self.tables.position).type
         least, most = _limits(kind)
-        lower = column_of(np.clip(self.start, least, most), kind, self.start > least)
+        lower = position_column(np.clip(self.start, least, most), kind, self.start > least)
         # A bound that the type cannot hold lets rows through here; `wants` takes them out.
         end = np.clip(self.end, least, most)
-        upper = column_of(np.where(end < most, end, 0) + 1, kind, end < most)
+        upper = position_column(np.where(end < most, end, 0) + 1, kind, end < most)
         return lower, upper
 
     def wants(self, found: Ranges) -> npt.NDArray[np.bool_]:
@@ -181,7 +181,7 @@ def _shared(tables: MessageTables, view: StateView, ask: _Askers, lower: pa.Arra
         rows = rows.filter(pa.array(near)).sort_by(tables.position)
     if ask.rows.num_rows == 1 and not ask.names:
         return Ranges(pa.array(np.zeros(rows.num_rows, np.int64)), rows)
-    return assign(tables.messages, rows, ask.rows.select(ask.names), lower, upper)
+    return assign_keys(tables.messages, rows, ask.rows.select(ask.names), lower, upper)
 
 
 def _order(tables: MessageTables, asker: Numbers, rows: pa.Table) -> pa.Array:
@@ -192,7 +192,7 @@ def _order(tables: MessageTables, asker: Numbers, rows: pa.Table) -> pa.Array:
 
 def _checked(tables: MessageTables, askers: pa.Table) -> pa.Table:
     """Askers with the types of the store's columns. Raises `UsageError`."""
-    bounds = BOUNDS if tables.layout.by_time else ("start_offset", "end_offset")
+    bounds = BOUND_NAMES if tables.layout.by_time else ("start_offset", "end_offset")
     known = {*tables.session_names, *tables.equal_names, *bounds}
     _check(set(askers.column_names) <= known, "askers of this store may have these columns", sorted(known))
     _check(bool(askers.column_names), "askers need a column, of these", sorted(known))
@@ -206,7 +206,7 @@ def _checked(tables: MessageTables, askers: pa.Table) -> pa.Table:
 
 
 def _typed(tables: MessageTables, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if name in BOUNDS and (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+    if name in BOUND_NAMES and (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
         return column.cast(pa.int64())
     try:
         return column.cast(_type_of(tables, name))
@@ -218,7 +218,7 @@ def _typed(tables: MessageTables, name: str, column: pa.ChunkedArray) -> pa.Chun
 
 def _type_of(tables: MessageTables, name: str) -> pa.DataType:
     """The type of a bound or of a column of messages."""
-    if name in BOUNDS:
+    if name in BOUND_NAMES:
         name = OFFSET if name.endswith(OFFSET) else MESSAGE_TIME
     return tables.schema.field(name).type
 
@@ -227,7 +227,7 @@ def _one_asker(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
     columns = {}
     for name, value in wanted.items():
         kind = pa.int64() if value is None or isinstance(value, int) else _type_of(tables, name)
-        kind = kind if name in BOUNDS else _type_of(tables, name)
+        kind = kind if name in BOUND_NAMES else _type_of(tables, name)
         try:
             columns[name] = pa.array([as_scalar(value, kind)], kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

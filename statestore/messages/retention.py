@@ -40,7 +40,7 @@ def read_marks(tables: MessageTables, view: StateView) -> Marks:
     return Marks(*found.rows["at"].to_pylist())
 
 
-def column_of(
+def position_column(
     values: npt.NDArray[np.int64], kind: pa.DataType, known: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
     """Positions as a column of ``kind``; null where not ``known``."""
@@ -54,7 +54,7 @@ def tally(tables: MessageTables, rows: pa.Table, sign: int = 1) -> pa.Table:
     places = positions(rows[tables.position]) // slot * slot
     newest = positions(rows[MESSAGE_TIME])
     columns = [
-        column_of(places, tables.sizes.key[0].arrow),
+        position_column(places, tables.sizes.key[0].arrow),
         pa.array(np.full(rows.num_rows, sign, np.int64)),
         pa.array(sign * row_bytes(rows)),
         # A message taken away still counts as the newest of its slot: a maximum cannot be taken back.

@@ -46,7 +46,7 @@ class Added:
 
 
 def add(tables: MessageTables, view: StateView, batch: pa.Table, *, expire: int | None = None) -> Added:
-    """Take ``batch`` (columns of ``tables.schema``, any order) in, and forget what retention or ``expire`` says.
+    """Take ``batch`` (columns of ``tables.schema``, any order) in, and forget what retention or ``expire_messages`` says.
 
     Rows are judged one after the other, against the bound before the batch: known ones are duplicates, then those
     at or below the bound are out of retention, the others are stored. A message that the batch itself makes too old
@@ -61,7 +61,7 @@ def add(tables: MessageTables, view: StateView, batch: pa.Table, *, expire: int 
     return Added(_taken_in(tables, stored, marks, after), stored, verdicts)
 
 
-def expire(tables: MessageTables, view: StateView, bound: int) -> ChangeSet:
+def expire_messages(tables: MessageTables, view: StateView, bound: int) -> ChangeSet:
     """Forget messages with a position (time, or offset) at or below ``bound``. A bound never goes back."""
     marks = read_marks(tables, view)
     after = Marks(marks.newest, bound if marks.bound is None else max(bound, marks.bound))
@@ -81,7 +81,7 @@ def retire(tables: MessageTables, view: StateView, askers: pa.Table) -> ChangeSe
     return changes
 
 
-def replay_from(tables: MessageTables, view: StateView) -> pa.Table:
+def messages_replay_from(tables: MessageTables, view: StateView) -> pa.Table:
     """Per origin the smallest and largest offset known (``start_offset``, ``last_offset``).
 
     Replaying each origin from its start offset into an empty store rebuilds this one, retired messages included.

@@ -26,7 +26,7 @@ from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 OFFSET, ORIGIN, MESSAGE_TIME = "offset", "origin", "time"
 """Columns every message has."""
 
-BOUNDS = ("start_time", "start_offset", "end_time", "end_offset")
+BOUND_NAMES = ("start_time", "start_offset", "end_time", "end_offset")
 """Columns by which askers bound what they read."""
 
 
@@ -87,7 +87,7 @@ class MessageTables:
         for column in (*self.session, *self.equal, Column(ORIGIN, self.origin)):
             if not is_ordered(column.arrow):
                 raise UsageError("a key column cannot have this type", code="key-type", column=column.name)
-        if taken := set(BOUNDS) & {*self.session_names, *self.equal_names}:
+        if taken := set(BOUND_NAMES) & {*self.session_names, *self.equal_names}:
             raise UsageError("bounds of reads have these names: choose others", code="name-taken", names=taken)
         if not is_position(Column(MESSAGE_TIME, self.time).arrow):
             raise UsageError("messages have a time, a date or an integer", code="message-time", type=self.time)

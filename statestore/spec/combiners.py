@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidestate.statestore.errors import IncompatibleError, UsageError, invariant
 from tidestate.statestore.plugins import loaded
-from tidestate.statestore.spec.lists import list_values, ordered, union
+from tidestate.statestore.spec.lists import list_values, ordered_lists, union_lists
 from tidestate.statestore.spec.tables import COLUMN_COMBINERS, EXTREMES, GROUP_COMBINERS, TableSpec
 
 Starts = npt.NDArray[np.int64]
@@ -133,7 +133,7 @@ def arg_extreme(rows: pa.Table, starts: Starts, by: str, *, largest: bool, newes
     return rows.take(pa.array(order[np.minimum.reduceat(rank, starts)]))
 
 
-def moments(rows: pa.Table, starts: Starts) -> pa.Table:
+def combine_moments(rows: pa.Table, starts: Starts) -> pa.Table:
     """Count, mean and sum of squared distances from the mean, combined (Chan, Golub, LeVeque 1979)."""
     with np.errstate(all="ignore"):  # infinite values make it NaN, without a word
         return _moments(rows, starts)
@@ -163,11 +163,11 @@ def combine_group(name: str, version: int, by: str, rows: pa.Table, starts: Star
     if name in EXTREMES:
         return arg_extreme(rows, starts, by, largest=name != "arg_min", newest=name == "arg_max_newest")
     if name in ("smallest", "largest"):
-        return ordered(rows, starts, by, limit, descending=name == "largest")
+        return ordered_lists(rows, starts, by, limit, descending=name == "largest")
     if name in ("union", "tally"):
-        return union(rows, starts)
+        return union_lists(rows, starts)
     if name == "moments":
-        return moments(rows, starts)
+        return combine_moments(rows, starts)
     folded = registered(name, version)(rows, starts)
     invariant(folded.num_rows == len(starts), "a combiner gives one row a key", name=name, keys=len(starts))
     return folded

@@ -68,7 +68,7 @@ def bisect(rows: pa.Table, cut: Cut, width: int) -> int:
     columns = [rows.column(place) for place in range(min(width, len(cut.values)))]
     while first < last:
         middle = (first + last) // 2
-        here = tuple(plain(column[middle]) for column in columns)
+        here = tuple(comparable(column[middle]) for column in columns)
         if here < cut.values or (cut.after and here == cut.values):
             first = middle + 1
         else:
@@ -76,7 +76,7 @@ def bisect(rows: pa.Table, cut: Cut, width: int) -> int:
     return first
 
 
-def before(rows: pa.Table, cut: Cut) -> pa.ChunkedArray | pa.Array:
+def key_before(rows: pa.Table, cut: Cut) -> pa.ChunkedArray | pa.Array:
     """Which rows lie before ``cut``, whatever their order."""
     result: pa.ChunkedArray | pa.Scalar = pa.scalar(cut.after)
     for place in reversed(range(len(cut.values))):
@@ -87,7 +87,7 @@ def before(rows: pa.Table, cut: Cut) -> pa.ChunkedArray | pa.Array:
     return cast(pa.ChunkedArray, result)  # a cut has a value
 
 
-def plain(value: pa.Scalar) -> Any:
+def comparable(value: pa.Scalar) -> Any:
     """A key value as a Python one that orders as the column does: times and dates as whole numbers."""
     return cast(pa.TimestampScalar, value).value if _is_time(value.type) else value.as_py()
 
@@ -119,7 +119,7 @@ def _fitting(spec: TableSpec, values: Sequence[Any]) -> Key:
         try:
             if isinstance(value, float) and is_position(column.arrow):
                 raise TypeError("a whole number expected")
-            fitted.append(plain(as_scalar(value, column.arrow)))
+            fitted.append(comparable(as_scalar(value, column.arrow)))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise UsageError(
                 f"a bound does not fit its key column ({error})",

@@ -78,7 +78,7 @@ def places_within(lengths: Numbers) -> Numbers:
     return found
 
 
-def union(rows: pa.Table, starts: Numbers) -> pa.Table:
+def union_lists(rows: pa.Table, starts: Numbers) -> pa.Table:
     """Per key its values, sorted, each once; where there is a second column, counts, they are added up."""
     values, owners = _of_keys(rows.column(0), starts)
     places, group = distinct(values, owners)
@@ -92,7 +92,7 @@ def union(rows: pa.Table, starts: Numbers) -> pa.Table:
     return pa.table(columns, schema=rows.schema)
 
 
-def ordered(rows: pa.Table, starts: Numbers, by: str, limit: int, *, descending: bool) -> pa.Table:
+def ordered_lists(rows: pa.Table, starts: Numbers, by: str, limit: int, *, descending: bool) -> pa.Table:
     """Per key its entries in the order of the lists ``by``, at most ``limit``; lists side by side are as long."""
     values, owners = _of_keys(rows[by], starts)
     order = by_value(values, owners, descending=descending)

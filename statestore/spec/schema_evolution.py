@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 
 
-def through(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:
+def project(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:
     """``rows`` of the table as it was ``written`` (and whatever else they have, in front) in the form of ``spec``."""
     if written == spec:
         return rows
@@ -74,7 +74,7 @@ def succeeding(stored: TableSpec, wanted: TableSpec, same: Mapping[str, str], ma
     return msgspec.structs.replace(wanted, key=key, values=values)
 
 
-def declared(spec: TableSpec) -> TableSpec:
+def declared_table(spec: TableSpec) -> TableSpec:
     """The table as its operator declares it, whatever its columns were before."""
 
     def first(columns: tuple[Column, ...]) -> tuple[Column, ...]:

@@ -39,7 +39,7 @@ LIST_COMBINERS = ("union", "tally", "smallest", "largest")
 GROUP_COMBINERS = (*EXTREMES, "moments", *LIST_COMBINERS)
 """Built-in combiners over several columns."""
 
-MOMENTS = ("count", "mean", "m2")
+MOMENT_COLUMNS = ("count", "mean", "m2")
 """What the three columns of ``moments`` are, in this order: int64, double, double."""
 
 
@@ -249,7 +249,10 @@ def _check_group(spec: TableSpec, group: Group) -> None:
         raise UsageError("values of this type have no order to choose by", code="table-groups", by=group.by, **facts)
     if group.combiner == "moments" and types != ["int64", "double", "double"]:
         raise UsageError(
-            f"moments takes {', '.join(MOMENTS)}: an int64 and two doubles", code="table-groups", types=types, **facts
+            f"moments takes {', '.join(MOMENT_COLUMNS)}: an int64 and two doubles",
+            code="table-groups",
+            types=types,
+            **facts,
         )
     if any(c.combiner != "replace" for c in spec.values if c.name in group.columns):
         raise UsageError("a column in a group has no combiner of its own", code="table-groups", **facts)

@@ -21,7 +21,7 @@ import xxhash
 from fsspec.caching import ReadAheadCache
 
 from tidestate.statestore.storage.faults import storage_errors
-from tidestate.statestore.storage.local import remove, version
+from tidestate.statestore.storage.local import file_version, remove_unfinished
 from tidestate.statestore.storage.private import check_private, make_private
 
 READ_AHEAD = 256 * 1024
@@ -82,7 +82,7 @@ class Copies:
                 source = pa.memory_map(str(temporary))  # under its name another process may prune it at once
                 os.replace(temporary, copy)
         finally:
-            remove(temporary)
+            remove_unfinished(temporary)
         self._make_room(copy, source.size())
         return source
 
@@ -99,7 +99,7 @@ class Copies:
     def version(self, path: str) -> tuple[int, ...] | None:
         """Of the copy, if there is one."""
         with storage_errors(path):
-            return version(self._copy(path))
+            return file_version(self._copy(path))
 
     def _make_room(self, made: Path, size: int) -> None:
         """Look the folder through, at first and then each time this process has added a good part of its limit."""
@@ -117,12 +117,12 @@ class Copies:
         files = _listed(self._folder)
         for path, stat in files.items():
             if path.name.startswith(".") and time.time() - stat.st_mtime > ABANDONED_S:
-                remove(path)
+                remove_unfinished(path)
         total = sum(stat.st_size for stat in files.values())
         goal = PRUNED_SHARE * self._limit if total > self._limit else total
         for path, stat in sorted(files.items(), key=lambda file: file[1].st_atime_ns):
             if total > goal and path != made and not path.name.startswith("."):
-                remove(path)
+                remove_unfinished(path)
                 total -= stat.st_size
 
     def _copy(self, path: str) -> Path:
@@ -140,7 +140,7 @@ def _listed(folder: Path) -> dict[Path, os.stat_result]:
     return files
 
 
-class Ranges(io.RawIOBase):
+class RangeReader(io.RawIOBase):
     """An object read here and there, each range by a request of its own."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, CorruptionError
 from tidestate.statestore.storage.faults import storage_errors
-from tidestate.statestore.storage.sink import Sink, sink_into
+from tidestate.statestore.storage.sink import ObjectSink, sink_into
 
 _BESIDE = re.compile(r"\..+\.[0-9a-f]{32}")
 _KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
@@ -47,7 +47,7 @@ class LocalStorage:
                 temporary.write_bytes(data)
                 temporary.rename(target)
             except BaseException:
-                remove(temporary)
+                remove_unfinished(temporary)
                 raise
 
     def create(self, path: str, data: bytes) -> None:
@@ -60,14 +60,14 @@ class LocalStorage:
                 _write_through(temporary, data)
                 _link(temporary, target, path)
             finally:
-                remove(temporary)
+                remove_unfinished(temporary)
         try:
             _sync_folder(target.parent)
         except OSError as error:
             raise _unknown(path, error) from error
 
     @contextmanager
-    def writer(self, path: str) -> Iterator[Sink]:
+    def writer(self, path: str) -> Iterator[ObjectSink]:
         """Write beside, link into place at the end."""
         target = self._root / path
         with storage_errors(path, writing=True):
@@ -100,7 +100,7 @@ class LocalStorage:
     def local_version(self, path: str) -> tuple[int, ...] | None:
         """Of the file."""
         with storage_errors(path):
-            return version(self._root / path)
+            return file_version(self._root / path)
 
     def size(self, path: str) -> int:
         """Of the file."""
@@ -190,7 +190,7 @@ def local_path(url: str) -> str:
     return os.path.join(os.getcwd(), os.path.expanduser(path)).rstrip("/") or "/"
 
 
-def version(file: Path) -> tuple[int, ...] | None:
+def file_version(file: Path) -> tuple[int, ...] | None:
     """What changes when a local file is replaced or written to; None where there is none."""
     try:
         found = file.stat()
@@ -203,7 +203,7 @@ def _beside(target: Path) -> Path:
     return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
 
 
-def remove(file: Path) -> None:
+def remove_unfinished(file: Path) -> None:
     """Take away an unfinished file. One that stays is collected later, and hides nothing that went wrong before."""
     with suppress(OSError):
         file.unlink(missing_ok=True)
@@ -217,11 +217,11 @@ def _move_new(temporary: Path, target: Path) -> None:
         if not _is_same(temporary, target):
             raise
     finally:
-        remove(temporary)
+        remove_unfinished(temporary)
     try:
         _sync_folder(target.parent)
     except BaseException:
-        remove(target)
+        remove_unfinished(target)
         raise
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
 from tidestate.statestore.storage.local import LocalStorage, is_local
-from tidestate.statestore.storage.sink import Sink
+from tidestate.statestore.storage.sink import ObjectSink
 
 if TYPE_CHECKING:
     from tidestate.statestore.storage.remote import RemoteStorage
@@ -102,7 +102,7 @@ class Objects:
         """
         self._storage.create(_below(path), data)
 
-    def writer(self, path: str) -> AbstractContextManager[Sink]:
+    def writer(self, path: str) -> AbstractContextManager[ObjectSink]:
         """A sink for an object too large for memory, under a name nobody else uses.
 
         After a clean exit the object is there; after an exception, ours or the caller's, nothing is under the name.

@@ -22,14 +22,14 @@ from tidestate.statestore.errors import (
     UsageError,
 )
 from tidestate.statestore.storage.connection import check_scheme, connection, endpoint
-from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, Ranges
+from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, RangeReader
 from tidestate.statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
-from tidestate.statestore.storage.local import remove
+from tidestate.statestore.storage.local import remove_unfinished
 from tidestate.statestore.storage.private import of_this_user
 from tidestate.statestore.storage.probe import probe
-from tidestate.statestore.storage.sink import Sink, sink_into
+from tidestate.statestore.storage.sink import ObjectSink, sink_into
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 UPLOAD_SECONDS = 10.0
 UPLOAD_SPEED = 1 << 20
@@ -90,7 +90,7 @@ class RemoteStorage:
         return self._scheme != "memory"
 
     @contextmanager
-    def writer(self, path: str) -> Iterator[Sink]:
+    def writer(self, path: str) -> Iterator[ObjectSink]:
         """Write a local file, send it at the end."""
         temporary = self._copies.temporary(path)
         try:
@@ -99,7 +99,7 @@ class RemoteStorage:
             limit = self._limit(sink.bytes)
             self._send(path, lambda fs: fs.put_file(str(temporary), self._full(path), **limit))
         finally:
-            remove(temporary)
+            remove_unfinished(temporary)
 
     def read(self, path: str, limit: int | None = None) -> bytes:
         """All bytes, however many: to ask how many there are would be one more request."""
@@ -123,7 +123,7 @@ class RemoteStorage:
         copy = self._copies.open(path, size)
         if copy is not None:
             return copy
-        return pa.PythonFile(Ranges(lambda start, end: self._range(path, start, end), size), mode="r")
+        return pa.PythonFile(RangeReader(lambda start, end: self._range(path, start, end), size), mode="r")
 
     def local_version(self, path: str) -> tuple[int, ...] | None:
         """Of the local copy; the object itself is not asked for."""
@@ -223,7 +223,7 @@ class RemoteStorage:
                 raise FileNotFoundError(path)
         return int(info["size"])
 
-    def _ask(self, path: str, act: Callable[[Any], T]) -> T:
+    def _ask(self, path: str, act: Callable[[Any], _T]) -> _T:
         with storage_errors(path):
             return retrying()(lambda: act(self._fs()))
 

@@ -15,7 +15,7 @@ import xxhash
 from tidestate.statestore.storage.faults import storage_errors
 
 
-class Sink(io.RawIOBase):
+class ObjectSink(io.RawIOBase):
     """Takes bytes for one object; `pyarrow` writes to it like to a file. Its writer closes what is beneath."""
 
     def __init__(self, file: IO[bytes], path: str) -> None:
@@ -62,11 +62,11 @@ class Sink(io.RawIOBase):
 
 
 @contextmanager
-def sink_into(target: Path, path: str) -> Iterator[Sink]:
+def sink_into(target: Path, path: str) -> Iterator[ObjectSink]:
     """A sink into a new local file, durable after a clean exit and gone after an exception."""
     with storage_errors(path, writing=True):
         file = open(target, "xb")  # noqa: SIM115  (closed below, where its errors no longer count)
-    sink = Sink(file, path)
+    sink = ObjectSink(file, path)
     try:
         yield sink
         sink.close()

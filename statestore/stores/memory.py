@@ -12,13 +12,13 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table import layers as reading
 from tidestate.statestore.table.fold import fold_run
 from tidestate.statestore.table.validation import (
-    admit,
     check_sequence,
     expiring,
     in_order,
     loadable,
     spec_of,
     specs_by_name,
+    validate_changes,
 )
 
 MAX_LAYERS = 16
@@ -70,7 +70,7 @@ class MemoryStore:
         spec = spec_of(self._specs, table)
         keys, expired = key_range(spec, prefix, lower, upper), self._expired.get(table)
         if not folded:
-            return iter([reading.loose(spec, self._layers[table], keys, expired)])
+            return iter([reading.unfolded(spec, self._layers[table], keys, expired)])
         if keys.whole:
             self._layers[table] = self._settled(spec)
         return reading.scan(spec, self._layers[table], keys, expired, reverse=reverse)
@@ -86,15 +86,15 @@ class MemoryStore:
         spec = spec_of(self._specs, table)
         prefixes, lower, upper = reading.asking(spec, prefixes, lower, upper)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
-        near = reading.matching(reading.between(self._layers[table], reading.extent(asked)), asked)
-        rows = reading.ordered(spec, reading.folded(spec, near, self._expired.get(table)))
-        return reading.assign(spec, rows, prefixes, lower, upper)
+        near = reading.matching(reading.rows_between(self._layers[table], reading.extent(asked)), asked)
+        rows = reading.sorted_by_key(spec, reading.folded(spec, near, self._expired.get(table)))
+        return reading.assign_keys(spec, rows, prefixes, lower, upper)
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """Append the changes as layers, all tables at once."""
         check_sequence(self._applied, applied)
         layers, expired = dict(self._layers), dict(self._expired)
-        for name, new in admit(self._specs, changes).items():
+        for name, new in validate_changes(self._specs, changes).items():
             spec, bound = self._specs[name], changes[name].expire
             layers[name] = tidied(spec, layers[name] + new, expired.get(name))
             if bound is not None:
@@ -132,9 +132,9 @@ class MemoryStore:
     def _settled(self, spec: TableSpec) -> list[Layer]:
         """The table as one ordered layer: the same rows, folded once."""
         layers = self._layers[spec.name]
-        if reading.settled(layers):
+        if reading.is_settled(layers):
             return layers
-        rows = reading.ordered(spec, reading.folded(spec, layers, self._expired.get(spec.name)))
+        rows = reading.sorted_by_key(spec, reading.folded(spec, layers, self._expired.get(spec.name)))
         return [Layer(PUT, rows, ordered=True)] if rows.num_rows else []
 
 

@@ -30,7 +30,7 @@ from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.private import make_private, of_this_user
 from tidestate.statestore.stores.memory import MemoryStore
 from tidestate.statestore.stores.parquet import ParquetStore
-from tidestate.statestore.stores.restore_monitor import Restoring
+from tidestate.statestore.stores.restore_monitor import RestoreMonitor
 
 
 def forget_cache(config: StoreConfig, identity: str) -> None:
@@ -48,7 +48,7 @@ def open_store(
     identity: str,
     specs: Sequence[TableSpec],
     base: PartitionState,
-    watch: Restoring | None = None,
+    watch: RestoreMonitor | None = None,
 ) -> Iterator[StateStore]:
     """The store holding exactly what ``base`` says. ``identity`` names job, operator and partition. ``watch`` sees
     what is read for that.
@@ -61,9 +61,9 @@ def open_store(
         with contextlib.closing(_files(config, objects, specs, base)) as store:
             yield store
     elif config.name == "memory":
-        yield _open_memory(config, objects, identity, specs, base, watch or Restoring())
+        yield _open_memory(config, objects, identity, specs, base, watch or RestoreMonitor())
     else:
-        with _open_rocks(config, objects, identity, specs, base, watch or Restoring()) as rocks:
+        with _open_rocks(config, objects, identity, specs, base, watch or RestoreMonitor()) as rocks:
             yield rocks
 
 
@@ -80,7 +80,7 @@ def _open_memory(
     identity: str,
     specs: Sequence[TableSpec],
     base: PartitionState,
-    watch: Restoring,
+    watch: RestoreMonitor,
 ) -> MemoryStore:
     # Out of the cache while it moves: what fails on the way is not found there again.
     store = _memory.pop(identity, None)
@@ -99,7 +99,7 @@ def _open_rocks(
     identity: str,
     specs: Sequence[TableSpec],
     base: PartitionState,
-    watch: Restoring,
+    watch: RestoreMonitor,
 ) -> Iterator[StateStore]:
     try:
         from tidestate.statestore.stores.rocksdb import RocksStore  # rocksdict is an extra
@@ -138,7 +138,7 @@ def _open_rocks(
 
 
 def _caught_up(
-    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: Restoring
+    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: RestoreMonitor
 ) -> bool:
     """Whatever is damaged, cache or files: a rebuild mends the one and names the other."""
     try:
@@ -176,7 +176,7 @@ def _rebuild(
     objects: Objects,
     specs: Sequence[TableSpec],
     base: PartitionState,
-    watch: Restoring,
+    watch: RestoreMonitor,
 ) -> None:
     """Fill an empty store from the files, band by band."""
     watch.expect(base.files)
@@ -190,7 +190,7 @@ def _rebuild(
 
 
 def _catch_up(
-    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: Restoring
+    store: StateStore, objects: Objects, specs: Sequence[TableSpec], base: PartitionState, watch: RestoreMonitor
 ) -> bool:
     """Apply the committed segments the store lacks; False when it is not a prefix of ``base``."""
     have = store.applied

@@ -16,7 +16,7 @@ from itertools import count
 import pyarrow as pa
 
 from tidestate.statestore.errors import UnavailableError
-from tidestate.statestore.files.filetable import FileTable, Segment, Source, open_sources
+from tidestate.statestore.files.filetable import FileTable, RowSource, Segment, open_sources
 from tidestate.statestore.files.folding import BAND_SHARE, fold_into
 from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName
 from tidestate.statestore.files.sortedfile import write_sorted
@@ -25,13 +25,13 @@ from tidestate.statestore.spec.keyrange import EVERYTHING, Key, key_range
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.validation import (
-    admit,
     check_sequence,
     expiring,
     in_order,
     loadable,
     spec_of,
     specs_by_name,
+    validate_changes,
 )
 
 MAX_SPILLED = 8
@@ -58,7 +58,7 @@ class ParquetStore:
         self._fresh: dict[str, list[Layer]] = {name: [] for name in self._specs}
         self._numbers = count(1)
         self._settled: dict[str, Segment] = {}
-        self._files: dict[str, list[Source]] = {name: [] for name in self._specs}
+        self._files: dict[str, list[RowSource]] = {name: [] for name in self._specs}
         if objects is not None:
             for name, spec in self._specs.items():
                 own = [ref for ref in base.files if ref.table == name]
@@ -120,7 +120,7 @@ class ParquetStore:
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """Keep the changes in RAM; over the budget, spill."""
         check_sequence(self._applied, applied)
-        admitted = admit(self._specs, changes)
+        admitted = validate_changes(self._specs, changes)
         fresh = {name: self._fresh[name] + admitted.get(name, []) for name in self._specs}
         bounds = {name: part.expire for name, part in changes.items() if part.expire is not None}
         spilled = self._spill_over(fresh)
@@ -170,7 +170,7 @@ class ParquetStore:
         spec = spec_of(self._specs, table)
         if table in self._settled:
             return FileTable(spec, [self._settled[table]], self._expired.get(table), self._budget)
-        sources: list[Source] = list(self._files[table])
+        sources: list[RowSource] = list(self._files[table])
         sources += open_sources(self._own, spec, self._spilled[table]) if self._spilled[table] else []
         if self._fresh[table]:
             sources.append(Segment(spec, self._fresh[table]))
@@ -196,7 +196,7 @@ class ParquetStore:
             return spilled
         return self._fold(spec, open_sources(self._own, spec, spilled))
 
-    def _fold(self, spec: TableSpec, sources: Sequence[Source]) -> list[FileRef]:
+    def _fold(self, spec: TableSpec, sources: Sequence[RowSource]) -> list[FileRef]:
         table = FileTable(spec, sources, self._expired.get(spec.name), self._budget // BAND_SHARE)
         return fold_into(self._own, spec, table, "run", self._name())
 

@@ -16,17 +16,17 @@ Told = Callable[[Restored, Restored], None]
 """Called with what is done and what there is in all (without seconds)."""
 
 
-def told_nobody(_done: Restored, _all: Restored) -> None:
+def no_restore_progress(_done: Restored, _all: Restored) -> None:
     """Do nothing."""
 
 
-def counted(refs: Iterable[FileRef]) -> Restored:
+def restored_size(refs: Iterable[FileRef]) -> Restored:
     """Files as what there is to read."""
     found = list(refs)
     return Restored(len(found), sum(ref.bytes for ref in found), sum(ref.rows for ref in found))
 
 
-class Restoring:
+class RestoreMonitor:
     """Watches over a partition being restored; ``tell`` is called every ``every_s`` seconds at most, and at the end.
 
     A table is read in the order of its key, from all its files side by side: while that lasts, bytes are counted by
@@ -34,7 +34,7 @@ class Restoring:
     """
 
     def __init__(
-        self, tell: Told = told_nobody, *, every_s: float = 2.0, clock: Callable[[], float] = time.monotonic
+        self, tell: Told = no_restore_progress, *, every_s: float = 2.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._tell, self._every_s, self._clock = tell, every_s, clock
         self._all = self._done = Restored()
@@ -59,16 +59,16 @@ class Restoring:
 
     def expect(self, refs: Sequence[FileRef]) -> None:
         """These are to be read, from the first on; what was read before was in vain."""
-        self._all, self._done = counted(refs), Restored()
+        self._all, self._done = restored_size(refs), Restored()
 
     def took(self, refs: Sequence[FileRef]) -> None:
         """These have been read."""
-        self._done = self._done.plus(counted(refs))
+        self._done = self._done.plus(restored_size(refs))
         self._say(self._done)
 
     def reading(self, refs: Sequence[FileRef], batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """``batches``, the rows of one table that ``refs`` hold, as they are."""
-        whole, rows = counted(refs), 0
+        whole, rows = restored_size(refs), 0
         for batch in batches:
             yield batch
             rows += batch.num_rows

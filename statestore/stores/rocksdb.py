@@ -19,7 +19,7 @@ from tidestate.statestore.spec.keyrange import Key, key_range
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.rocks.files import Database
 from tidestate.statestore.stores.rocks.table import RocksTable, Sweep
-from tidestate.statestore.table.validation import admit, check_sequence, expiring, spec_of, specs_by_name
+from tidestate.statestore.table.validation import check_sequence, expiring, spec_of, specs_by_name, validate_changes
 
 _META = b"\xfe"
 
@@ -99,7 +99,7 @@ class RocksStore:
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """One write batch: all tables and the new lineage together."""
         check_sequence(self.applied, applied)
-        layers = admit(self._specs, changes)
+        layers = validate_changes(self._specs, changes)
         batch = WriteBatch(raw_mode=True)
         expired = dict(self.expired)
         for name, part in changes.items():

@@ -12,7 +12,7 @@ from tidestate.statestore.spec.lists import Numbers, flat, lengths_of, struct_fi
 from tidestate.statestore.table.sorting import ranks
 
 
-def alike(columns: Sequence[pa.Array], beside: Numbers) -> Numbers:
+def group_ids(columns: Sequence[pa.Array], beside: Numbers) -> Numbers:
     """A number for each row, the same for rows that agree in all ``columns`` and ``beside``. Shape ``(rows,)``."""
     return _together([beside, *(_of(column) for column in columns)])
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import is_close, is_position, positions
 from tidestate.statestore.spec.changes import PUT, Layer, Lookup, Ranges
-from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, before, bisect
+from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, bisect, key_before
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import fold, parts
 from tidestate.statestore.table.sorting import lasts, order, search, shared_ranks, taken
@@ -37,7 +37,7 @@ def clustered(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.argsort(values, kind="stable")))
 
 
-def ordered(spec: TableSpec, rows: pa.Table) -> pa.Table:
+def sorted_by_key(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """``rows`` sorted by the whole key, stable: the canonical order of scans and snapshots."""
     if rows.num_rows < 2 or not spec.key:
         return rows
@@ -54,9 +54,9 @@ def cut(layer: Layer, keys: KeyRange) -> Layer:
     last = rows.num_rows if keys.upper is None else bisect(rows, _coarse(keys.upper, width, upper=True), width)
     rows = rows.slice(first, max(0, last - first))
     if keys.lower is not None and len(keys.lower.values) > width:
-        rows = rows.filter(pc.invert(before(rows, keys.lower)))
+        rows = rows.filter(pc.invert(key_before(rows, keys.lower)))
     if keys.upper is not None and len(keys.upper.values) > width:
-        rows = rows.filter(before(rows, keys.upper))
+        rows = rows.filter(key_before(rows, keys.upper))
     return Layer(layer.op, rows, layer.ordered)
 
 
@@ -65,7 +65,7 @@ def _coarse(bound: Cut, width: int, *, upper: bool = False) -> Cut:
     return bound if len(bound.values) <= width else Cut(bound.values[:width], after=upper)
 
 
-def between(layers: Sequence[Layer], keys: KeyRange) -> list[Layer]:
+def rows_between(layers: Sequence[Layer], keys: KeyRange) -> list[Layer]:
     """The layers cut to ``keys``, without empty ones."""
     return [near for layer in layers if (near := cut(layer, keys)).rows.num_rows]
 
@@ -75,12 +75,12 @@ def live(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> list[
     if expired is None or not spec.expires_by_key:
         return list(layers)
     if (start := after_expiry(spec, expired)) is not None:
-        return between(layers, KeyRange(start))
-    kept = (Layer(layer.op, alive(spec, layer.rows, expired), layer.ordered) for layer in layers)
+        return rows_between(layers, KeyRange(start))
+    kept = (Layer(layer.op, unexpired(spec, layer.rows, expired), layer.ordered) for layer in layers)
     return [layer for layer in kept if layer.rows.num_rows]
 
 
-def alive(spec: TableSpec, rows: pa.Table, expired: int | None) -> pa.Table:
+def unexpired(spec: TableSpec, rows: pa.Table, expired: int | None) -> pa.Table:
     """Folded rows, without those that have expired. A row with a null in its expiry column never does."""
     if expired is None or spec.expiry is None or not rows.num_rows:
         return rows
@@ -101,18 +101,18 @@ def living(expiry: pa.ChunkedArray, expired: int) -> npt.NDArray[np.bool_]:
 def folded(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> pa.Table:
     """The live rows that ``layers`` amount to, in no particular order."""
     rows = fold(spec, live(spec, layers, expired), expired)
-    return rows if spec.expires_by_key else alive(spec, rows, expired)
+    return rows if spec.expires_by_key else unexpired(spec, rows, expired)
 
 
 def scan(
     spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int | None, *, reverse: bool
 ) -> Iterator[pa.Table]:
     """Live rows within ``keys`` in key order, in batches."""
-    rows = folded(spec, between(layers, keys), expired)
-    yield from batches(rows if settled(layers) else ordered(spec, rows), reverse=reverse)
+    rows = folded(spec, rows_between(layers, keys), expired)
+    yield from batches(rows if is_settled(layers) else sorted_by_key(spec, rows), reverse=reverse)
 
 
-def settled(layers: Sequence[Layer]) -> bool:
+def is_settled(layers: Sequence[Layer]) -> bool:
     """Whether folding changes nothing, not even the order."""
     return len(layers) == 1 and layers[0].ordered and layers[0].op == PUT
 
@@ -138,7 +138,7 @@ def overlay(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
     places, found = search(base.select(names), keys.group_by(names, use_threads=False).aggregate([]))
     hits = places[found]
     below = Layer(PUT, base.take(pa.array(hits)))
-    few = ordered(spec, fold(spec, [below, *layers[1:]]))
+    few = sorted_by_key(spec, fold(spec, [below, *layers[1:]]))
     kept = np.delete(np.arange(base.num_rows), hits)
     # A new row comes before the one at its place, which is a later key or has just been replaced.
     at, _ = search(base.select(names), few.select(names))
@@ -155,9 +155,9 @@ def batches(rows: pa.Table, *, reverse: bool) -> Iterator[pa.Table]:
         yield batch.take(pa.array(np.arange(batch.num_rows)[::-1])) if reverse else batch
 
 
-def loose(spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int | None) -> pa.Table:
+def unfolded(spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int | None) -> pa.Table:
     """Rows within ``keys`` in parts that combine to the live rows, in the order in which they combine."""
-    near = between(layers, keys)
+    near = rows_between(layers, keys)
     return parts(spec, live(spec, near, expired)) if spec.expires_by_key else folded(spec, near, expired)
 
 
@@ -167,7 +167,7 @@ def lookup(spec: TableSpec, layers: Sequence[Layer], keys: pa.Table, expired: in
     asked = wanted.drop_null()
     if not asked.num_rows or not layers:
         return align(spec, wanted, spec.schema.empty_table())
-    near = matching(between(layers, extent(asked)), asked)
+    near = matching(rows_between(layers, extent(asked)), asked)
     return align(spec, wanted, folded(spec, near, expired))
 
 
@@ -215,11 +215,13 @@ def align(spec: TableSpec, wanted: pa.Table, rows: pa.Table) -> Lookup:
     return Lookup(pa.array(places >= 0), aligned)
 
 
-Bound: TypeAlias = pa.Array | pa.ChunkedArray | None
+KeyBound: TypeAlias = pa.Array | pa.ChunkedArray | None
 """A bound for each asker; null, or no array at all, is none."""
 
 
-def asking(spec: TableSpec, prefixes: pa.Table, lower: Bound, upper: Bound) -> tuple[pa.Table, Bound, Bound]:
+def asking(
+    spec: TableSpec, prefixes: pa.Table, lower: KeyBound, upper: KeyBound
+) -> tuple[pa.Table, KeyBound, KeyBound]:
     """What askers give, as leading key columns and bounds of the next. Raises `UsageError` when they are not."""
     width = prefixes.num_columns
     if width >= len(spec.key) or prefixes.column_names != spec.key_names[:width]:
@@ -234,7 +236,7 @@ def asking(spec: TableSpec, prefixes: pa.Table, lower: Bound, upper: Bound) -> t
     return spec.conform_keys(prefixes, width), bounds[0], bounds[1]
 
 
-def _bound(spec: TableSpec, bound: Bound, askers: int, kind: pa.DataType) -> Bound:
+def _bound(spec: TableSpec, bound: KeyBound, askers: int, kind: pa.DataType) -> KeyBound:
     if bound is None:
         return None
     if len(bound) != askers or not is_close(bound.type, kind):
@@ -250,7 +252,7 @@ def _bound(spec: TableSpec, bound: Bound, askers: int, kind: pa.DataType) -> Bou
     return bound.cast(kind)
 
 
-def assign(
+def assign_keys(
     spec: TableSpec,
     rows: pa.Table,
     prefixes: pa.Table,

@@ -13,7 +13,7 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table import layers as reading
 from tidestate.statestore.table.fold import fold_run
-from tidestate.statestore.table.validation import admit, spec_of, specs_by_name
+from tidestate.statestore.table.validation import spec_of, specs_by_name, validate_changes
 
 MAX_LAYERS = 16
 """Layers of changes a table may have before they are folded."""
@@ -35,7 +35,7 @@ class Overlay:
 
     def apply(self, changes: ChangeSet) -> None:
         """Lay ``changes`` over what is there."""
-        for name, new in admit(self._specs, changes).items():
+        for name, new in validate_changes(self._specs, changes).items():
             layers, bound = [*self._layers[name], *new], changes[name].expire
             if len(layers) > MAX_LAYERS:
                 folded = fold_run(self._specs[name], layers)
@@ -84,7 +84,7 @@ class Overlay:
         layers = [Layer(PUT, pa.concat_tables(stored), ordered=True), *self._layers[table]]
         keys = key_range(spec, prefix, lower, upper)
         if not folded:
-            return iter([reading.loose(spec, layers, keys, expired)])
+            return iter([reading.unfolded(spec, layers, keys, expired)])
         return reading.scan(spec, layers, keys, expired, reverse=reverse)
 
     def ranges(
@@ -101,10 +101,10 @@ class Overlay:
         prefixes, lower, upper = reading.asking(spec, prefixes, lower, upper)
         stored = _once(spec, self._store.ranges(table, prefixes, lower, upper).rows)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
-        near = reading.matching(reading.between(self._layers[table], reading.extent(asked)), asked)
+        near = reading.matching(reading.rows_between(self._layers[table], reading.extent(asked)), asked)
         layers = [Layer(PUT, reading.clustered(stored)), *near]
-        return reading.assign(
-            spec, reading.ordered(spec, reading.folded(spec, layers, expired)), prefixes, lower, upper
+        return reading.assign_keys(
+            spec, reading.sorted_by_key(spec, reading.folded(spec, layers, expired)), prefixes, lower, upper
         )
 
     @property

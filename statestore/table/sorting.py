@@ -27,7 +27,7 @@ SAMPLE = 1000
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Codes = npt.NDArray[np.uint64]
+RankCodes = npt.NDArray[np.uint64]
 
 
 def order(keys: pa.Table) -> Numbers:
@@ -184,7 +184,7 @@ def _by_key(keys: pa.Table) -> Numbers:
     return places
 
 
-def _packed(keys: pa.Table) -> tuple[Codes, bool]:
+def _packed(keys: pa.Table) -> tuple[RankCodes, bool]:
     """Per row the leading bits of its key, in the order of the keys; and whether that is all of the key."""
     codes, room = np.zeros(keys.num_rows, np.uint64), BITS
     for column in keys.columns:
@@ -196,7 +196,7 @@ def _packed(keys: pa.Table) -> tuple[Codes, bool]:
     return codes, True
 
 
-def _digits(column: pa.ChunkedArray, room: int) -> tuple[Codes, int, bool]:
+def _digits(column: pa.ChunkedArray, room: int) -> tuple[RankCodes, int, bool]:
     """A column as numbers of at most ``room`` bits, how many bits those have, and whether they tell all values."""
     kind = column.type
     if is_position(kind) or pa.types.is_boolean(kind):
@@ -212,7 +212,7 @@ def _digits(column: pa.ChunkedArray, room: int) -> tuple[Codes, int, bool]:
     return np.zeros(len(column), np.uint64), 0, False
 
 
-def _letters(strings: pa.Array, width: int) -> tuple[Codes, int, bool]:
+def _letters(strings: pa.Array, width: int) -> tuple[RankCodes, int, bool]:
     """The first ``width`` bytes after what all strings begin with."""
     least, most = (end.as_py() for end in pc.min_max(strings).values())
     differ = (place for place, (low, high) in enumerate(zip(least, most, strict=False)) if low != high)

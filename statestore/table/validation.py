@@ -40,7 +40,7 @@ def check_sequence(now: Applied, then: Applied) -> None:
         )
 
 
-def admit(specs: Mapping[str, TableSpec], changes: ChangeSet) -> dict[str, list[Layer]]:
+def validate_changes(specs: Mapping[str, TableSpec], changes: ChangeSet) -> dict[str, list[Layer]]:
     """The layers of each table, oldest first, rows clustered by the leading key column.
 
     Raises `NotFoundError` for an unknown table, `UsageError` for rows that break the table's rules, `LimitError`

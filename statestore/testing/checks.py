@@ -11,9 +11,9 @@ from tidestate.statestore.spec.store import StateStore, StateView
 from tidestate.statestore.testing.generated import Askers, Question
 from tidestate.statestore.testing.model import StoreModel, TableModel
 from tidestate.statestore.testing.rows import (
-    Row,
+    KeyRow,
+    as_tuples,
     check_schema,
-    plain,
     prefixes,
     promise,
     same,
@@ -56,7 +56,7 @@ def check_scan(store: StateView, model: TableModel, asked: Question) -> None:
     )
 
 
-def check_lookup(store: StateView, model: TableModel, keys: Sequence[Row]) -> None:
+def check_lookup(store: StateView, model: TableModel, keys: Sequence[KeyRow]) -> None:
     """A look-up of keys, found and missing ones, in chunks."""
     spec = model.spec
     asked = pa.concat_tables([table(spec, keys[:1], keys_only=True), table(spec, keys[1:], keys_only=True)])
@@ -67,7 +67,7 @@ def check_lookup(store: StateView, model: TableModel, keys: Sequence[Row]) -> No
         [row is not None for row in expected],
         f"`found` says for each key asked whether its row is there (table {spec.name})",
     )
-    missing: Row = (None,) * len(spec.values)
+    missing: KeyRow = (None,) * len(spec.values)
     aligned = [(*key, *missing) if row is None else row for key, row in zip(keys, expected, strict=True)]
     same_rows(spec, [found.rows], aligned, "a look-up is aligned with its keys, null in all values where none is")
 
@@ -79,6 +79,6 @@ def check_ranges(store: StateView, model: TableModel, asked: Askers) -> None:
     found = store.ranges(spec.name, prefixes(spec, asked.prefixes, asked.width), lower, upper)
     check_schema(found.rows, spec)
     promise(found.asker.type == pa.int64(), "`asker` is int64", found=str(found.asker.type))
-    pairs: list[Any] = list(zip(found.asker.to_pylist(), plain(found.rows), strict=True))
+    pairs: list[Any] = list(zip(found.asker.to_pylist(), as_tuples(found.rows), strict=True))
     expected = model.ranges([row[: asked.width] for row in asked.prefixes], asked.lower, asked.upper)
     same(pairs, expected, f"ranges are each asker's live rows, by asker and in key order: {spec.name} {asked}")

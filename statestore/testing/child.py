@@ -16,7 +16,7 @@ from tidestate.statestore.testing.generated import applied, seeded_changes
 from tidestate.statestore.testing.rows import promise
 from tidestate.statestore.testing.tables import SPECS
 
-MOST = 400
+MOST_STEPS = 400
 """Change sets after which a child that nobody kills gives up."""
 
 
@@ -26,7 +26,7 @@ def child_main(contract: str, folder: str, seed: str) -> None:
     kind: type[Opening] = getattr(import_module(module), name)
     store = kind().open(SPECS, Path(folder))
     print(store.applied.sequence, flush=True)
-    for sequence in range(store.applied.sequence + 1, MOST):
+    for sequence in range(store.applied.sequence + 1, MOST_STEPS):
         store.apply(seeded_changes(int(seed), sequence), applied(sequence))
         print(sequence, flush=True)
     store.close()

@@ -18,28 +18,28 @@ from tidestate.statestore.spec.tables import Column, Group, TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
 from tidestate.statestore.testing.contract_opening import Opening
 from tidestate.statestore.testing.generated import Askers, Question, applied, seeded_changes
-from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.history import ModelHistory
 from tidestate.statestore.testing.refusals import MISTYPED, REFUSED, Refusal, too_large
-from tidestate.statestore.testing.rows import Row, promise, table
+from tidestate.statestore.testing.rows import KeyRow, promise, table
 from tidestate.statestore.testing.tables import LATEST, LONGEST, MAIN, NAMED, SPECS
 
 K = (Column("k", "string"),)
 
-Parts = tuple[TableSpec, list[Row]]
+CombinerCase = tuple[TableSpec, list[KeyRow]]
 
 
-def _column(kind: str, combiner: str, *values: Any) -> Parts:
+def _column(kind: str, combiner: str, *values: Any) -> CombinerCase:
     return TableSpec("one", K, (Column("v", kind, combiner=combiner),)), [("a", value) for value in values]
 
 
-def _group(combiner: str, by: str, kinds: tuple[str, ...], *values: Row) -> Parts:
+def _group(combiner: str, by: str, kinds: tuple[str, ...], *values: KeyRow) -> CombinerCase:
     columns = tuple(Column(f"c{place}", kind) for place, kind in enumerate(kinds))
     group = Group(tuple(column.name for column in columns), combiner, by)
     return TableSpec("one", K, columns, None, (group,)), [("a", *value) for value in values]
 
 
 NAN = float("nan")
-COMBINERS: dict[str, Parts] = {
+COMBINER_CASES: dict[str, CombinerCase] = {
     "replace": _column("string", "replace", "a", None, "b", None, "c"),
     "replace lists": _column("list<item: string>", "replace", ["a"], None, [], ["b", None]),
     "sum": _column("int64", "sum", None, 1, None, -5, 3),
@@ -88,15 +88,15 @@ NAMES = [
 """Two key columns and one that is summed."""
 
 
-def _one_by_one(rows: list[Row]) -> list[list[Row]]:
+def _one_by_one(rows: list[KeyRow]) -> list[list[KeyRow]]:
     return [[row] for row in rows]
 
 
-def _at_once(rows: list[Row]) -> list[list[Row]]:
+def _at_once(rows: list[KeyRow]) -> list[list[KeyRow]]:
     return [rows]
 
 
-def _among_others(rows: list[Row]) -> list[list[Row]]:
+def _among_others(rows: list[KeyRow]) -> list[list[KeyRow]]:
     """Each row beside one of another key, and all of them again at the end, under a third."""
     return [[row, ("b", *row[1:])] for row in rows] + [[("c", *row[1:]) for row in rows]]
 
@@ -110,11 +110,11 @@ class Applying(Opening):
     def test_a_fresh_store_is_empty(self, tmp_path: Path) -> None:
         """Nothing applied, nothing expired, every table there and empty."""
         with self.opened(SPECS, tmp_path / "store") as store:
-            check_store(store, History(SPECS).now, "before anything is applied")
+            check_store(store, ModelHistory(SPECS).now, "before anything is applied")
 
     def test_parts_apply_in_order(self, tmp_path: Path) -> None:
         """Delete, put, merge, expire: each part sees what the one before it left."""
-        history = History([NAMED, MAIN])
+        history = ModelHistory([NAMED, MAIN])
         named = {name: table(NAMED, [(name, True, 1)]) for name in ("delete", "put", "merge")}
         gone = table(MAIN, [(5, "a", 1, 1, None, None, None), (6, "a", 1, 1, None, None, None)])
         every = table(NAMED, [("put", True, 10), ("delete", True, 10)])
@@ -130,12 +130,12 @@ class Applying(Opening):
             history.apply(store, {"named": again, "main": TableChanges(merge=gone)}, applied(5))
             check_store(store, history.now, "after a merge into what was deleted and what had expired")
 
-    @pytest.mark.parametrize("name", COMBINERS)
+    @pytest.mark.parametrize("name", COMBINER_CASES)
     def test_rows_of_a_key_combine(self, tmp_path: Path, name: str) -> None:
         """By the combiner of each column and group, however the rows are split into change sets."""
-        one, rows = COMBINERS[name]
+        one, rows = COMBINER_CASES[name]
         specs = [replace(one, name=split.__name__) for split in SPLITS]
-        history, steps = History(specs), [split(rows) for split in SPLITS]
+        history, steps = ModelHistory(specs), [split(rows) for split in SPLITS]
         with self.opened(specs, tmp_path / "store") as store:
             for place, parts in enumerate(zip_longest(*steps, fillvalue=[])):
                 merges = zip(specs, parts, strict=True)
@@ -162,7 +162,7 @@ class Applying(Opening):
             (Column(first, "int64"), Column(second, "string")),
             (Column(value, "int64", combiner="sum"), Column("last", "string")),
         )
-        history, rows = History([spec]), [(1, "a", 1, "x"), (1, "b", 2, "y"), (2, "a", 3, "z")]
+        history, rows = ModelHistory([spec]), [(1, "a", 1, "x"), (1, "b", 2, "y"), (2, "a", 3, "z")]
         with self.opened([spec], tmp_path / "store") as store:
             history.apply(store, {"one": TableChanges(merge=table(spec, rows))}, applied(1))
             part = TableChanges(put=table(spec, rows[1:2]), delete=table(spec, rows[2:], keys_only=True))
@@ -174,7 +174,7 @@ class Applying(Opening):
 
     def test_many_change_sets(self, tmp_path: Path) -> None:
         """Rows that were merged long ago combine with new ones."""
-        history = History(SPECS)
+        history = ModelHistory(SPECS)
         with self.opened(SPECS, tmp_path / "store") as store:
             for sequence in range(1, 61):
                 history.apply(store, seeded_changes(7, sequence), applied(sequence))
@@ -191,7 +191,7 @@ class Applying(Opening):
             for wrong in (Applied(9, "nine"), Applied(9, "other"), Applied(8, "eight"), Applied(0, "")):
                 with pytest.raises(UsageError):
                     store.apply({"named": TableChanges(put=table(NAMED, [("a", True, 1)]))}, wrong)
-            model = History([NAMED]).now
+            model = ModelHistory([NAMED]).now
             model.apply({}, Applied(9, "nine"))
             check_store(store, model, "after refused sequences")
 
@@ -212,7 +212,7 @@ class Applying(Opening):
 
     def refused(self, folder: Path, bad: Refusal) -> None:
         """Raise unless the change set is refused and nothing of it applied."""
-        history = History(SPECS)
+        history = ModelHistory(SPECS)
         with self.opened(SPECS, folder / bad.why) as store:
             for sequence in (1, 2, 3):
                 history.apply(store, seeded_changes(3, sequence), applied(sequence))
@@ -221,7 +221,7 @@ class Applying(Opening):
 
     def test_the_limits_themselves_are_allowed(self, tmp_path: Path) -> None:
         """Keys, rows, tables and columns exactly as large as documented."""
-        history = History([MAIN, LATEST])
+        history = ModelHistory([MAIN, LATEST])
         longest = table(MAIN, [(1, "k" * KEY_BYTES, 1, 1, None, None, "n" * ROW_BYTES)])
         binary = table(LATEST, [(True, Decimal(0), b"k" * KEY_BYTES, 1, None, None)])
         with self.opened([MAIN, LATEST], tmp_path / "rows") as store:

@@ -15,7 +15,7 @@ from tidestate.statestore.testing.checks import check_store
 from tidestate.statestore.testing.child import killed_child
 from tidestate.statestore.testing.contract_opening import Opening
 from tidestate.statestore.testing.generated import applied, seeded_changes
-from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.history import ModelHistory
 from tidestate.statestore.testing.rows import promise, table
 from tidestate.statestore.testing.tables import MAIN, NAMED, SPECS
 
@@ -27,7 +27,7 @@ class Keeping(Opening):
 
     def test_a_snapshot_loads_into_another_store(self, tmp_path: Path) -> None:
         """Rows, `applied` and bounds are the same there; both go on, each for itself."""
-        history = History(SPECS)
+        history = ModelHistory(SPECS)
         with self.opened(SPECS, tmp_path / "store") as store, self.opened(SPECS, tmp_path / "other") as other:
             for sequence in range(1, 21):
                 history.apply(store, seeded_changes(SEED, sequence), applied(sequence))
@@ -42,7 +42,7 @@ class Keeping(Opening):
 
     def test_a_loaded_store_opens_again(self, tmp_path: Path) -> None:
         """A volatile one empty, a durable one as it was loaded."""
-        history = History(SPECS)
+        history = ModelHistory(SPECS)
         with self.opened(SPECS, tmp_path / "store") as store:
             for sequence in range(1, 11):
                 history.apply(store, seeded_changes(SEED, sequence), applied(sequence))
@@ -55,7 +55,7 @@ class Keeping(Opening):
         """Also none at all, and empty batches; rows that have expired stay away."""
         rows = table(MAIN, [(t, "a", 1, t, None, None, "n") for t in range(10)])
         batches = [rows.slice(0, 3), rows.slice(3, 0), rows.slice(3, 7)]
-        history = History([MAIN, NAMED])
+        history = ModelHistory([MAIN, NAMED])
         history.add({"main": TableChanges(put=rows, expire=4)}, applied(6))
         with self.opened([MAIN, NAMED], tmp_path / "store") as store:
             store.load({"main": iter(batches)}, applied(6), {"main": 4})
@@ -66,7 +66,7 @@ class Keeping(Opening):
 
     def test_load_wants_an_empty_store(self, tmp_path: Path) -> None:
         """After a change set or a load it is refused, and nothing is loaded."""
-        history = History([MAIN, NAMED])
+        history = ModelHistory([MAIN, NAMED])
         row = table(NAMED, [("a", True, 1)])
         other: dict[str, list[pa.Table]] = {"main": [], "named": [table(NAMED, [("b", True, 1)])]}
         with self.opened([MAIN, NAMED], tmp_path / "store") as store:
@@ -103,7 +103,7 @@ class Keeping(Opening):
 
     def test_opened_again_and_again(self, tmp_path: Path) -> None:
         """Each time at some change set of the past, from where it goes on."""
-        history = History(SPECS)
+        history = ModelHistory(SPECS)
         for start in (1, 8, 15):
             with self.opened(SPECS, tmp_path / "store") as store:
                 history.resume(store, durable=self.durable)
@@ -113,7 +113,7 @@ class Keeping(Opening):
 
     def test_an_older_copy_is_brought_forward(self, tmp_path: Path) -> None:
         """A folder from a backup is behind; the rest is applied again."""
-        history, folder = History(SPECS), tmp_path / "store"
+        history, folder = ModelHistory(SPECS), tmp_path / "store"
         for start in (1, 8):
             with self.opened(SPECS, folder) as store:
                 history.resume(store, durable=self.durable)
@@ -128,7 +128,7 @@ class Keeping(Opening):
     def test_killed_at_any_moment(self, tmp_path: Path) -> None:
         """The store is then at exactly one of the change sets, and goes on from there."""
         for seed in range(max(1, settings().max_examples // 20)):
-            folder, history = tmp_path / str(seed), History(SPECS)
+            folder, history = tmp_path / str(seed), ModelHistory(SPECS)
             said = killed_child(type(self), folder, seed)
             for sequence in range(1, said + 2):  # one more than it said: killed before it could say so
                 history.add(seeded_changes(seed, sequence), applied(sequence))

@@ -17,8 +17,8 @@ from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
 from tidestate.statestore.testing.contract_opening import Opening
 from tidestate.statestore.testing.generated import Askers, Question, applied
-from tidestate.statestore.testing.history import History
-from tidestate.statestore.testing.rows import Row, table
+from tidestate.statestore.testing.history import ModelHistory
+from tidestate.statestore.testing.rows import KeyRow, table
 from tidestate.statestore.testing.tables import LATEST, NAMED, SPECS
 
 POSITIONS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "date32[day]", "timestamp[s]",
@@ -34,13 +34,13 @@ def _expiring(kind: str, place: str) -> TableSpec:
     return TableSpec(place, (time, name) if place == "leading" else (name, time), (value,), "t")
 
 
-def _row(spec: TableSpec, time: int, name: str) -> Row:
+def _row(spec: TableSpec, time: int, name: str) -> KeyRow:
     moment: Any = date(1970, 1, 1) + timedelta(time) if "date" in str(spec.schema.field("t").type) else time
     named = {"t": moment, "k": name, "v": time}
     return tuple(named[column] for column in spec.schema.names)
 
 
-def _check(store: StateStore, history: History, rows: Mapping[str, Sequence[Row]]) -> None:
+def _check(store: StateStore, history: ModelHistory, rows: Mapping[str, Sequence[KeyRow]]) -> None:
     """Every way of reading, for rows live, expired and never there."""
     for name, model in history.now.tables.items():
         keys = [row[: model.width] for row in rows[name]]
@@ -64,7 +64,7 @@ class Forgetting(Opening):
         first, late = [(1, "a"), (2, "a2"), (2, "b"), (3, "c"), (100, "d")], [(0, "e"), (2, "b"), (4, "f")]
         rows = {spec.name: [_row(spec, *pair) for pair in first] for spec in specs}
         more = {spec.name: [_row(spec, *pair) for pair in late] for spec in specs}
-        every, history = {spec.name: rows[spec.name] + more[spec.name] for spec in specs}, History(specs)
+        every, history = {spec.name: rows[spec.name] + more[spec.name] for spec in specs}, ModelHistory(specs)
         steps = [
             {spec.name: TableChanges(put=table(spec, rows[spec.name]), expire=0) for spec in specs},
             {spec.name: TableChanges(expire=2) for spec in specs},
@@ -82,7 +82,7 @@ class Forgetting(Opening):
     def test_bounds_before_1970(self, tmp_path: Path) -> None:
         """A bound may be negative; the first one given counts, however low."""
         spec = _expiring("timestamp[us, tz=UTC]", "leading")
-        history = History([spec])
+        history = ModelHistory([spec])
         rows = [_row(spec, time, "a") for time in (-(2**60), -6, -5, -4, 0)]
         with self.opened([spec], tmp_path / "store") as store:
             history.apply(store, {"leading": TableChanges(put=table(spec, rows), expire=-(2**61))}, applied(1))
@@ -93,7 +93,7 @@ class Forgetting(Opening):
     def test_merges_into_what_has_expired(self, tmp_path: Path) -> None:
         """They are forgotten too, and what expired is no part of a merge that lives."""
         spec = TableSpec("sums", (Column("t", "int64"),), (Column("v", "int64", combiner="sum"),), "t")
-        history, rows = History([spec]), [(1, 1), (2, 2), (3, 3)]
+        history, rows = ModelHistory([spec]), [(1, 1), (2, 2), (3, 3)]
         with self.opened([spec], tmp_path / "store") as store:
             history.apply(store, {"sums": TableChanges(merge=table(spec, rows))}, applied(1))
             history.apply(store, {"sums": TableChanges(merge=table(spec, rows), expire=2)}, applied(2))
@@ -102,7 +102,7 @@ class Forgetting(Opening):
 
     def test_a_value_that_expired_may_be_put_again(self, tmp_path: Path) -> None:
         """With a later value the key lives again; with an earlier one it does not, and nothing older shows."""
-        history = History([LATEST])
+        history = ModelHistory([LATEST])
         zero = Decimal(0)
 
         def put(until: int | None) -> TableChanges:
@@ -122,4 +122,4 @@ class Forgetting(Opening):
                 store.expire(NAMED.name, 5)
             with pytest.raises(NotFoundError):
                 store.expire("nobody", 5)
-            check_store(store, History(SPECS).now, "after an expiry was refused")
+            check_store(store, ModelHistory(SPECS).now, "after an expiry was refused")

@@ -19,7 +19,7 @@ from tidestate.statestore.testing.checks import check_lookup, check_ranges, chec
 from tidestate.statestore.testing.contract_opening import Opening
 from tidestate.statestore.testing.generated import Askers, Question, applied
 from tidestate.statestore.testing.model import StoreModel, TableModel
-from tidestate.statestore.testing.rows import Row, prefixes, promise, same, same_rows, table
+from tidestate.statestore.testing.rows import KeyRow, prefixes, promise, same, same_rows, table
 from tidestate.statestore.testing.tables import MAIN, NAMED, SPECS
 
 GRID = TableSpec(
@@ -30,20 +30,31 @@ GRID = TableSpec(
 """A table whose keys are all combinations of a few values."""
 
 LETTERS = ["a", "b", "c"]
-KEYS: list[Row] = [(a, b, c) for a, b, c in product([1, 2, 3], LETTERS, [10, 20])]
-BOUNDS: list[Row | None] = [None, (), (2,), (2, "b"), (2, "b", 20), (0,), (9,), (2, ""), (2, "zz"), (1, "c", 11)]
+CONTRACT_KEYS: list[KeyRow] = [(a, b, c) for a, b, c in product([1, 2, 3], LETTERS, [10, 20])]
+SCAN_BOUNDS: list[KeyRow | None] = [
+    None,
+    (),
+    (2,),
+    (2, "b"),
+    (2, "b", 20),
+    (0,),
+    (9,),
+    (2, ""),
+    (2, "zz"),
+    (1, "c", 11),
+]
 BATCH = 150_000
 """More rows than a batch has, in any store."""
 
 
 def _grid_steps() -> list[ChangeSet]:
     """Rows of the grid in pieces, out of order, some merged twice, some deleted."""
-    keys = KEYS[::-1]
+    keys = CONTRACT_KEYS[::-1]
     return [
         {"grid": TableChanges(put=table(GRID, [(*key, 1) for key in keys[::2]]))},
         {"grid": TableChanges(merge=table(GRID, [(*key, 10) for key in keys] * 2))},
-        {"grid": TableChanges(delete=table(GRID, [KEYS[3], KEYS[8]], keys_only=True))},
-        {"grid": TableChanges(merge=table(GRID, [(*KEYS[8], 5), (2, "bb", 15, 7)]))},
+        {"grid": TableChanges(delete=table(GRID, [CONTRACT_KEYS[3], CONTRACT_KEYS[8]], keys_only=True))},
+        {"grid": TableChanges(merge=table(GRID, [(*CONTRACT_KEYS[8], 5), (2, "bb", 15, 7)]))},
     ]
 
 
@@ -54,7 +65,7 @@ def _grid_model() -> TableModel:
     return model.tables["grid"]
 
 
-class Reading(Opening):
+class ReadContract(Opening):
     """Scan, lookup, ranges."""
 
     @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -62,7 +73,7 @@ class Reading(Opening):
         """Bounds of none to all key columns, within and outside the data, inverted ones too."""
         model = _grid_model()
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            for lower, upper in product(BOUNDS, BOUNDS):
+            for lower, upper in product(SCAN_BOUNDS, SCAN_BOUNDS):
                 check_scan(store, model, Question(lower, upper, (), reverse))
 
     def test_scans_keep_to_their_prefix(self, tmp_path: Path) -> None:
@@ -71,7 +82,7 @@ class Reading(Opening):
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
             for lower, upper in product(after, after):
                 check_scan(store, model, Question(lower, upper, (2,), False))
-            for prefix in [(2, "b"), (2, "b", 10), (2, "none"), (7,), *KEYS[:4]]:
+            for prefix in [(2, "b"), (2, "b", 10), (2, "none"), (7,), *CONTRACT_KEYS[:4]]:
                 check_scan(store, model, Question(None, None, prefix, True))
             check_scan(store, model, Question((15,), (21,), (2, "bb"), False))
 
@@ -100,7 +111,7 @@ class Reading(Opening):
     def test_bounds_may_be_times_or_their_numbers(self, tmp_path: Path) -> None:
         """Also for dates, and before 1970."""
         spec = TableSpec("dated", (Column("t", str(TIME)), Column("d", "date32[day]")), (Column("v", "int64"),))
-        rows: list[Row] = [
+        rows: list[KeyRow] = [
             (t * 1_000_000, date(1970, 1, 1) + timedelta(d), t) for t, d in product([-2, 0, 3], [-1, 0, 5])
         ]
         with self.opened([spec], tmp_path / "store", {"dated": TableChanges(put=table(spec, rows))}) as store:
@@ -133,7 +144,18 @@ class Reading(Opening):
 
     def test_look_ups_are_aligned(self, tmp_path: Path) -> None:
         """Keys that repeat, are missing, or none at all."""
-        model, keys = _grid_model(), [KEYS[4], (7, "a", 10), KEYS[0], KEYS[4], KEYS[3], KEYS[8], (2, "bb", 15)]
+        model, keys = (
+            _grid_model(),
+            [
+                CONTRACT_KEYS[4],
+                (7, "a", 10),
+                CONTRACT_KEYS[0],
+                CONTRACT_KEYS[4],
+                CONTRACT_KEYS[3],
+                CONTRACT_KEYS[8],
+                (2, "bb", 15),
+            ],
+        )
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
             check_lookup(store, model, keys)
             check_lookup(store, model, keys[::-1] * 3)
@@ -147,7 +169,7 @@ class Reading(Opening):
         """Null, inverted and missing bounds, askers who repeat, who find nothing, and no asker at all."""
         domain: list[list[Any]] = [[None, 0, 1, 2, 9], [None, "", "b", "bb", "z"], [None, 0, 10, 15, 99]]
         pairs = list(product(domain[width], domain[width]))
-        asking: list[Row] = [(2, "b", 0), (9, "b", 0), (1, "a", 0), (2, "none", 0), (2, "bb", 0)]
+        asking: list[KeyRow] = [(2, "b", 0), (9, "b", 0), (1, "a", 0), (2, "none", 0), (2, "bb", 0)]
         lower, upper = [low for low, _ in pairs], [high for _, high in pairs]
         model, many = _grid_model(), (asking * len(pairs))[: len(pairs)]
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
@@ -161,7 +183,7 @@ class Reading(Opening):
 
     def test_ranges_take_bounds_in_chunks(self, tmp_path: Path) -> None:
         """Askers and bounds may be chunked, each in its own way."""
-        rows: list[Row] = [(1, "a", 0), (2, "b", 0), (3, "c", 0)]
+        rows: list[KeyRow] = [(1, "a", 0), (2, "b", 0), (3, "c", 0)]
         asking = pa.concat_tables([prefixes(GRID, rows[:1], 1), prefixes(GRID, rows[1:], 1)])
         lower = pa.chunked_array([["a", "b"], [None]], pa.string())
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
@@ -171,7 +193,7 @@ class Reading(Opening):
 
     def test_askers_give_leading_key_columns(self, tmp_path: Path) -> None:
         """Not all of them, none left out, in order, and no others."""
-        keys = table(GRID, KEYS[:2], keys_only=True)
+        keys = table(GRID, CONTRACT_KEYS[:2], keys_only=True)
         wrong = [
             keys,
             keys.select(["b"]),
@@ -190,7 +212,7 @@ class Reading(Opening):
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
             for lower, upper in ((bounds, None), (None, bounds)):
                 with pytest.raises(UsageError):
-                    store.ranges("grid", prefixes(GRID, KEYS[:2], 1), lower, upper)
+                    store.ranges("grid", prefixes(GRID, CONTRACT_KEYS[:2], 1), lower, upper)
 
     def test_a_null_in_a_key_finds_nothing(self, tmp_path: Path) -> None:
         """Whichever column it is in; the other keys and askers are answered."""
@@ -216,7 +238,7 @@ class Reading(Opening):
             for _ in range(2):
                 check_scan(store, model, Question((2,), None, (), False))
                 check_scan(store, model, Question(None, None, (), True))
-                check_lookup(store, model, KEYS)
+                check_lookup(store, model, CONTRACT_KEYS)
                 same_rows(GRID, store.snapshot()["grid"], model.snapshot(), "reading changes nothing")
 
     def test_a_table_nobody_declared(self, tmp_path: Path) -> None:

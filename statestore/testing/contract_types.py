@@ -16,9 +16,9 @@ from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
 from tidestate.statestore.testing.contract_opening import Opening
 from tidestate.statestore.testing.generated import Askers, Question, applied
-from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.history import ModelHistory
 from tidestate.statestore.testing.model import orderly
-from tidestate.statestore.testing.rows import Row, table
+from tidestate.statestore.testing.rows import KeyRow, table
 
 
 def _whole(bits: int, *, signed: bool) -> list[int]:
@@ -28,7 +28,7 @@ def _whole(bits: int, *, signed: bool) -> list[int]:
     return sorted({low, low + 1, 0, 1, 2, 100, 127, high // 2, high - 1, high} | negative)
 
 
-MOMENTS = [-(2**62), -86_400_000_001, -1, 0, 1, 255, 256, 1_700_000_000_000_000, 2**62]
+TIME_VALUES = [-(2**62), -86_400_000_001, -1, 0, 1, 255, 256, 1_700_000_000_000_000, 2**62]
 
 KEY_VALUES: dict[str, list[Any]] = {
     **{f"int{bits}": _whole(bits, signed=True) for bits in (8, 16, 32, 64)},
@@ -37,11 +37,11 @@ KEY_VALUES: dict[str, list[Any]] = {
     "string": ["", "\x00", "\x00\x00", "\x00\x01", "a", "a\x00", "a\x00b", "a\x01", "é", "\uffff", "\U0001f600"],
     "binary": [b"", b"\x00", b"\x00\x00", b"\x00\xff", b"\x01", b"a", b"ab", b"\xff", b"\xff\x00", b"\xff" * 9],
     "date32[day]": [date(1, 1, 1), date(1969, 12, 31), date(1970, 1, 1), date(2024, 2, 29), date(9999, 12, 31)],
-    "timestamp[s]": MOMENTS,
-    "timestamp[ms]": MOMENTS,
-    "timestamp[us]": MOMENTS,
-    "timestamp[us, tz=UTC]": MOMENTS,
-    "timestamp[ns, tz=Europe/Berlin]": MOMENTS,
+    "timestamp[s]": TIME_VALUES,
+    "timestamp[ms]": TIME_VALUES,
+    "timestamp[us]": TIME_VALUES,
+    "timestamp[us, tz=UTC]": TIME_VALUES,
+    "timestamp[ns, tz=Europe/Berlin]": TIME_VALUES,
     "decimal128(10, 2)": [Decimal(text) for text in ("-99999999.99", "-1.01", "-1.00", "0.00", "99999999.99")],
     "decimal128(38, 0)": [Decimal(-(10**38) + 1), Decimal(-(2**64)), Decimal(-1), Decimal(0), Decimal(10**38 - 1)],
 }  # fmt: skip
@@ -75,13 +75,13 @@ def _keyed(kind: str) -> list[TableSpec]:
     return [TableSpec("leading", columns, value), TableSpec("last", columns[::-1], value)]
 
 
-def _keys(spec: TableSpec, values: list[Any]) -> list[Row]:
+def _keys(spec: TableSpec, values: list[Any]) -> list[KeyRow]:
     return [(value, "o") if spec.name == "leading" else ("o", value) for value in values]
 
 
-def _steps(spec: TableSpec, keys: list[Row]) -> list[TableChanges]:
+def _steps(spec: TableSpec, keys: list[KeyRow]) -> list[TableChanges]:
     """The keys backwards: some put, all merged, one deleted, some merged again."""
-    rows: list[Row] = [(*key, 1) for key in keys[::-1]]
+    rows: list[KeyRow] = [(*key, 1) for key in keys[::-1]]
     return [
         TableChanges(put=table(spec, rows[::2])),
         TableChanges(merge=table(spec, rows)),
@@ -97,7 +97,7 @@ class Typed(Opening):
         """In order, bounded, looked up, as prefix or bound of ranges, and from a snapshot."""
         specs, values = _keyed(kind), KEY_VALUES[kind]
         invariant(values == sorted(values, key=orderly), "the values are listed in order")
-        keys, history = {spec.name: _keys(spec, values) for spec in specs}, History(specs)
+        keys, history = {spec.name: _keys(spec, values) for spec in specs}, ModelHistory(specs)
         steps = zip(*(_steps(spec, keys[spec.name]) for spec in specs), strict=True)
         with self.opened(specs, tmp_path / "store") as store:
             for place, step in enumerate(steps):
@@ -116,8 +116,8 @@ class Typed(Opening):
         """They come back as they were put, by every way of reading and from a snapshot."""
         spec = TableSpec("typed", (Column("n", "int64"),), (Column("v", kind), Column("w", kind)))
         values = VALUE_VALUES[kind]
-        rows: list[Row] = [(place, value, values[-place]) for place, value in enumerate(values)]
-        history = History([spec])
+        rows: list[KeyRow] = [(place, value, values[-place]) for place, value in enumerate(values)]
+        history = ModelHistory([spec])
         with self.opened([spec], tmp_path / "store") as store:
             history.apply(store, {"typed": TableChanges(put=table(spec, rows[::-1]))}, applied(1))
             history.apply(store, {"typed": TableChanges(merge=table(spec, rows[:2]))}, applied(2))
@@ -128,7 +128,7 @@ class Typed(Opening):
                 check_store(other, history.now, f"from a snapshot with values of {kind}")
 
 
-def _check_keys(store: StateStore, history: History, keys: dict[str, list[Row]], values: list[Any]) -> None:
+def _check_keys(store: StateStore, history: ModelHistory, keys: dict[str, list[KeyRow]], values: list[Any]) -> None:
     for name, model in history.now.tables.items():
         check_lookup(store, model, keys[name][::-1])
         for question in _questions(keys[name], leads=name == "leading"):
@@ -137,17 +137,17 @@ def _check_keys(store: StateStore, history: History, keys: dict[str, list[Row]],
             check_ranges(store, model, askers)
 
 
-def _questions(keys: list[Row], *, leads: bool) -> list[Question]:
+def _questions(keys: list[KeyRow], *, leads: bool) -> list[Question]:
     """Scans from and to each key, whole or its leading column, and each as a prefix."""
-    cuts: list[Row | None] = [None, *keys]
-    uppers: list[Row | None] = [*keys[2:], None, None, None]
+    cuts: list[KeyRow | None] = [None, *keys]
+    uppers: list[KeyRow | None] = [*keys[2:], None, None, None]
     whole = [Question(lower, upper, (), True) for lower, upper in zip(cuts, uppers, strict=True)]
     leading = [Question(key[:1], None, (), False) for key in keys[:: 1 if leads else len(keys)]]
     second = [Question(key[1:], keys[-1][1:], key[:1], False) for key in keys[::2]]
     return [*whole, *leading, *second, *(Question(None, None, key, False) for key in keys[:3])]
 
 
-def _askers(keys: list[Row], values: list[Any], *, leads: bool) -> list[Askers]:
+def _askers(keys: list[KeyRow], values: list[Any], *, leads: bool) -> list[Askers]:
     """The type as the asker's prefix or as its bounds."""
     bounds: list[Any] = [None, *values[1:]]
     if leads:

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from tidestate.statestore.errors import CommitUnknownError, UnavailableError
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.storage.sink import Sink
+from tidestate.statestore.storage.sink import ObjectSink
 
 When = Literal["before", "during", "after"]
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Crash(BaseException):
@@ -48,7 +48,7 @@ class FaultyObjects(Objects):
     ) -> None:
         self._inner = objects
         self._at, self._crash, self._when = at, crash, when
-        self._left_open: list[AbstractContextManager[Sink]] = []
+        self._left_open: list[AbstractContextManager[ObjectSink]] = []
         self._lock = Lock()
         self.crashed = False
         self.log: list[str] = []
@@ -83,12 +83,12 @@ class FaultyObjects(Objects):
         self._call(f"create {path}", lambda: self._inner.create(path, data))
 
     @contextmanager
-    def writer(self, path: str) -> Iterator[Sink]:
+    def writer(self, path: str) -> Iterator[ObjectSink]:
         """Counted as its beginning, each write and its end."""
         manager = self._inner.writer(path)
         sink = self._call(f"writer {path}", manager.__enter__)
         try:
-            yield cast(Sink, _CountedSink(sink, self, path))
+            yield cast(ObjectSink, _CountedSink(sink, self, path))
         except BaseException as error:
             if self.crashed:
                 self._left_open.append(manager)  # a dead process tidies nothing up
@@ -163,7 +163,7 @@ class FaultyObjects(Objects):
         """As it is beneath; no call of storage."""
         return self._inner.url(path)
 
-    def _call(self, name: str, effect: Callable[[], T], half: Callable[[], Any] | None = None) -> T:
+    def _call(self, name: str, effect: Callable[[], _T], half: Callable[[], Any] | None = None) -> _T:
         if self.crashed:
             raise Crash(f"the process is dead: {name}")
         with self._lock:
@@ -190,7 +190,7 @@ class FaultyObjects(Objects):
 class _CountedSink:
     """A sink whose writes count."""
 
-    def __init__(self, sink: Sink, objects: FaultyObjects, path: str) -> None:
+    def __init__(self, sink: ObjectSink, objects: FaultyObjects, path: str) -> None:
         self._sink, self._objects, self._path = sink, objects, path
 
     def write(self, data: Any) -> int:

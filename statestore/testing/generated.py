@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tidestate.statestore.spec.changes import Applied, ChangeSet, TableChanges
 from tidestate.statestore.spec.tables import TableSpec
-from tidestate.statestore.testing.rows import Row, table
-from tidestate.statestore.testing.tables import GROUPS, KEYS, SPECS, START, TIMES, VALUES
+from tidestate.statestore.testing.rows import KeyRow, table
+from tidestate.statestore.testing.tables import GROUPS, KEY_VALUES, SPECS, START, TIME_COLUMNS, VALUES
 
 
 def now(sequence: int) -> int:
@@ -38,8 +38,8 @@ def changes(spec: TableSpec, random: Random, sequence: int) -> TableChanges:
     """Changes to one table, parts of it perhaps missing or empty."""
     mergeable = spec.expiry is None or spec.expires_by_key
     delete = keys(spec, random, sequence) if random.random() < 0.3 else None
-    put = rows(spec, random, sequence) if not mergeable or random.random() < 0.4 else None
-    merge = rows(spec, random, sequence) if mergeable and random.random() < 0.8 else None
+    put = generated_rows(spec, random, sequence) if not mergeable or random.random() < 0.4 else None
+    merge = generated_rows(spec, random, sequence) if mergeable and random.random() < 0.8 else None
     bound = now(sequence) - random.choice([3, 2, 1, 9]) if spec.expiry and random.random() < 0.2 else None
     return TableChanges(
         delete=None if delete is None else table(spec, delete, keys_only=True),
@@ -49,22 +49,22 @@ def changes(spec: TableSpec, random: Random, sequence: int) -> TableChanges:
     )
 
 
-def keys(spec: TableSpec, random: Random, sequence: int) -> list[Row]:
+def keys(spec: TableSpec, random: Random, sequence: int) -> list[KeyRow]:
     """Some keys, which may repeat."""
     return [key(spec, random, sequence) for _ in range(random.randrange(5))]
 
 
-def rows(spec: TableSpec, random: Random, sequence: int) -> list[Row]:
+def generated_rows(spec: TableSpec, random: Random, sequence: int) -> list[KeyRow]:
     """Some rows, whose keys may repeat."""
     return [row(spec, random, sequence) for _ in range(random.randrange(5))]
 
 
-def key(spec: TableSpec, random: Random, sequence: int) -> Row:
+def key(spec: TableSpec, random: Random, sequence: int) -> KeyRow:
     """A key."""
     return tuple(random.choice(_domain(name, sequence)) for name in spec.key_names)
 
 
-def row(spec: TableSpec, random: Random, sequence: int) -> Row:
+def row(spec: TableSpec, random: Random, sequence: int) -> KeyRow:
     """A row; the columns of a group are drawn together."""
     drawn: dict[str, Any] = dict(zip(spec.key_names, key(spec, random, sequence), strict=True))
     for group in spec.groups:
@@ -79,9 +79,9 @@ def row(spec: TableSpec, random: Random, sequence: int) -> Row:
 class Question:
     """The arguments of a scan."""
 
-    lower: Row | None
-    upper: Row | None
-    prefix: Row
+    lower: KeyRow | None
+    upper: KeyRow | None
+    prefix: KeyRow
     reverse: bool
 
 
@@ -89,7 +89,7 @@ def question(spec: TableSpec, random: Random, sequence: int) -> Question:
     """A scan with a prefix and bounds of any number of columns, inverted ones too."""
     width = random.choice([0, 0, *range(len(spec.key) + 1)])
 
-    def bound() -> Row | None:
+    def bound() -> KeyRow | None:
         values = key(spec, random, sequence)[width:]
         return random.choice([None, values[: random.randrange(len(values) + 1)]])
 
@@ -100,7 +100,7 @@ def question(spec: TableSpec, random: Random, sequence: int) -> Question:
 class Askers:
     """The arguments of a call of ranges."""
 
-    prefixes: list[Row]
+    prefixes: list[KeyRow]
     width: int
     lower: list[Any] | None
     upper: list[Any] | None
@@ -122,6 +122,6 @@ def askers(spec: TableSpec, random: Random, sequence: int) -> Askers:
 
 
 def _domain(name: str, sequence: int) -> list[Any]:
-    if name in TIMES:
-        return TIMES[name](now(sequence))
-    return KEYS[name] if name in KEYS else VALUES[name]
+    if name in TIME_COLUMNS:
+        return TIME_COLUMNS[name](now(sequence))
+    return KEY_VALUES[name] if name in KEY_VALUES else VALUES[name]

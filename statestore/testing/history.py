@@ -12,7 +12,7 @@ from tidestate.statestore.testing.model import StoreModel
 from tidestate.statestore.testing.rows import promise
 
 
-class History:
+class ModelHistory:
     """Every change set, and the model as it was after each."""
 
     def __init__(self, specs: Sequence[TableSpec]) -> None:

@@ -18,7 +18,7 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
 from tidestate.statestore.testing.contract_changes import refuse
 from tidestate.statestore.testing.generated import applied, askers, change_set, key, now, question
-from tidestate.statestore.testing.history import History
+from tidestate.statestore.testing.history import ModelHistory
 from tidestate.statestore.testing.refusals import REFUSED, Refusal
 from tidestate.statestore.testing.tables import SPECS
 
@@ -39,7 +39,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(dir=self.scratch))
         self.folders = 0
-        self.history = History(SPECS)
+        self.history = ModelHistory(SPECS)
         self.store = self._opened()
 
     def _opened(self) -> StateStore:

@@ -11,9 +11,9 @@ from typing import Any
 
 from tidestate.statestore.spec.changes import Applied, ChangeSet, TableChanges
 from tidestate.statestore.spec.tables import Group, TableSpec
-from tidestate.statestore.testing.rows import Row, plain
+from tidestate.statestore.testing.rows import KeyRow, as_tuples
 
-GroupRule = Callable[[Row, Row], Row]
+GroupRule = Callable[[KeyRow, KeyRow], KeyRow]
 """The group's columns of two rows of one key, the older first; gives the combined ones."""
 
 GROUP_RULES: dict[str, GroupRule] = {}
@@ -26,26 +26,26 @@ class TableModel:
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
         self.width = len(spec.key)
-        self.rows: dict[Row, Row] = {}
+        self.rows: dict[KeyRow, KeyRow] = {}
         self.expired: int | None = None
 
     def apply(self, changes: TableChanges) -> None:
         """Delete, put, merge, expire, in this order."""
-        for row in plain(changes.delete) if changes.delete is not None else []:
+        for row in as_tuples(changes.delete) if changes.delete is not None else []:
             self.rows.pop(row, None)
-        for row in plain(changes.put) if changes.put is not None else []:
+        for row in as_tuples(changes.put) if changes.put is not None else []:
             self.rows[row[: self.width]] = row[self.width :]
-        for row in plain(changes.merge) if changes.merge is not None else []:
+        for row in as_tuples(changes.merge) if changes.merge is not None else []:
             self.merge(row)
         if changes.expire is not None:
             self.expire(changes.expire)
         self._forget()
 
-    def merge(self, row: Row) -> None:
+    def merge(self, row: KeyRow) -> None:
         """Combine one row with what is there."""
         key, values = row[: self.width], row[self.width :]
         old = self.rows.get(key)
-        self.rows[key] = values if old is None else combined(self.spec, old, values)
+        self.rows[key] = values if old is None else combined_values(self.spec, old, values)
 
     def expire(self, bound: int) -> None:
         """Forget rows at or below ``bound``, which never goes back."""
@@ -61,19 +61,19 @@ class TableModel:
             if position is not None and orderly(position) <= self.expired:
                 del self.rows[key]
 
-    def snapshot(self) -> list[Row]:
+    def snapshot(self) -> list[KeyRow]:
         """Live rows in key order."""
         return [(*key, *self.rows[key]) for key in sorted(self.rows, key=key_order)]
 
-    def lookup(self, keys: Sequence[Row]) -> list[Row | None]:
+    def lookup(self, keys: Sequence[KeyRow]) -> list[KeyRow | None]:
         """The row of each key, or None."""
         return [(*key, *self.rows[key]) if key in self.rows else None for key in keys]
 
-    def scan(self, lower: Row | None = None, upper: Row | None = None, *, prefix: Row = ()) -> list[Row]:
+    def scan(self, lower: KeyRow | None = None, upper: KeyRow | None = None, *, prefix: KeyRow = ()) -> list[KeyRow]:
         """Live rows within bounds; a bound is compared with as many columns as it has values."""
         return [row for row in self.snapshot() if self._within(row, prefix, lower, upper)]
 
-    def _within(self, row: Row, prefix: Row, lower: Row | None, upper: Row | None) -> bool:
+    def _within(self, row: KeyRow, prefix: KeyRow, lower: KeyRow | None, upper: KeyRow | None) -> bool:
         key, start = key_order(row[: self.width]), len(prefix)
         starts = key[:start] == key_order(prefix)
         rest = key[start:]
@@ -82,17 +82,17 @@ class TableModel:
         return starts and above and below
 
     def ranges(
-        self, prefixes: Sequence[Row], lower: Sequence[Any] | None = None, upper: Sequence[Any] | None = None
-    ) -> list[tuple[int, Row]]:
+        self, prefixes: Sequence[KeyRow], lower: Sequence[Any] | None = None, upper: Sequence[Any] | None = None
+    ) -> list[tuple[int, KeyRow]]:
         """Each asker's number with the rows that are in its range, by asker and in key order."""
-        found: list[tuple[int, Row]] = []
+        found: list[tuple[int, KeyRow]] = []
         for asker, prefix in enumerate(prefixes):
             low = None if lower is None or lower[asker] is None else (lower[asker],)
             high = None if upper is None or upper[asker] is None else (upper[asker],)
             found += [(asker, row) for row in self.scan(low, high, prefix=prefix)]
         return found
 
-    def folded(self, parts: Sequence[Row]) -> list[Row]:
+    def folded(self, parts: Sequence[KeyRow]) -> list[KeyRow]:
         """What rows that come in parts amount to."""
         whole = TableModel(self.spec)
         for row in parts:
@@ -137,7 +137,7 @@ class StoreModel:
         return other
 
 
-def key_order(key: Row) -> Row:
+def key_order(key: KeyRow) -> KeyRow:
     """A key as what it is ordered by."""
     return tuple(orderly(value) for value in key)
 
@@ -149,7 +149,7 @@ def orderly(value: Any) -> Any:
     return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
 
 
-def combined(spec: TableSpec, old: Row, new: Row) -> Row:
+def combined_values(spec: TableSpec, old: KeyRow, new: KeyRow) -> KeyRow:
     """The values of two rows of one key, the older first, as one."""
     names = [column.name for column in spec.values]
     triples = zip(spec.values, old, new, strict=True)
@@ -171,7 +171,7 @@ def _combined(combiner: str, old: Any, new: Any) -> Any:
     return {"min": min, "max": max}[combiner](old, new)
 
 
-def _group(group: Group, old: Row, new: Row) -> Row:
+def _group(group: Group, old: KeyRow, new: KeyRow) -> KeyRow:
     if group.combiner == "moments":
         return _moments(old, new)
     if group.combiner not in ("arg_min", "arg_max"):
@@ -184,7 +184,7 @@ def _group(group: Group, old: Row, new: Row) -> Row:
     return new if better else old  # the first of equals
 
 
-def _moments(old: Row, new: Row) -> Row:
+def _moments(old: KeyRow, new: KeyRow) -> KeyRow:
     """Null is the identity; so is a count of nothing."""
     if not old[0] or not new[0]:
         return new if not old[0] and (new[0] or old[0] is None) else old

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidestate.statestore.spec.tables import TableSpec
 
-Row = tuple[Any, ...]
+KeyRow = tuple[Any, ...]
 """Key values, then values; times as whole numbers in the unit of their column."""
 
 RELATIVE = 1e-12
@@ -28,19 +28,19 @@ def promise(kept: bool, what: str, **facts: Any) -> None:
         raise BrokenPromise(f"broken promise: {what}{told}")
 
 
-def table(spec: TableSpec, rows: Sequence[Row], *, keys_only: bool = False) -> pa.Table:
+def table(spec: TableSpec, rows: Sequence[KeyRow], *, keys_only: bool = False) -> pa.Table:
     """Rows as Arrow; with ``keys_only`` the leading values of each."""
     schema = spec.key_schema if keys_only else spec.schema
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
     return pa.table(columns, schema=schema)
 
 
-def prefixes(spec: TableSpec, rows: Sequence[Row], width: int) -> pa.Table:
+def prefixes(spec: TableSpec, rows: Sequence[KeyRow], width: int) -> pa.Table:
     """The leading ``width`` key values of rows as askers; also with no column there are as many."""
     return table(spec, rows, keys_only=True).select(spec.key_names[:width])
 
 
-def plain(rows: pa.Table) -> list[Row]:
+def as_tuples(rows: pa.Table) -> list[KeyRow]:
     """Arrow rows as tuples."""
     if not rows.num_columns:
         return [()] * int(rows.num_rows)
@@ -48,38 +48,38 @@ def plain(rows: pa.Table) -> list[Row]:
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-def alike(one: Any, other: Any) -> bool:
+def same_value(one: Any, other: Any) -> bool:
     """Whether two values are the same, floats as near as sums in another order come."""
     if isinstance(one, float) and isinstance(other, float):
         close = math.isclose(one, other, rel_tol=RELATIVE, abs_tol=RELATIVE)
         return close or repr(one) == repr(other)  # NaN is no number and equals nothing
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
+        return len(one) == len(other) and all(map(same_value, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(same_value(one[name], other[name]) for name in one)
     return type(one) is type(other) and bool(one == other)
 
 
 def same(found: Sequence[Any], expected: Sequence[Any], what: str) -> None:
     """Raise `BrokenPromise` with the first difference."""
     for place, (one, other) in enumerate(zip(found, expected, strict=False)):
-        promise(alike(one, other), what, place=place, found=one, expected=other)
+        promise(same_value(one, other), what, place=place, found=one, expected=other)
     if len(found) != len(expected):
         rest = found[len(expected) :] or expected[len(found) :]
         which = "too much" if len(found) > len(expected) else "missing"
         promise(False, what, found=len(found), expected=len(expected), **{which: list(rest[:3])})
 
 
-def same_rows(spec: TableSpec, batches: Iterable[pa.Table], expected: Sequence[Row], what: str) -> None:
+def same_rows(spec: TableSpec, batches: Iterable[pa.Table], expected: Sequence[KeyRow], what: str) -> None:
     """Raise `BrokenPromise` unless batches hold these rows in this order, in exactly the table's columns."""
     same(list(streamed(spec, batches)), expected, f"{what} (table {spec.name})")
 
 
-def streamed(spec: TableSpec, batches: Iterable[pa.Table]) -> Iterator[Row]:
+def streamed(spec: TableSpec, batches: Iterable[pa.Table]) -> Iterator[KeyRow]:
     """Rows of batches, each checked for the table's columns."""
     for batch in batches:
         check_schema(batch, spec)
-        yield from plain(batch)
+        yield from as_tuples(batch)
 
 
 def check_schema(rows: pa.Table, spec: TableSpec) -> None:

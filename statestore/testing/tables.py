@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
 from tidestate.statestore.testing.model import GROUP_RULES
-from tidestate.statestore.testing.rows import Row
+from tidestate.statestore.testing.rows import KeyRow
 
 LONGEST = "testing-longest"
 
@@ -26,7 +26,7 @@ def longest(rows: pa.Table, starts: Starts) -> pa.Table:
     return rows.take(pa.array(best, pa.int64()))
 
 
-def _longest(old: Row, new: Row) -> Row:
+def _longest(old: KeyRow, new: KeyRow) -> KeyRow:
     lengths = [-1 if row[0] is None else len(row[0]) for row in (old, new)]
     return new if lengths[1] > lengths[0] else old
 
@@ -92,7 +92,7 @@ LATEST = TableSpec(
 
 SPECS = (MAIN, NAMED, SESSIONS, LATEST)
 
-KEYS: dict[str, list[Any]] = {
+KEY_VALUES: dict[str, list[Any]] = {
     "k": ["a", "é", "", "a\x00"],
     "i": [1, -(2**63)],
     "b": [False, True],
@@ -115,7 +115,7 @@ VALUES: dict[str, list[Any]] = {
 }
 """Values of value columns that combine by themselves, by name."""
 
-GROUPS: dict[str, list[Row]] = {
+GROUPS: dict[str, list[KeyRow]] = {
     "price": [(None, None), (1, "s"), (1, "t"), (2, None), (-3, "u")],
     "first": [(None, None), ("p", 5), ("q", -5), ("r", 5)],
     "count": [(1, 2.0, 0.0), (3, -1.5, 0.5), (2, 10.0, 2.0)],
@@ -123,7 +123,7 @@ GROUPS: dict[str, list[Row]] = {
 }
 """Values of groups, by the name of their first column. Where all is null any row may win, so all is null then."""
 
-TIMES: dict[str, Callable[[int], list[Any]]] = {
+TIME_COLUMNS: dict[str, Callable[[int], list[Any]]] = {
     "t": lambda now: [now - 1, now, now - 3, now + 1],
     "at": lambda now: [now - 1, now, now - 3, now + 1],
     "until": lambda now: [now + 1, now, None, now - 2, now + 3],

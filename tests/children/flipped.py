@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.helpers.process import forget
-from tidestate.operators.inspect.history.window_history import history
+from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError
 
@@ -21,7 +21,7 @@ def answer(root: Path) -> str:
     """All that `history` says of two windows."""
     forget()
     checkpoint = Checkpoint.open(root)
-    return repr([history(checkpoint, window, {"k": "a"}) for window in WINDOWS])
+    return repr([window_history(checkpoint, window, {"k": "a"}) for window in WINDOWS])
 
 
 def verdict(root: Path, good: str) -> str:

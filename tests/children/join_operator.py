@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from tests.helpers.join_operator_messages import held, near, operator, plain, sessions, sided, two_streams
 from tests.helpers.operator_messages import store_config
-from tidestate.operators import Joined, SessionJoined
+from tidestate.operators import Join, SessionJoin
 from tidestate.statestore.spec.store import StoreName
 
-JOBS: dict[str, Joined | SessionJoined] = {"join": near(), "sessions": sessions(), "held": held()}
+JOBS: dict[str, Join | SessionJoin] = {"join": near(), "sessions": sessions(), "held": held()}
 BATCHES = two_streams(9)
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 
 
 def main(root: str, to: int, moment: str) -> None:
@@ -15,7 +15,7 @@ def main(root: str, to: int, moment: str) -> None:
         if at == moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    reset(Checkpoint.open(root), to, hook=dies)
+    reset_to(Checkpoint.open(root), to, hook=dies)
 
 
 if __name__ == "__main__":

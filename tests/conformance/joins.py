@@ -14,7 +14,7 @@ from tests.conformance.driver import END_US
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
 from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join import Join
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 Emission = dict[str, Any]
@@ -75,7 +75,7 @@ UNDERSTOOD = {
 }
 
 
-def _description(case: Case, made: Input) -> Joined:
+def _description(case: Case, made: Input) -> Join:
     asked = case.join or {}
     units, kind = made.units, asked.get("type")
     if not case.keyed or kind not in ("interval", "window") or asked.get("emit_mode") == "final":
@@ -96,7 +96,7 @@ def _bound(value: Any, units: Any, inside: int) -> str | None:
 
 
 def _act(
-    harness: Any, description: Joined, schema: pa.Schema, made: Input, step: Step, number: int, clocks: dict[int, int]
+    harness: Any, description: Join, schema: pa.Schema, made: Input, step: Step, number: int, clocks: dict[int, int]
 ) -> list[pa.Table]:
     if step.events:
         panes = []

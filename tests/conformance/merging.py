@@ -14,7 +14,7 @@ from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
 from tests.conformance.values import decoded, same, same_multiset
 from tidestate.operators import global_window, merge, session_join
-from tidestate.operators.describe.merge import Merged
+from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Sided
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
@@ -39,7 +39,7 @@ def _cogroup(case: Case, bench: Bench, made: Input) -> list[Failure]:
     if (case.window or {}).get("type") != "global" or any(one.emit is not None for one in case.expect):
         raise Unsupported("kind join")
     key = "key" if made.keyed else None
-    description: Merged = (
+    description: Merge = (
         merge(event_time="time", key=key).window(global_window()).cogroup(left="value", right="value")
     )
     harness = _open(bench, description, made)

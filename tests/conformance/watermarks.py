@@ -24,8 +24,8 @@ from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.origins import OriginsState
 from tidestate.operators.progress.sources import merged
-from tidestate.operators.progress.tracker import Tracker, begin, reset
-from tidestate.operators.progress.watermarks import Report
+from tidestate.operators.progress.tracker import Tracker, begin, reset_sources
+from tidestate.operators.progress.watermarks import SourceReport
 
 STATED = {"from_step", "after_step", "unasserted", "current", "watermark_out", "status_out", "bookkeeping"}
 SEQUENCES = ("sequence_progress", "min_of_sequence_progress")
@@ -116,7 +116,7 @@ class Round:
     """What came since the last round: event times and reports, by input."""
 
     times: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    reports: list[dict[str, Report]] = field(default_factory=list)
+    reports: list[dict[str, SourceReport]] = field(default_factory=list)
 
 
 class Inputs:
@@ -143,7 +143,7 @@ class Inputs:
                 self._round.times[self._name(event.input)].append(self.units.us(event.ts))
         if step.action == "snapshot_restore":
             saved = msgspec.json.decode(msgspec.json.encode(self._tracker), type=Tracker)
-            self._tracker = reset(saved)
+            self._tracker = reset_sources(saved)
         elif step.action == "processing_time":
             self._now_us = self.units.us(step.body["processing_time"])
         elif step.action in ("watermark", "status", "end_of_stream"):
@@ -157,17 +157,17 @@ class Inputs:
         """After the steps so far."""
         return Shown(self._tracker.watermark_us, self._tracker.idle, 0)
 
-    def _said(self, step: Step) -> dict[str, Report]:
+    def _said(self, step: Step) -> dict[str, SourceReport]:
         named = self._names if "input" not in step.body else [self._name(step.body["input"])]
         if step.action == "end_of_stream":
-            return dict.fromkeys(named, Report(END_US, ended=True))
+            return dict.fromkeys(named, SourceReport(END_US, ended=True))
         if step.action == "status":
-            return dict.fromkeys(named, Report(status=step.body["status"].lower()))
+            return dict.fromkeys(named, SourceReport(status=step.body["status"].lower()))
         if "wm_excl" not in step.body:
             raise CaseError("a watermark step needs wm_excl")
         mark = step.body["wm_excl"]
         ends = {"-inf": BEGINNING_US, "+inf": END_US, "inf": END_US}
-        return dict.fromkeys(named, Report(ends[mark] if isinstance(mark, str) else self.units.us(mark)))
+        return dict.fromkeys(named, SourceReport(ends[mark] if isinstance(mark, str) else self.units.us(mark)))
 
     def _close(self) -> None:
         """The round ends: every input was asked."""
@@ -176,7 +176,7 @@ class Inputs:
             for name, times in self._round.times.items()
             if (generator := self._generators[name]) is not None
         ]
-        quiet = {name: Report() for name in self._names if name in self._tracker.sources}
+        quiet = {name: SourceReport() for name in self._names if name in self._tracker.sources}
         reports = merged([quiet, *read, *self._round.reports])
         self._tracker = observe(self._settings, self._tracker, reports, self._now_us)
         self._round = Round()

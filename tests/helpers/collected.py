@@ -17,11 +17,11 @@ from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 
 STORE = Parquet(max_levels=3, snapshot_bytes=1)
 TABLES = sample(14, 60)
-NOW = Retention(keep=3, grace_us=0)
+NOW = CheckpointRetention(keep=3, grace_us=0)
 
 
 def run(root: object, batches: int, **more: Any) -> None:

@@ -21,7 +21,14 @@ from tidestate.statestore.spec.store import Parquet, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.parquet import ParquetStore
-from tidestate.statestore.table.validation import admit, check_sequence, expiring, in_order, loadable, specs_by_name
+from tidestate.statestore.table.validation import (
+    check_sequence,
+    expiring,
+    in_order,
+    loadable,
+    specs_by_name,
+    validate_changes,
+)
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -62,7 +69,7 @@ class DurableStore:
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         check_sequence(self.applied, applied)
-        admit(self._specs, changes)
+        validate_changes(self._specs, changes)
         log = PartitionLog(
             self._objects, tuple(self._specs.values()), self._config, "durable", 0, 1, uuid.uuid4().hex
         )

@@ -26,7 +26,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import TidestateError
 
 SAME, SAYS_SO = "=", "says so"
@@ -64,7 +64,7 @@ def make_root(folder: Path) -> Path:
     job = example("retracting").standalone(checkpoint=root, store=STORE)
     job.run(STREAM[:5])
     pin(Checkpoint.open(root), 3, "release")
-    collect(Checkpoint.open(root), Retention(keep=1, grace_us=0))
+    collect(Checkpoint.open(root), CheckpointRetention(keep=1, grace_us=0))
     job.run(STREAM)
     rewind(Checkpoint.open(root), 6)
     again = example("retracting").standalone(checkpoint=root, store=STORE)

@@ -8,7 +8,7 @@ import msgspec
 
 from tests.helpers.table_model import MAIN
 from tidestate.recovery.log.manifest import (
-    FORMAT,
+    MANIFEST_FORMAT,
     Manifest,
     OperatorState,
 )
@@ -21,6 +21,6 @@ def example(**changes: Any) -> Manifest:
     )
     operator = OperatorState({"name": "windows", "key": ["k"]}, "f", (MAIN,), (state,))
     manifest = Manifest(
-        FORMAT, 7, "xxh3:parent", "job", 2, "me", "batch", 1_700_000_000_000_000, {"windows": operator}
+        MANIFEST_FORMAT, 7, "xxh3:parent", "job", 2, "me", "batch", 1_700_000_000_000_000, {"windows": operator}
     )
     return msgspec.structs.replace(manifest, watermark_us=1_000_001, counters={"events": 12}, **changes)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tests.twins.join import Asked, Pane, Row, Window
 from tidestate.operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
 from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.join_choices import keep
 from tidestate.statestore.spec.store import StoreConfig
 
@@ -24,7 +24,7 @@ STORES: dict[str, StoreConfig] = {
 }
 
 
-def described(asked: Asked) -> Joined:
+def described(asked: Asked) -> Join:
     told: dict[str, Any] = {
         "event_time": "t",
         "on": "key" if asked.on else (),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.helpers.operator_messages import SECOND, TIME
-from tidestate.operators import Joined, JoinOperator, SessionJoined, join, session_join, sliding, tumbling
+from tidestate.operators import Join, JoinOperator, SessionJoin, join, session_join, sliding, tumbling
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreConfig
 
@@ -38,30 +38,30 @@ def sided(rows: Sequence[Row]) -> dict[str, pa.Table]:
     return made
 
 
-def near(how: Any = "full", **more: Any) -> Joined:
+def near(how: Any = "full", **more: Any) -> Join:
     """By distance, taking back what was shown alone."""
     given = {"within": ("-3 seconds", "5 seconds"), "late": "6 seconds", "watermark_delay": "2 seconds"} | more
     return join(event_time="t", on="k", how=how, offset="at", origin="part", **given)
 
 
-def held(**more: Any) -> Joined:
+def held(**more: Any) -> Join:
     """By windows of each side: rows wait until the watermark passes them, and none of `two_streams` is behind it."""
     windows = (sliding("6 seconds", "2 seconds"), tumbling("8 seconds"))
     given = {"on": "k", "window": windows, "how": "full", "watermark_delay": "24 seconds"} | more
     return join(event_time="t", offset="at", origin="part", **given)
 
 
-def sessions(how: Any = "full", **more: Any) -> SessionJoined:
+def sessions(how: Any = "full", **more: Any) -> SessionJoin:
     """By session, taking back what was shown."""
     given = {"on": "k", "gap": "3 seconds", "late": "6 seconds", "watermark_delay": "2 seconds"} | more
     return session_join(event_time="t", how=how, offset="at", origin="part", **given)
 
 
-def operator(job: Joined | SessionJoined, root: Path, store: StoreConfig | None = None, **more: Any) -> JoinOperator:
+def operator(job: Join | SessionJoin, root: Path, store: StoreConfig | None = None, **more: Any) -> JoinOperator:
     return JoinOperator(job, LEFT, RIGHT, checkpoint=root, store=store, **more)
 
 
-def expected(job: Joined | SessionJoined, batches: Sequence[Sequence[Row]], root: Path) -> list[tuple[Any, ...]]:
+def expected(job: Join | SessionJoin, batches: Sequence[Sequence[Row]], root: Path) -> list[tuple[Any, ...]]:
     """Panes in order, by the harness."""
     schema = job.schema(LEFT, RIGHT)
     harness, panes = Harness(job, schema, folder=root), []

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import FORMAT, Head, Manifest
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 def following(checkpoint: Checkpoint, head: Head | None, **changes: Any) -> Manifest:
     """The next manifest after ``head``."""
     manifest = Manifest(
-        format=FORMAT,
+        format=MANIFEST_FORMAT,
         id=head.manifest.id + 1 if head else 1,
         parent=head.checksum if head else "",
         job_id=checkpoint.marker.job_id,

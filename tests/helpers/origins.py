@@ -11,10 +11,10 @@ from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.origins import (
     Origins,
     OriginsState,
-    Taken,
+    OriginsStep,
     restore,
     save,
-    take,
+    advance_origins,
 )
 
 
@@ -27,10 +27,10 @@ class Buffer(NamedTuple):
     behind: int = 0
 
 
-def arrive(known: Origins, *arrived: Buffer) -> Taken:
+def arrive(known: Origins, *arrived: Buffer) -> OriginsStep:
     columns = [list(column) for column in zip(*arrived, strict=True)] or [[]] * 6
     types = [pa.int64(), pa.int64(), pa.int64(), pa.bool_(), None, pa.int64()]
-    return take(known, buffers(*(pa.array(c, t) for c, t in zip(columns, types, strict=True))))
+    return advance_origins(known, buffers(*(pa.array(c, t) for c, t in zip(columns, types, strict=True))))
 
 
 def after(known: Origins, *arrived: Buffer) -> Origins:

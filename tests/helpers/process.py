@@ -33,4 +33,4 @@ def forget() -> None:
     """Empty the caches that live as long as the process, as a new process would find them."""
     opening._memory.clear()
     local._settled.clear()
-    footers.clear()
+    footers.clear_footers()

@@ -36,7 +36,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair, repair
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import plan_reset, reset
+from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import StoreConfig
@@ -138,7 +138,7 @@ class Root:
             known = sorted(self.has)
             first = number % len(known)  # an abandoned one too, but none that was damaged
             to = next(one for one in (*known[first:], *known[:first]) if self.whole(one))
-            reset(self.checkpoint, to)
+            reset_to(self.checkpoint, to)
             self.note(self.has[to])
             self.acted[step] += 1
         elif step == "forked":

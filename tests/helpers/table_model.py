@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from tidestate.statestore.testing.model import TableModel as TableModel
-from tidestate.statestore.testing.rows import Row as Row
-from tidestate.statestore.testing.rows import plain as plain
+from tidestate.statestore.testing.rows import KeyRow as KeyRow
+from tidestate.statestore.testing.rows import as_tuples as as_tuples
 from tidestate.statestore.testing.rows import table as table
 from tidestate.statestore.testing.tables import MAIN as MAIN
 from tidestate.statestore.testing.tables import NAMED as NAMED

@@ -12,13 +12,13 @@ from tests.helpers.spark_inputs import SCHEMA, Event, batch, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import Memory, Parquet, sliding, tumbling
 from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join import Join
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
 
 pytestmark = pytest.mark.spark
 
-JOINS: dict[str, tuple[Joined, StoreConfig]] = {
+JOINS: dict[str, tuple[Join, StoreConfig]] = {
     "near in time, all rows": (
         join(event_time="t", on="k", within=("-1 second", "2 seconds"), how="full", late="5 seconds"),
         Parquet(max_levels=2, snapshot_bytes=1),

@@ -16,7 +16,7 @@ from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 
 pytestmark = pytest.mark.spark
 
@@ -85,7 +85,7 @@ def test_spark_own_checkpoint_is_written_anew_though_manifests_were_collected(
         query.stop()
 
     run()
-    collect(Checkpoint.open(root), Retention(keep=1, grace_us=0))
+    collect(Checkpoint.open(root), CheckpointRetention(keep=1, grace_us=0))
     shutil.rmtree(root / "spark")
     assert said("repair", root, "--resync-spark", "--confirm")["done"]
     for number, table in enumerate(TABLES[4:], 4):

@@ -24,10 +24,10 @@ from tidestate.operators import Policy
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.position import load_files
-from tidestate.recovery.spark.spark_checkpoint import finish
+from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import CorruptionError, DataError
 
@@ -98,7 +98,7 @@ def test_rewound_over_a_drain(spark: SparkSession, made: Path, tmp_path: Path) -
     root = tmp_path / "root"
     shutil.copytree(made / "whole", root)
     drained = Checkpoint.open(root).ids()[-1]
-    done = reset(Checkpoint.open(root), of_batch(root, 6))
+    done = reset_to(Checkpoint.open(root), of_batch(root, 6))
     assert done.abandoned[-1][1] == drained
     assert not done.manifest.drained
     last = goes_on(spark, made, root)
@@ -208,5 +208,5 @@ def test_killed_on_the_way_back(spark: SparkSession, made: Path, root: Path, mom
     checkpoint = Checkpoint.open(root)
     head = checkpoint.head()
     assert head is not None
-    assert finish(checkpoint, head.manifest)
+    assert finish_checkpoint(checkpoint, head.manifest)
     compare(load_files(checkpoint.objects, head.manifest.spark), SparkLog(checkpoint.objects)).check()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidestate.operators import Joined, chain, count, join, max_, tumbling, windowed
+from tidestate.operators import Join, chain, count, join, max_, tumbling, windowed
 from tidestate.operators.plan.transition import total
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.flights import departed_flights, weather
@@ -23,7 +23,7 @@ WITHOUT = 1_528
 MEASURED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 
 # Flights are scheduled at whole minutes, and the latest one left 21 hours and 40 minutes behind a later one.
-JOINS: dict[str, Joined] = {
+JOINS: dict[str, Join] = {
     "within the hour": join(
         event_time=("scheduled", "time_hour"),
         on="origin",
@@ -138,7 +138,7 @@ def test_flights_of_each_airport_and_hour_meet_its_observation(
     assert _missing(expected, found) == _missing(found, expected) == 0
 
 
-def _batches(joined: Joined, flights: pa.Table, observations: pa.Table) -> Iterator[pa.Table]:
+def _batches(joined: Join, flights: pa.Table, observations: pa.Table) -> Iterator[pa.Table]:
     """Both streams as one, in pieces of the year."""
     schema = joined.schema(flights.schema, observations.schema)
     for left, right in _pieces(flights, observations):

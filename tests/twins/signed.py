@@ -41,7 +41,7 @@ from tidestate.operators.describe.triggers import after_watermark
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.engine.job import Job
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.plan.graph import alone
+from tidestate.operators.plan.graph import single_operator
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -65,7 +65,7 @@ class Signed(Harness):
 
     def _begin(self) -> Job:
         assert isinstance(self._schema, pa.Schema)
-        graph = alone(bind_plan(self._description, self._schema, signed=True))
+        graph = single_operator(bind_plan(self._description, self._schema, signed=True))
         return Job.begin(graph, Checkpoint.open_or_create(self._folder), self._store, partitions=self._partitions)
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.twins.naive import Event, Setting
 from tidestate.operators import count, max_, mean, min_, sliding, sum_, windowed
-from tidestate.operators.describe.runs import Hook
+from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.engine.job import no_hook
+from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import StoreConfig
 
@@ -97,7 +97,12 @@ def description(setting: Setting) -> Windowed:
 
 
 def run(
-    setting: Setting, stream: Sequence[Batch], root: Path, store: StoreConfig, partitions: int, hook: Hook = no_hook
+    setting: Setting,
+    stream: Sequence[Batch],
+    root: Path,
+    store: StoreConfig,
+    partitions: int,
+    hook: JobHook = no_job_hook,
 ) -> pa.Table:
     """The real thing over ``stream``, to the end."""
     job = StandaloneRunner(description(setting), str(root), store, None, partitions, hook)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tidestate.operators import Joined, Memory, Parquet, RocksDB, join, tumbling
+from tidestate.operators import Join, Memory, Parquet, RocksDB, join, tumbling
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TIME
@@ -44,7 +44,7 @@ LOAD = 250_000
 HISTORY_US = 400 * 3_600_000_000
 
 
-def near(late: str = "0 seconds") -> Joined:
+def near(late: str = "0 seconds") -> Join:
     """Bids of one key on the right at most two seconds after those on the left."""
     return join(event_time="event_time", on="key", within=WITHIN, late=late, watermark_delay=DELAY, name="near")
 
@@ -183,7 +183,7 @@ def _with_history(folder: Path, store: StoreConfig, keys: int, batch: int, batch
 
 
 def _measured(
-    joined: Joined, folder: Path, store: StoreConfig, inputs: Iterator[pa.Table], loads: int
+    joined: Join, folder: Path, store: StoreConfig, inputs: Iterator[pa.Table], loads: int
 ) -> dict[str, Any]:
     """What batches take after the ``loads`` and the cold ones."""
     running = joined.standalone(checkpoint=folder / "root", store=store).stream(inputs)
@@ -205,7 +205,7 @@ def _measured(
     }
 
 
-def _inputs(joined: Joined, keys: int, loads: Sequence[int], batch: int, batches: int) -> Iterator[pa.Table]:
+def _inputs(joined: Join, keys: int, loads: Sequence[int], batch: int, batches: int) -> Iterator[pa.Table]:
     """Rows of long ago, nearly none of which meet each other, then batches as they come."""
     schema = joined.schema(BIDS, BIDS)
     chance = np.random.default_rng(len(loads))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidestate.operators.progress.buffers import Buffers, buffers
-from tidestate.operators.progress.origins import Origins, origins, restore, save, take
+from tidestate.operators.progress.origins import Origins, origins, restore, save, advance_origins
 
 BATCH = 100_000
 BATCHES = 20
@@ -58,10 +58,10 @@ def _row(name: str, ids: Numbers, sequences: Numbers, aim: int, chunks: Numbers 
         return buffers(ids[here], sequences[here], parts[here], last[here], sequences[here])
 
     known, most_pending = origins(np.unique(ids).tolist()), 0
-    take(known, batch(0, BATCH))  # the first call of a process pays for its memory
+    advance_origins(known, batch(0, BATCH))  # the first call of a process pays for its memory
     started = time.perf_counter()
     for start in range(0, len(ids), BATCH):
-        known = take(known, batch(start, start + BATCH)).origins
+        known = advance_origins(known, batch(start, start + BATCH)).origins
         most_pending = max(most_pending, len(known.pending))
     ours = len(ids) / (time.perf_counter() - started)
     peer = _peer(ids[:PEER_BUFFERS], sequences[:PEER_BUFFERS], parts[:PEER_BUFFERS], last[:PEER_BUFFERS])
@@ -87,7 +87,7 @@ def _saved(known: Origins, sequences: Numbers) -> None:
     nowhere = np.zeros(1_000, np.int64)
     for start in range(0, len(sequences), 1_000):
         here = sequences[start : start + 1_000]
-        known = restore(save(take(known, buffers(nowhere, here, watermarks=here)).origins))
+        known = restore(save(advance_origins(known, buffers(nowhere, here, watermarks=here)).origins))
 
 
 def _timed(action: Callable[[], None]) -> float:

@@ -37,9 +37,9 @@ from tidestate.operators import (
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.classify import Intake
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.windows.assignment import assign
+from tidestate.operators.windows.assignment import assign_windows
 from tidestate.operators.windows.general.counting import count_windows, number
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.general.sessions import merge_sessions
@@ -138,7 +138,7 @@ class Operator:
         times = events["event_time"].cast(pa.int64()).to_numpy()
         arriving = self.plan.arrive(events, times, Intake(before))
         self.watermark = max(before or BEGINNING_US, int(times.max()) - DELAY_US)
-        moved = self.plan.step(self.store, arriving, Moments(before or BEGINNING_US, self.watermark))
+        moved = self.plan.step(self.store, arriving, StepTimes(before or BEGINNING_US, self.watermark))
         self.store.apply(moved.changes, Applied(self.sequence, str(self.sequence)))
         return int(moved.panes.num_rows)
 
@@ -155,7 +155,7 @@ def events_of(keys: int, batch: int, place: int) -> pa.Table:
 def _with_windows(plan: GeneralPlan, events: pa.Table) -> pa.Table:
     """A row per event and window of this batch."""
     times = events["event_time"].cast(pa.int64()).to_numpy()
-    index, windows, ends = assign(plan.kind, times, events)
+    index, windows, ends = assign_windows(plan.kind, times, events)
     if isinstance(plan.kind, Counted):
         nothing = pa.table({"key": pa.array([], pa.int64()), "count": pa.array([], pa.int64())})
         index, windows = count_windows(number(["key"], events, nothing), plan.kind.count, plan.kind.step)

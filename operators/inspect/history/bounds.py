@@ -26,18 +26,18 @@ _UNITS_US = {
 _SPAN = re.compile(r"(-?[0-9]{1,40}) ([a-z]+?)s?(?: |$)")
 
 
-FEW = 3
+FEW_VALUES = 3
 """So many windows are named to a person who means none of them."""
 
 
 @dataclass(frozen=True, order=True)
-class Bounds:
+class WindowBounds:
     """A window's start and end."""
 
     start: int
     end: int
 
-    def overlaps(self, other: Bounds) -> bool:
+    def overlaps(self, other: WindowBounds) -> bool:
         """Whether an event can lie in both."""
         return self.start < other.end and other.start < self.end
 
@@ -51,18 +51,18 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Measure:
+class BoundUnit:
     """What bounds of windows count: microseconds since 1970 where ``timed``, else offsets or messages."""
 
     timed: bool
 
     @classmethod
-    def of(cls, configuration: Mapping[str, Any]) -> Measure:
+    def of(cls, configuration: Mapping[str, Any]) -> BoundUnit:
         """As the configuration of an operator says."""
         return cls(_kind(configuration) not in ("offsets", "count"))
 
     @classmethod
-    def of_watermark(cls, configuration: Mapping[str, Any]) -> Measure:
+    def of_watermark(cls, configuration: Mapping[str, Any]) -> BoundUnit:
         """That of the operator's watermark: windows that count messages have one of times."""
         return cls(_kind(configuration) != "offsets")
 
@@ -84,7 +84,7 @@ class Measure:
         """A place for people."""
         return time_text(place) if self.timed else None if place is None else str(place)
 
-    def texts(self, windows: Iterable[Bounds]) -> str:
+    def texts(self, windows: Iterable[WindowBounds]) -> str:
         """Windows for people."""
         return ", ".join(f"{self.text(one.start)} to {self.text(one.end)}" for one in windows)
 
@@ -114,15 +114,15 @@ class Regular:
         except (KeyError, TypeError, ValueError):
             return None  # not written by us
 
-    def meant(self, place: int) -> list[Bounds]:
+    def meant(self, place: int) -> list[WindowBounds]:
         """Windows that a place may stand for, the likeliest first: one that begins there, one that ends there, else
         those that hold it.
         """
         starts = [start for start in (place, place - self.size) if (start - self.shift) % self.slide == 0]
         if not starts:
             newest = (place - self.shift) // self.slide * self.slide + self.shift
-            starts = list(range(newest, place - self.size, -self.slide)[:FEW])
-        return [Bounds(start, start + self.size) for start in starts]
+            starts = list(range(newest, place - self.size, -self.slide)[:FEW_VALUES])
+        return [WindowBounds(start, start + self.size) for start in starts]
 
 
 def _kind(configuration: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.inspect.history.bounds import Bounds
+from tidestate.operators.inspect.history.bounds import WindowBounds
 from tidestate.recovery.inspect.rows import Wanted
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -38,12 +38,12 @@ from tidestate.statestore.table.fold import combine
 Shape = Literal["slices", "windows", "messages", "panes"]
 OPS = {MERGE: "merge", PUT: "put", DELETE: "delete"}
 START, END, SLICE, TIME = "window_start", "window_end", "slice_end", "time"
-BOUNDS = (START, END, SLICE)
+WINDOW_COLUMNS = (START, END, SLICE)
 BAND_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Form:
+class TableForm:
     """How rows of a table say which window they are of. ``grows``: a window's end may change."""
 
     spec: TableSpec
@@ -60,7 +60,7 @@ class Form:
         columns = (*self.spec.key, *self.spec.values)
         return [c.name for c in columns if c.name not in hidden and c.role != "key" and not c.name.startswith("_")]
 
-    def may_touch(self, ref: FileRef, around: Bounds) -> bool:
+    def may_touch(self, ref: FileRef, around: WindowBounds) -> bool:
         """Whether a file can hold rows of windows around there, by the expiry in its manifest entry."""
         low, high, column = ref.expiry_min, ref.expiry_max, self.spec.expiry
         if low is None or high is None or column is None or column not in (self.start, self.end):
@@ -73,21 +73,21 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Change:
+class StateChange:
     """One row: the window it is of (a slice's or a message's place where that is all it says), and its values.
 
     ``start`` is None for slices, ``end`` for windows that are deleted by their start alone.
     """
 
     checkpoint: int
-    form: Form
+    form: TableForm
     op: str
     start: int | None
     end: int | None
     values: dict[str, Any]
     events: int | None = None
 
-    def of(self, window: Bounds) -> bool:
+    def of(self, window: WindowBounds) -> bool:
         """Whether it came to a window."""
         if self.form.shape == "messages":
             return self.start is not None and window.holds(self.start)
@@ -97,43 +97,43 @@ class Change:
             return self.end == window.end if self.form.exact else window.start < self.end <= window.end
         if self.start is None or self.end is None:
             return self.start == window.start or (self.form.grows and window.holds(self.start or 0))
-        bounds = Bounds(self.start, self.end)
+        bounds = WindowBounds(self.start, self.end)
         return bounds.overlaps(window) if self.form.grows else bounds == window
 
 
-def forms_of(state: OperatorState) -> dict[str, Form]:
+def forms_of(state: OperatorState) -> dict[str, TableForm]:
     """The tables of an operator that say what came to windows."""
     found = (form_of(spec) for spec in state.tables)
     return {form.spec.name: form for form in found if form is not None}
 
 
 @lru_cache(maxsize=1024)
-def form_of(spec: TableSpec) -> Form | None:
+def form_of(spec: TableSpec) -> TableForm | None:
     """How rows of a table say which window they are of; None where they do not, or say nothing of what came."""
     roles = {column.role: column.name for column in (*spec.key, *spec.values)}
     start, end = roles.get(START), roles.get(END)
     if not spec.values:
         return None
     if "pane_index" in roles:
-        return Form(spec, "panes", None, end, True, False) if end in spec.key_names else None
+        return TableForm(spec, "panes", None, end, True, False) if end in spec.key_names else None
     if start is not None:
         if end is None or start not in spec.key_names:
             return None
-        return Form(spec, "windows", start, end, True, spec.expiry == end and end not in spec.key_names)
+        return TableForm(spec, "windows", start, end, True, spec.expiry == end and end not in spec.key_names)
     if (place := end or roles.get(SLICE)) is not None and place in spec.key_names:
-        return Form(spec, "slices", None, place, end is not None, False)
+        return TableForm(spec, "slices", None, place, end is not None, False)
     if (time := roles.get(TIME)) is not None:
-        return Form(spec, "messages", time, None, True, False)
+        return TableForm(spec, "messages", time, None, True, False)
     return None
 
 
 def read_changes(
-    checkpoint: Checkpoint, form: Form, ref: FileRef, keys: Mapping[str, str], around: Bounds
-) -> list[Change]:
+    checkpoint: Checkpoint, form: TableForm, ref: FileRef, keys: Mapping[str, str], around: WindowBounds
+) -> list[StateChange]:
     """Rows of a changelog segment of these keys, of windows that touch ``around``."""
     if not form.may_touch(ref, around):
         return []
-    found: list[Change] = []
+    found: list[StateChange] = []
     for layer in read_segment(checkpoint.objects, form.spec, ref):
         if form.shape == "messages" and layer.op == DELETE:
             continue  # retention
@@ -143,10 +143,10 @@ def read_changes(
 
 
 def read_folded(
-    checkpoint: Checkpoint, form: Form, state: OperatorState, keys: Mapping[str, str], around: Bounds
-) -> tuple[list[Change], int]:
+    checkpoint: Checkpoint, form: TableForm, state: OperatorState, keys: Mapping[str, str], around: WindowBounds
+) -> tuple[list[StateChange], int]:
     """What folded files of a checkpoint hold of windows that touch ``around``; and the newest checkpoint in them."""
-    found: list[Change] = []
+    found: list[StateChange] = []
     newest = 0
     for partition in state.partitions:
         files = [ref for ref in partition.files if ref.table == form.spec.name and ref.kind != "changelog"]
@@ -163,17 +163,17 @@ def of_keys(rows: pa.Table, keys: Mapping[str, str]) -> pa.Table:
     return Wanted({name: text for name, text in keys.items() if name in rows.column_names}).of(rows)
 
 
-def near(form: Form, rows: pa.Table, around: Bounds) -> pa.Table:
+def near(form: TableForm, rows: pa.Table, around: WindowBounds) -> pa.Table:
     """Rows of windows that touch ``around``; also those that do not say so."""
     keep = np.ones(rows.num_rows, bool)
     if form.start is not None and form.start in rows.column_names:
-        keep &= numbers(rows, form.start) <= around.end
+        keep &= whole_numbers(rows, form.start) <= around.end
         if form.shape == "messages":
-            keep &= numbers(rows, form.start) >= around.start
+            keep &= whole_numbers(rows, form.start) >= around.start
     if form.end is not None and form.end in rows.column_names:
-        keep &= numbers(rows, form.end) >= around.start
+        keep &= whole_numbers(rows, form.end) >= around.start
         if form.shape != "windows":
-            keep &= numbers(rows, form.end) <= around.end
+            keep &= whole_numbers(rows, form.end) <= around.end
     return rows if keep.all() else rows.filter(pa.array(keep))
 
 
@@ -183,7 +183,7 @@ def names_places(rows: pa.Table, *names: str) -> bool:
     return len(there) == len(names) and all(pa.types.is_timestamp(one) or pa.types.is_integer(one) for one in there)
 
 
-def numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
+def whole_numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
     """A column of times (as microseconds) or whole numbers, without nulls."""
     column = rows[name]
     if pa.types.is_timestamp(column.type):
@@ -191,14 +191,14 @@ def numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
     return positions(column.fill_null(0) if column.null_count else column)
 
 
-def plain(rows: pa.Table, names: list[str]) -> list[dict[str, Any]]:
+def plain_values(rows: pa.Table, names: list[str]) -> list[dict[str, Any]]:
     """Some columns as plain values by row: times as text, whatever a calendar holds."""
     columns = []
     for name in names:
         column = rows[name]
         if pa.types.is_timestamp(column.type):
             known = column.is_valid().to_pylist()
-            texts = map(time_text, numbers(rows, name).tolist())
+            texts = map(time_text, whole_numbers(rows, name).tolist())
             columns.append([text if there else None for text, there in zip(texts, known, strict=True)])
         else:
             columns.append(values_of(column))
@@ -214,16 +214,16 @@ def _combined(spec: TableSpec, op: int, rows: pa.Table) -> pa.Table:
         return rows
 
 
-def _changes(form: Form, checkpoint: int, layer: Layer) -> list[Change]:
+def _changes(form: TableForm, checkpoint: int, layer: Layer) -> list[StateChange]:
     rows = layer.rows
     bounds = [
-        numbers(rows, name).tolist() if name and name in rows.column_names else [None] * rows.num_rows
+        whole_numbers(rows, name).tolist() if name and name in rows.column_names else [None] * rows.num_rows
         for name in (form.start, form.end)
     ]
-    shown = plain(rows, [name for name in form.shown if name in rows.column_names and layer.op != DELETE])
+    shown = plain_values(rows, [name for name in form.shown if name in rows.column_names and layer.op != DELETE])
     counted = "_elements" in rows.column_names and layer.op != DELETE
     events = rows["_elements"].to_pylist() if counted else [None] * rows.num_rows
     return [
-        Change(checkpoint, form, OPS[layer.op], start, end, values, count)
+        StateChange(checkpoint, form, OPS[layer.op], start, end, values, count)
         for start, end, values, count in zip(*bounds, shown, events, strict=True)
     ]

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators.inspect.history.bounds import Bounds, Measure
-from tidestate.operators.inspect.history.changes import END, START, names_places, numbers, of_keys, plain
+from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
+from tidestate.operators.inspect.history.changes import END, START, names_places, of_keys, plain_values, whole_numbers
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.segments import damaged
-from tidestate.statestore.files.tails import read_metadata, read_rows
+from tidestate.statestore.files.tails import read_file_rows, read_metadata
 
-FACTS = ("pane", "timing", "kind", "last")
+PANE_FIELDS = ("pane", "timing", "kind", "last")
 """Columns of panes that say what kind of row it is."""
 REASON, MARK = "reason", "watermark"
 
@@ -27,7 +27,7 @@ class Pane:
     """One row that was shown."""
 
     checkpoint: int
-    window: Bounds
+    window: WindowBounds
     facts: dict[str, Any]
     values: dict[str, Any]
 
@@ -38,45 +38,45 @@ class Rejected:
 
     checkpoint: int
     place: int | None
-    window: Bounds | None
+    window: WindowBounds | None
     reason: str
     watermark: int | None
     values: dict[str, Any]
 
-    def of(self, window: Bounds) -> bool:
+    def of(self, window: WindowBounds) -> bool:
         """Whether it would have come to a window."""
         if self.window is not None:
             return self.window == window
         return self.place is not None and window.holds(self.place)
 
 
-def read_panes(
-    checkpoint: Checkpoint, number: int, ref: FileRef, keys: Mapping[str, str], around: Bounds
+def emitted_panes(
+    checkpoint: Checkpoint, number: int, ref: FileRef, keys: Mapping[str, str], around: WindowBounds
 ) -> list[Pane]:
     """Panes of these keys, of windows that touch ``around``. None where panes name no windows."""
     if not _may_touch(checkpoint, ref, around):
         return []
-    rows = read_rows(checkpoint.objects, ref)
+    rows = read_file_rows(checkpoint.objects, ref)
     if not names_places(rows, START, END):
         return []
     rows = of_keys(rows, keys)
-    starts, ends = numbers(rows, START), numbers(rows, END)
+    starts, ends = whole_numbers(rows, START), whole_numbers(rows, END)
     rows = rows.filter(pa.array((starts <= around.end) & (ends >= around.start)))
-    facts = [name for name in FACTS if name in rows.column_names]
+    facts = [name for name in PANE_FIELDS if name in rows.column_names]
     values = [name for name in rows.column_names if name not in (*keys, START, END, *facts)]
     return [
-        Pane(number, Bounds(start, end), fact, value)
+        Pane(number, WindowBounds(start, end), fact, value)
         for start, end, fact, value in zip(
-            numbers(rows, START).tolist(),
-            numbers(rows, END).tolist(),
-            plain(rows, facts),
-            plain(rows, values),
+            whole_numbers(rows, START).tolist(),
+            whole_numbers(rows, END).tolist(),
+            plain_values(rows, facts),
+            plain_values(rows, values),
             strict=True,
         )
     ]
 
 
-def _may_touch(checkpoint: Checkpoint, ref: FileRef, around: Bounds) -> bool:
+def _may_touch(checkpoint: Checkpoint, ref: FileRef, around: WindowBounds) -> bool:
     """Whether its statistics, which are at its end, let it hold a window around there."""
     metadata = read_metadata(checkpoint.objects, ref)
     low, high = _statistic(metadata, START, "min"), _statistic(metadata, END, "max")
@@ -103,10 +103,10 @@ def read_rejected(
     ref: FileRef,
     keys: Mapping[str, str],
     state: OperatorState,
-    measure: Measure,
+    measure: BoundUnit,
 ) -> Iterator[Rejected]:
     """Ledger rows of these keys."""
-    rows = read_rows(checkpoint.objects, ref)
+    rows = read_file_rows(checkpoint.objects, ref)
     if REASON not in rows.column_names or not pa.types.is_string(rows.schema.field(REASON).type):
         raise damaged(ref, "a ledger that gives no reasons")
     rows = of_keys(rows, keys)
@@ -116,9 +116,9 @@ def read_rejected(
     places = _optional(rows, place)
     marks, reasons = _optional(rows, MARK), rows[REASON].to_pylist()
     starts, ends = (_optional(rows, name if len(named) == 2 else None) for name in (START, END))
-    for row, value in enumerate(plain(rows, values)):
+    for row, value in enumerate(plain_values(rows, values)):
         start, end = starts[row], ends[row]
-        window = None if start is None or end is None else Bounds(start, end)
+        window = None if start is None or end is None else WindowBounds(start, end)
         yield Rejected(number, places[row], window, str(reasons[row]), marks[row], value)
 
 
@@ -126,10 +126,10 @@ def _optional(rows: pa.Table, name: str | None) -> list[int | None]:
     if name is None or not names_places(rows, name):
         return [None] * rows.num_rows
     there = rows[name].is_valid().to_pylist()
-    return [value if known else None for value, known in zip(numbers(rows, name).tolist(), there, strict=True)]
+    return [value if known else None for value, known in zip(whole_numbers(rows, name).tolist(), there, strict=True)]
 
 
-def _place_column(rows: pa.Table, state: OperatorState, measure: Measure) -> str | None:
+def _place_column(rows: pa.Table, state: OperatorState, measure: BoundUnit) -> str | None:
     """The column that says where an event lies: its time, or its offset where windows are of these."""
     order = state.configuration.get("order")
     offset = order.get("offset") if isinstance(order, dict) else None

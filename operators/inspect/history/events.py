@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tidestate.operators.inspect.history.bounds import Bounds
-from tidestate.operators.inspect.history.changes import Change
+from tidestate.operators.inspect.history.bounds import WindowBounds
+from tidestate.operators.inspect.history.changes import StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
 from tidestate.recovery.log.manifest import Ids
 
-Kind = Literal["folded", "fork", "reset", "added", "became", "row", "gone", "pane", "rejected", "forgotten"]
-ORDER: tuple[Kind, ...] = (
+EventKind = Literal["folded", "fork", "reset", "added", "became", "row", "gone", "pane", "rejected", "forgotten"]
+ORDER: tuple[EventKind, ...] = (
     "folded", "fork", "reset", "added", "gone", "became", "row", "pane", "rejected", "forgotten",
 )  # fmt: skip
 """What comes first within a checkpoint."""
@@ -26,7 +26,7 @@ class Event:
     """
 
     checkpoint: int
-    kind: Kind
+    kind: EventKind
     what: str
     values: dict[str, Any]
     window: tuple[str | None, str | None] | None = None
@@ -41,7 +41,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class History:
+class WindowHistory:
     """What happened to a window, oldest first. Changes are known from the checkpoint ``known_from`` on; what had come
     before is folded. ``shown``: rows that were shown and not taken back; of panes that follow one another the newest.
     ``unread``: abandoned checkpoints that cannot be read, so what they had is not among the events.
@@ -61,9 +61,9 @@ class History:
 class Found:
     """All there is of a key, of windows around some place."""
 
-    folded: list[Change] = field(default_factory=list)
+    folded: list[StateChange] = field(default_factory=list)
     folded_up_to: int = 0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[StateChange] = field(default_factory=list)
     panes: list[Pane] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
@@ -73,21 +73,21 @@ class Found:
         self.panes += other.panes
         self.rejected += other.rejected
 
-    def holds(self, window: Bounds) -> bool:
+    def holds(self, window: WindowBounds) -> bool:
         """Whether anything came to a window, or was shown of it, or refused by it."""
         came = any(one.of(window) for one in (*self.folded, *self.changes))
         shown = any(one.window == window for one in self.panes)
         return came or shown or any(one.of(window) for one in self.rejected)
 
-    def windows(self) -> dict[Bounds, int]:
+    def windows(self) -> dict[WindowBounds, int]:
         """All windows that rows name, and the newest checkpoint that does."""
         named = [(one.window, one.checkpoint) for one in self.panes if one.facts.get("kind") != "retract"]
         named += [
-            (Bounds(one.start, one.end), one.checkpoint)
+            (WindowBounds(one.start, one.end), one.checkpoint)
             for one in (*self.folded, *self.changes)
             if one.form.shape == "windows" and one.start is not None and one.end is not None
         ]
-        newest: dict[Bounds, int] = {}
+        newest: dict[WindowBounds, int] = {}
         for window, number in named:
             newest[window] = max(number, newest.get(window, 0))
         return newest

@@ -6,20 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidestate.operators.inspect.history.bounds import Bounds, Measure
-from tidestate.operators.inspect.history.changes import END, START, Change
+from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
+from tidestate.operators.inspect.history.changes import END, START, StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
-from tidestate.operators.inspect.history.events import ORDER, Event, Found, History, Kind
-from tidestate.operators.inspect.history.steps import Step, Steps, input_of, input_text
+from tidestate.operators.inspect.history.events import ORDER, Event, EventKind, Found, WindowHistory
+from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, input_of, input_text
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 
 
 def told(
-    steps: Steps, found: Found, window: Bounds, measure: Measure, keys: Mapping[str, str], checkpoint: Checkpoint
-) -> History:
+    steps: HistorySteps,
+    found: Found,
+    window: WindowBounds,
+    measure: BoundUnit,
+    keys: Mapping[str, str],
+    checkpoint: Checkpoint,
+) -> WindowHistory:
     """All of it in order."""
-    teller = _Teller(steps, window, measure, checkpoint)
+    teller = _Narrator(steps, window, measure, checkpoint)
     events = [
         *teller.folded(found),
         *teller.turns(),
@@ -29,7 +34,7 @@ def told(
         *teller.forgotten(found.panes),
     ]
     events.sort(key=lambda one: (one.checkpoint, ORDER.index(one.kind)))
-    return History(
+    return WindowHistory(
         operator=steps.operator,
         key=dict(keys),
         start=measure.text(window.start),
@@ -45,29 +50,29 @@ def told(
 class _Windows:
     """Windows there are at some checkpoint: end by start, and what was last put of each table and start."""
 
-    bounds: dict[int, Bounds] = field(default_factory=dict)
+    bounds: dict[int, WindowBounds] = field(default_factory=dict)
     values: dict[tuple[str, int], tuple[Any, ...]] = field(default_factory=dict)
 
     def copy(self) -> _Windows:
         """As they are now."""
         return _Windows(dict(self.bounds), dict(self.values))
 
-    def new(self, one: Change) -> bool:
+    def new(self, one: StateChange) -> bool:
         """Take in a change; false where it changes nothing to be seen: only the window's triggers have moved on."""
         if one.op != "put" or one.form.shape != "windows" or one.start is None or one.end is None:
             return True
-        self.bounds[one.start] = Bounds(one.start, one.end)
+        self.bounds[one.start] = WindowBounds(one.start, one.end)
         place, seen = (one.form.spec.name, one.start), (one.end, one.events, one.values)
         was, self.values[place] = self.values.get(place), seen
         return was != seen
 
 
-class _Teller:
+class _Narrator:
     """Puts what was found into words."""
 
-    def __init__(self, steps: Steps, window: Bounds, measure: Measure, checkpoint: Checkpoint) -> None:
+    def __init__(self, steps: HistorySteps, window: WindowBounds, measure: BoundUnit, checkpoint: Checkpoint) -> None:
         self._steps, self._window, self._measure, self._checkpoint = steps, window, measure, checkpoint
-        self._marks = Measure.of_watermark(steps.newest.configuration)
+        self._marks = BoundUnit.of_watermark(steps.newest.configuration)
         self._by_id = {step.id: step for step in steps.all}
         self._inputs: dict[int, dict[str, Any] | None] = {}
 
@@ -92,7 +97,7 @@ class _Teller:
                 what = f"the job went back to checkpoint {step.manifest.follows}: those between count no more"
                 yield self._event(step, "reset", what, {})
 
-    def changes(self, changes: Sequence[Change]) -> Iterator[Event]:
+    def changes(self, changes: Sequence[StateChange]) -> Iterator[Event]:
         """What came, and which windows grew out of which."""
         now, aside = _Windows(), _Windows()
         for number in sorted({one.checkpoint for one in changes}):
@@ -103,7 +108,7 @@ class _Teller:
                 aside = now.copy()  # what was abandoned leads nowhere
             yield from self._changed(number, own, aside)
 
-    def _changed(self, number: int, own: Sequence[Change], known: _Windows) -> Iterator[Event]:
+    def _changed(self, number: int, own: Sequence[StateChange], known: _Windows) -> Iterator[Event]:
         """What one checkpoint changed of the windows that are ``known``."""
         starts = [one.start for one in own if one.op == "delete" and one.start is not None]
         parts = [known.bounds.pop(start) for start in starts if start in known.bounds]
@@ -158,7 +163,7 @@ class _Teller:
                 yield self._event(step, "forgotten", what, {})
                 return
 
-    def _came(self, one: Change, parts: Sequence[Bounds]) -> Event:
+    def _came(self, one: StateChange, parts: Sequence[WindowBounds]) -> Event:
         step = self._step(one.checkpoint)
         if one.form.shape == "messages":
             return self._event(step, "row", f"came to {one.form.spec.name}", one.values)
@@ -170,13 +175,13 @@ class _Teller:
             return self._event(step, "added", f"added{self._part(one)}", one.values, events=one.events)
         if one.start is None or one.end is None:
             return self._event(step, "became", f"put{self._part(one)}", one.values, events=one.events)
-        window = Bounds(one.start, one.end)
+        window = WindowBounds(one.start, one.end)
         inside = [part for part in parts if part.overlaps(window) and part != window]
         words = {0: "is now", 1: "grew from "}.get(len(inside), "merged from ") + self._measure.texts(inside)
         other = f"{self._measure.texts([window])} " if window != self._window else ""
         return self._event(step, "became", other + words, one.values, window, events=one.events)
 
-    def _part(self, one: Change) -> str:
+    def _part(self, one: StateChange) -> str:
         """Which slice of the window."""
         sliced = one.form.shape == "slices" and not one.form.exact
         return f" to the slice up to {self._measure.text(one.end)}" if sliced else ""
@@ -187,19 +192,19 @@ class _Teller:
                 return step.id
         return None
 
-    def _step(self, number: int) -> Step:
-        return self._by_id.get(number) or Step(number)
+    def _step(self, number: int) -> HistoryStep:
+        return self._by_id.get(number) or HistoryStep(number)
 
-    def _texts(self, one: Change) -> tuple[str | None, str | None]:
+    def _texts(self, one: StateChange) -> tuple[str | None, str | None]:
         return self._measure.text(one.start), self._measure.text(one.end)
 
     def _event(
         self,
-        step: Step,
-        kind: Kind,
+        step: HistoryStep,
+        kind: EventKind,
         what: str,
         values: dict[str, Any],
-        window: Bounds | None = None,
+        window: WindowBounds | None = None,
         *,
         events: int | None = None,
         facts: dict[str, Any] | None = None,

@@ -11,11 +11,11 @@ import pyarrow as pa
 from rich.table import Table
 from rich.text import Text
 
-from tidestate.operators.inspect.history.events import Event, History
+from tidestate.operators.inspect.history.events import Event, WindowHistory
 from tidestate.recovery.cli.printing import Format, emit, into, print_document, print_rows, text
 from tidestate.recovery.log.ranges import ids_text
 
-TABLE_ROWS = 50
+PRINTED_ROWS = 50
 LONG = 60
 """Characters of a value after which it is cut in a table."""
 _TEXTS = ("created", "kind", "what", "window_start", "window_end", "values", "facts", "input", "input_text")
@@ -29,11 +29,11 @@ SCHEMA = pa.schema(
 )
 
 
-def print_history(found: History, form: Format, output: Path | None, limit: int | None) -> None:
+def print_history(found: WindowHistory, form: Format, output: Path | None, limit: int | None) -> None:
     """Print it to the terminal, or into the file ``output``; ``limit``: at most so many events."""
     if form is Format.table:
         with into(output):
-            _print(found, TABLE_ROWS if limit is None else limit)
+            _print(found, PRINTED_ROWS if limit is None else limit)
     elif form is Format.json:
         whole = asdict(found) | {"events": [asdict(one) for one in found.events[:limit]]}
         print_document(json.dumps(whole, indent=2, default=str), output)
@@ -41,7 +41,7 @@ def print_history(found: History, form: Format, output: Path | None, limit: int 
         print_rows([rows_of(found)], form, output, limit)
 
 
-def rows_of(found: History) -> pa.Table:
+def rows_of(found: WindowHistory) -> pa.Table:
     """The events as rows; what has parts is JSON."""
     return pa.Table.from_pylist([_row(one) for one in found.events], SCHEMA)
 
@@ -54,7 +54,7 @@ def _row(one: Event) -> dict[str, object]:
     return row | {"window_start": start, "window_end": end}
 
 
-def _print(found: History, limit: int) -> None:
+def _print(found: WindowHistory, limit: int) -> None:
     key = ", ".join(f"{name}={value}" for name, value in found.key.items())
     day = (found.start or "")[:11] if " " in (found.start or "") else ""
     head = f"window {found.start} to {_short(found.end, day)}{' of ' + key if key else ''}, operator {found.operator}"

@@ -15,7 +15,7 @@ from tidestate.recovery.inspect.rows import operator_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Ids, Manifest, OperatorState, SparkPosition
 from tidestate.recovery.log.outputs import Output, output_of
-from tidestate.recovery.log.ranges import gaps, joined
+from tidestate.recovery.log.ranges import merged_ranges, missing_ranges
 from tidestate.recovery.log.summary import time_text
 from tidestate.recovery.spark.position import load_files
 from tidestate.statestore.errors import CorruptionError
@@ -24,7 +24,7 @@ from tidestate.statestore.spec.tables import TableSpec
 
 
 @dataclass
-class Step:
+class HistoryStep:
     """One checkpoint as far as one operator goes. ``manifest`` is None for one that was collected: what it put out
     (``output``) and wrote may still be there. ``segments`` are its changelog segments, with the tables they are of.
     """
@@ -52,7 +52,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Steps:
+class HistorySteps:
     """All checkpoints there are. ``base`` is of the oldest manifest: its folded files are older than every change.
     ``shows``: the operator's panes are those of the job, in files; else they went to the operators behind it.
     ``unread``: ids that a reset has abandoned and whose manifests are gone or damaged.
@@ -63,11 +63,11 @@ class Steps:
     newest: OperatorState
     base_id: int
     shows: bool
-    all: list[Step]
+    all: list[HistoryStep]
     unread: tuple[Ids, ...]
 
 
-def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
+def read_steps(checkpoint: Checkpoint, operator: str | None) -> HistorySteps:
     """Every checkpoint of a root. Raises `NotFoundError` for a root without any, or without this operator, and
     `CorruptionError` where one that counts is gone or damaged.
     """
@@ -75,12 +75,12 @@ def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
     ids = checkpoint.ids(last=head.id)
     if not ids:  # a newer one came, and all up to this one was collected
         return read_steps(checkpoint, operator)
-    unread = gaps(ids, ids[0])
+    unread = missing_ranges(ids, ids[0])
     name, state_now = operator_of(head, operator)
-    steps: dict[int, Step] = {}
+    steps: dict[int, HistoryStep] = {}
     base: tuple[int, OperatorState] | None = None
     for number, read in checkpoint.loads(ids):
-        step = steps.setdefault(number, Step(number))
+        step = steps.setdefault(number, HistoryStep(number))
         step.abandoned = head.abandons(number)
         if (manifest := _manifest(step, read)) is None:
             unread.append((number, number))
@@ -92,16 +92,18 @@ def read_steps(checkpoint: Checkpoint, operator: str | None) -> Steps:
             for spec, ref in _segments(state).values():
                 # The oldest manifest names what is older, too; of the others each brings its own.
                 if base is None or ref.first == number:
-                    steps.setdefault(ref.first, Step(ref.first)).segments.append((spec, ref))
+                    steps.setdefault(ref.first, HistoryStep(ref.first)).segments.append((spec, ref))
             base = base or (number, state)
     for output in checkpoint.outputs(0, ids[0] - 1):
-        _put_out(steps.setdefault(output.id, Step(output.id)), name, output)
+        _put_out(steps.setdefault(output.id, HistoryStep(output.id)), name, output)
     base_id, first = base or (ids[-1], state_now)
     shows = name == list(head.operators)[-1]
-    return Steps(name, first, state_now, base_id, shows, [steps[number] for number in sorted(steps)], joined(unread))
+    return HistorySteps(
+        name, first, state_now, base_id, shows, [steps[number] for number in sorted(steps)], merged_ranges(unread)
+    )
 
 
-def _manifest(step: Step, read: Callable[[], Head]) -> Manifest | None:
+def _manifest(step: HistoryStep, read: Callable[[], Head]) -> Manifest | None:
     """The manifest of a checkpoint; None where it is damaged and was abandoned for that."""
     try:
         return read().manifest
@@ -111,7 +113,7 @@ def _manifest(step: Step, read: Callable[[], Head]) -> Manifest | None:
         return None
 
 
-def _put_out(step: Step, operator: str, output: Output) -> None:
+def _put_out(step: HistoryStep, operator: str, output: Output) -> None:
     step.output = output
     step.panes = tuple(ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/"))
     step.late = output.late_of(operator)
@@ -128,7 +130,7 @@ def _segments(state: OperatorState) -> dict[tuple[int, str], tuple[TableSpec, Fi
     }
 
 
-def input_of(checkpoint: Checkpoint, step: Step) -> dict[str, Any] | None:
+def input_of(checkpoint: Checkpoint, step: HistoryStep) -> dict[str, Any] | None:
     """What a checkpoint took in, as plain values: offsets from and to per source, files, or the number of a batch."""
     if step.manifest is not None and step.manifest.kind not in ("batch", "bootstrap"):
         return None  # where Spark stands is another one's work

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidestate.operators.inspect.history.bounds import FEW, Bounds, Measure, Regular
+from tidestate.operators.inspect.history.bounds import FEW_VALUES, BoundUnit, Regular, WindowBounds
 from tidestate.operators.inspect.history.changes import form_of, forms_of, read_changes, read_folded
-from tidestate.operators.inspect.history.emitted import read_panes, read_rejected
-from tidestate.operators.inspect.history.events import Found, History
+from tidestate.operators.inspect.history.emitted import emitted_panes, read_rejected
+from tidestate.operators.inspect.history.events import Found, WindowHistory
 from tidestate.operators.inspect.history.narrative import told
-from tidestate.operators.inspect.history.steps import Step, Steps, read_steps
+from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, read_steps
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.log.prefetch import each
 from tidestate.statestore.errors import NotFoundError, UsageError
 
-EVERYWHERE = Bounds(-(2**63), 2**63 - 1)
+EVERYWHERE = WindowBounds(-(2**63), 2**63 - 1)
 
 
-def history(checkpoint: Checkpoint, window: str, keys: Mapping[str, str], operator: str | None = None) -> History:
+def window_history(
+    checkpoint: Checkpoint, window: str, keys: Mapping[str, str], operator: str | None = None
+) -> WindowHistory:
     """What happened to the window that ``window`` names: a time at which it begins, or ends, or that it alone holds.
 
     ``keys``: a value, as text, of each key column. Raises `UsageError` for a key or window that cannot be,
@@ -41,7 +43,11 @@ def history(checkpoint: Checkpoint, window: str, keys: Mapping[str, str], operat
             asked=window,
             windows=measure.texts(sorted(meant)),
         )
-    around = Bounds(min(one.start for one in meant), max(one.end for one in meant)) if meant else Bounds(asked, asked)
+    around = (
+        WindowBounds(min(one.start for one in meant), max(one.end for one in meant))
+        if meant
+        else WindowBounds(asked, asked)
+    )
     found = reader.read(around)
     chosen = next((one for one in meant if found.holds(one)), None) if regular else _held(found, asked)
     if chosen is None:
@@ -54,11 +60,11 @@ def history(checkpoint: Checkpoint, window: str, keys: Mapping[str, str], operat
 class _Reader:
     """Reads what there is of one key."""
 
-    def __init__(self, checkpoint: Checkpoint, steps: Steps, keys: dict[str, str]) -> None:
+    def __init__(self, checkpoint: Checkpoint, steps: HistorySteps, keys: dict[str, str]) -> None:
         self.checkpoint, self.steps, self.keys = checkpoint, steps, keys
-        self.measure = Measure.of(steps.newest.configuration)
+        self.measure = BoundUnit.of(steps.newest.configuration)
 
-    def read(self, around: Bounds) -> Found:
+    def read(self, around: WindowBounds) -> Found:
         """Of windows that touch ``around``."""
         found = Found()
         for form in forms_of(self.steps.base).values():
@@ -71,7 +77,7 @@ class _Reader:
             found.add(added())
         return found
 
-    def _added(self, step: Step, around: Bounds) -> Found:
+    def _added(self, step: HistoryStep, around: WindowBounds) -> Found:
         """By one checkpoint."""
         found = Found()
         for spec, ref in step.segments:
@@ -79,7 +85,7 @@ class _Reader:
             if form is not None and not (form.shape == "panes" and self.steps.shows):
                 found.changes += read_changes(self.checkpoint, form, ref, self.keys, around)
         for ref in step.panes:
-            found.panes += read_panes(self.checkpoint, step.id, ref, self.keys, around)
+            found.panes += emitted_panes(self.checkpoint, step.id, ref, self.keys, around)
         state = step.state or self.steps.newest
         for ref in step.late:
             found.rejected += read_rejected(self.checkpoint, step.id, ref, self.keys, state, self.measure)
@@ -103,7 +109,7 @@ def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:
     return dict(keys)
 
 
-def _held(found: Found, asked: int) -> Bounds | None:
+def _held(found: Found, asked: int) -> WindowBounds | None:
     """Of windows of any length the newest: one that begins there, that holds the place, that ends there.
 
     One that grew out of others holds what they held, so of sessions that which holds the place comes first.
@@ -126,7 +132,7 @@ def _never(reader: _Reader, regular: Regular | None, asked: int, window: str) ->
     if regular is not None:
         ends = {one.end for one in (*found.changes, *found.folded) if one.form.shape in ("slices", "panes")}
         windows |= {one for end in ends if end is not None for one in regular.meant(end) if one.end == end}
-    nearest = sorted(windows, key=lambda one: min(abs(one.start - asked), abs(one.end - asked)))[:FEW]
+    nearest = sorted(windows, key=lambda one: min(abs(one.start - asked), abs(one.end - asked)))[:FEW_VALUES]
     where = " and ".join(f"{name}={value}" for name, value in reader.keys.items())
     return NotFoundError(
         f"nothing ever came to such a window{' of ' + where if where else ''}: "

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Row = dict[str, Any]
+ChartRow = dict[str, Any]
 Spec = dict[str, Any]
 
 SERIES = 8
 """So many colours there are."""
 COLOURS = [f"var(--series-{number})" for number in range(1, SERIES + 1)]
-TIMES: Spec = {
+TIME_AXIS: Spec = {
     "milliseconds": ".%L s",
     "seconds": ":%S",
     "minutes": "%H:%M",
@@ -27,7 +27,7 @@ TIMES: Spec = {
     "year": "%Y",
 }
 """How an axis of times is labelled, by what has changed at a tick."""
-_TEMPORAL: Spec = {"type": "temporal", "scale": {"type": "utc"}, "axis": {"format": TIMES}}
+_TEMPORAL: Spec = {"type": "temporal", "scale": {"type": "utc"}, "axis": {"format": TIME_AXIS}}
 _DASHES = ([1, 0], [8, 5], [3, 4], [12, 4, 3, 4])
 """Lines that lie on each other are all seen."""
 _LEGEND: Spec = {"title": None, "orient": "top", "symbolType": "square", "columns": 3, "labelLimit": 220}
@@ -50,7 +50,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Span:
+class ChartSpan:
     """The checkpoints that a chart is of: all charts of a page have the same axis."""
 
     first: int
@@ -69,7 +69,7 @@ class Value:
     text: str
 
 
-def bars(values: Sequence[Value], series: Sequence[str], axis: Spec, span: Span) -> Spec | None:
+def bars(values: Sequence[Value], series: Sequence[str], axis: Spec, span: ChartSpan) -> Spec | None:
     """Stacked bars over checkpoints, in the order of ``series``. None where all is zero."""
     if not any(value.value for value in values):
         return None
@@ -90,7 +90,7 @@ def bars(values: Sequence[Value], series: Sequence[str], axis: Spec, span: Span)
 
 
 def lines(
-    values: Sequence[Value], series: Sequence[str], axis: Spec, span: Span, *, time: bool = False
+    values: Sequence[Value], series: Sequence[str], axis: Spec, span: ChartSpan, *, time: bool = False
 ) -> Spec | None:
     """Lines over checkpoints, with a point at each; of times where ``time`` says so, as milliseconds."""
     if not values:
@@ -108,7 +108,7 @@ def lines(
     return _chart(_spans(values), mark, encoding, 170)
 
 
-def partition_bars(rows: list[Row], mean: float) -> Spec:
+def partition_bars(rows: list[ChartRow], mean: float) -> Spec:
     """Bytes by partition, with the mean as a line; ``rows`` have partition, bytes and text."""
     encoding = {
         "x": {"field": "partition", "type": "ordinal", "axis": {"labelAngle": 0, "labelOverlap": True}},
@@ -128,7 +128,9 @@ def partition_bars(rows: list[Row], mean: float) -> Spec:
     return {**_SIZED, "height": 150, "layer": [bar, rule]}
 
 
-def timeline(rows: list[Row], lines_: list[str], standings: dict[str, str], now: float | None, *, time: bool) -> Spec:
+def timeline(
+    rows: list[ChartRow], lines_: list[str], standings: dict[str, str], now: float | None, *, time: bool
+) -> Spec:
     """Windows as bars on lines; those whose start is unknown are ticks. ``standings`` have their colours; ``now`` is
     the watermark.
     """
@@ -175,7 +177,7 @@ def timeline(rows: list[Row], lines_: list[str], standings: dict[str, str], now:
     return {**_SIZED, "height": 24 * len(lines_), "layer": layers}
 
 
-def _checkpoints(span: Span) -> Spec:
+def _checkpoints(span: ChartSpan) -> Spec:
     """The axis of checkpoint ids."""
     return {
         "type": "quantitative",
@@ -200,7 +202,7 @@ def _dashed(series: Sequence[str]) -> Spec:
     return {"strokeDash": {"field": "series", "type": "nominal", "scale": scale, "legend": _LEGEND}}
 
 
-def _spans(values: Sequence[Value]) -> list[Row]:
+def _spans(values: Sequence[Value]) -> list[ChartRow]:
     """Rows of a chart; those of several series are stacked, in the order they come."""
     tops: dict[int, float] = {}
     rows = []
@@ -223,5 +225,5 @@ def _tooltip(*fields: str) -> list[Spec]:
     return [{"field": name, "type": "nominal", "title": "" if name == "text" else name} for name in fields]
 
 
-def _chart(rows: list[Row], mark: Spec, encoding: Spec, height: int) -> Spec:
+def _chart(rows: list[ChartRow], mark: Spec, encoding: Spec, height: int) -> Spec:
     return {**_SIZED, "height": height, "data": {"values": rows}, "mark": mark, "encoding": encoding}

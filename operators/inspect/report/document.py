@@ -10,23 +10,23 @@ from pathlib import Path
 
 from tidestate.operators.inspect.report import sections
 from tidestate.operators.inspect.report.page import MARK, render
-from tidestate.operators.inspect.report.points import History, history, is_time
-from tidestate.operators.inspect.report.windows import Windows, windows_of
+from tidestate.operators.inspect.report.points import CheckpointHistory, checkpoint_history, is_time
+from tidestate.operators.inspect.report.windows import ReportedWindows, windows_of
 from tidestate.operators.inspect.report.words import span_text
-from tidestate.recovery.inspect.verify import Report, verify
+from tidestate.recovery.inspect.verify import VerifyReport, verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.prefetch import Seen, told_nobody
-from tidestate.recovery.log.summary import brief, counted, size_text, time_text
+from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
+from tidestate.recovery.log.summary import brief, pluralize, size_text, time_text
 from tidestate.statestore.errors import UsageError
 
 LAST = 500
-OPERATORS = 6
+OPERATORS_IN_FULL = 6
 """So many operators have a timeline of windows, the last ones."""
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """The file that was written, how many checkpoints it shows, and how many findings there are."""
 
     output: str
@@ -41,8 +41,8 @@ def write_report(
     *,
     last: int = LAST,
     read_percent: float = 0.0,
-    seen: Seen = told_nobody,
-) -> Written:
+    seen: ProgressCallback = no_progress,
+) -> WrittenReport:
     """Write the report of a root, of its ``last`` checkpoints; of their files so many percent are read whole.
 
     A report that is there already is replaced, as a whole; any other file is not: `UsageError`. Nothing of the root
@@ -52,7 +52,7 @@ def write_report(
     path = Path(output)
     _check_output(path)
     checkpoint = Checkpoint.open(root, seen)
-    past = history(checkpoint, last)
+    past = checkpoint_history(checkpoint, last)
     found = verify(checkpoint, read_percent=read_percent, last=last)
     page = render(
         title=_title(checkpoint, past.head),
@@ -63,7 +63,7 @@ def write_report(
             sections.findings(found),
             sections.checkpoints(past),
             sections.watermarks(past),
-            sections.late(past),
+            sections.late_section(past),
             sections.state(past),
             sections.windows(_windows(checkpoint, past), past.head),
             sections.about(checkpoint, past.head),
@@ -71,14 +71,14 @@ def write_report(
     )
     data = page.encode("utf-8", "replace")
     _replace(path, data)
-    return Written(os.fspath(path), len(data), len(past.points), len(found.findings))
+    return WrittenReport(os.fspath(path), len(data), len(past.points), len(found.findings))
 
 
-def _windows(checkpoint: Checkpoint, past: History) -> list[Windows]:
+def _windows(checkpoint: Checkpoint, past: CheckpointHistory) -> list[ReportedWindows]:
     head = past.head
     if head is None:
         return []
-    names = list(head.operators)[-OPERATORS:]
+    names = list(head.operators)[-OPERATORS_IN_FULL:]
     ids = [point.id for point in past.counting]
     found = []
     for done, name in enumerate(names):
@@ -92,17 +92,17 @@ def _title(checkpoint: Checkpoint, head: Manifest | None) -> str:
     return f"{name} · {checkpoint.objects.root}"
 
 
-def _verdict(found: Report, past: History, read_percent: float) -> str:
+def _verdict(found: VerifyReport, past: CheckpointHistory, read_percent: float) -> str:
     if found.worst is not None:
-        return f"{counted(len(found.findings), 'finding')}: see below"
+        return f"{pluralize(len(found.findings), 'finding')}: see below"
     if past.head is None:
         return "Empty: no checkpoint yet"
     read = "bytes were not read" if not read_percent else f"{read_percent:g} % of the files read"
     harmless = "; what is wrong is in abandoned checkpoints only" if found.findings else ""
-    return f"Whole: {counted(found.checkpoints, 'checkpoint')}, every file there and of its size, {read}{harmless}"
+    return f"Whole: {pluralize(found.checkpoints, 'checkpoint')}, every file there and of its size, {read}{harmless}"
 
 
-def _tiles(past: History) -> Sequence[tuple[str, str, str]]:
+def _tiles(past: CheckpointHistory) -> Sequence[tuple[str, str, str]]:
     head = past.head
     made = time_text(now_us() // 1_000_000 * 1_000_000) or ""
     if head is None:
@@ -114,7 +114,7 @@ def _tiles(past: History) -> Sequence[tuple[str, str, str]]:
     kind = "drained, takes no new input" if head.drained else head.kind
     age = span_text(max(0, now_us() - head.created_us))  # clocks differ
     total = {name: sum(getattr(point, name) for point in past.counting) for name in ("events", "panes", "rejected")}
-    shown = f"in {counted(len(past.counting), 'checkpoint')}"
+    shown = f"in {pluralize(len(past.counting), 'checkpoint')}"
     unread = f"; {past.newest:,} cannot be read" if past.newest != head.id else ""
     return [
         ("newest checkpoint", f"{head.id:,}", f"{kind}, writer epoch {head.epoch}{unread}"),
@@ -123,8 +123,8 @@ def _tiles(past: History) -> Sequence[tuple[str, str, str]]:
         ("events", f"{total['events']:,}", shown),
         ("pane rows", f"{total['panes']:,}", shown),
         ("rejected", f"{total['rejected']:,}", shown),
-        ("state", size_text(facts["state_bytes"]), counted(facts["state_files"], "file")),
-        ("job", head.job_id[:8], counted(len(head.operators), "operator")),
+        ("state", size_text(facts["state_bytes"]), pluralize(facts["state_files"], "file")),
+        ("job", head.job_id[:8], pluralize(len(head.operators), "operator")),
     ]
 
 

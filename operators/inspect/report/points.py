@@ -30,7 +30,7 @@ REJECTED = (
     "purged",
 )
 """Reasons in the late ledger, as counters name them."""
-OTHER = "other reasons"
+OTHER_REASONS = "other reasons"
 _BEGINNING_US = -END_OF_TIME_US - 1
 
 
@@ -60,7 +60,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class History:
+class CheckpointHistory:
     """The newest checkpoints, oldest first. ``head`` is the newest that can be read; ``unreadable`` are ids of those
     that cannot; ``older`` were not looked at.
     """
@@ -77,7 +77,7 @@ class History:
         return tuple(point for point in self.points if not point.abandoned)
 
 
-def history(checkpoint: Checkpoint, last: int) -> History:
+def checkpoint_history(checkpoint: Checkpoint, last: int) -> CheckpointHistory:
     """The ``last`` checkpoints of a root."""
     ids = checkpoint.present()
     chosen, found, lost = ids[-last:], [], []
@@ -94,7 +94,7 @@ def history(checkpoint: Checkpoint, last: int) -> History:
     if younger is not None:
         found.append(_point(younger, None, head))
     newest = ids[-1] if ids else None
-    return History(tuple(reversed(found)), head, newest, tuple(reversed(lost)), len(ids) - len(chosen))
+    return CheckpointHistory(tuple(reversed(found)), head, newest, tuple(reversed(lost)), len(ids) - len(chosen))
 
 
 def counts_offsets(operator: OperatorState) -> bool:
@@ -159,7 +159,7 @@ def _classes(manifest: Manifest, rejected: int) -> dict[str, int]:
         if count and (kind in REJECTED or (kind in TAKEN and operator not in behind)):
             found[kind] = found.get(kind, 0) + count
     explained = sum(count for kind, count in found.items() if kind in REJECTED)
-    return found | ({OTHER: rejected - explained} if rejected > explained else {})
+    return found | ({OTHER_REASONS: rejected - explained} if rejected > explained else {})
 
 
 def _progress(manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidestate.operators.inspect.report import series
-from tidestate.operators.inspect.report.charts import Chart, Row, partition_bars, timeline
-from tidestate.operators.inspect.report.points import History, Point, is_time
-from tidestate.operators.inspect.report.windows import Window, Windows
+from tidestate.operators.inspect.report.charts import Chart, ChartRow, partition_bars, timeline
+from tidestate.operators.inspect.report.points import CheckpointHistory, Point, is_time
+from tidestate.operators.inspect.report.windows import ReportedWindow, ReportedWindows
 from tidestate.operators.inspect.report.words import skew_text, span_text
-from tidestate.recovery.inspect.verify import Report
+from tidestate.recovery.inspect.verify import VerifyReport
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import running
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.summary import counted, partitions, progress, size_text, time_text
+from tidestate.recovery.log.summary import partitions, pluralize, progress, size_text, time_text
 
-OPERATORS = 12
+OPERATORS_LISTED = 12
 """So many operators have charts of their own."""
 LINES = 36
 """So many lines a timeline of windows has."""
-TABLE_ROWS = 500
+REPORTED_ROWS = 500
 STANDINGS = {
     "closed": "var(--series-5)",
     "shown, still kept": "var(--series-2)",
@@ -54,15 +54,15 @@ class Section:
     tables: Sequence[Table] = field(default=())
 
 
-def checkpoints(history: History) -> Section:
+def checkpoints(history: CheckpointHistory) -> Section:
     """Time, bytes and rows of checkpoints."""
     points = history.points
-    lead = counted(len(points), "checkpoint")
+    lead = pluralize(len(points), "checkpoint")
     lead += f", {points[0].id:,} to {points[-1].id:,}" if points else ""
     lead += f"; {history.older:,} older ones were not looked at (--last)." if history.older else "."
     if abandoned := len(points) - len(history.counting):
         lead += f" {abandoned:,} of them were abandoned by a reset: they are drawn, and not counted in sums."
-    charts = [series.gaps(points), series.written(points), *series.rows(points)]
+    charts = [series.checkpoint_gaps(points), series.written_chart(points), *series.rows_charts(points)]
     return Section("checkpoints", "Checkpoints", lead, charts if points else (), [_points(points)] if points else ())
 
 
@@ -80,13 +80,13 @@ def _points(points: Sequence[Point]) -> Table:
             "–" if p.state_written is None else size_text(p.state_written + p.pane_bytes + p.late_bytes),
             size_text(sum(p.sizes.values())),
         )
-        for p in reversed(points[-TABLE_ROWS:])
+        for p in reversed(points[-REPORTED_ROWS:])
     ]
-    caption = "Numbers of each checkpoint" + (f" (the newest {TABLE_ROWS})" if len(points) > TABLE_ROWS else "")
+    caption = "Numbers of each checkpoint" + (f" (the newest {REPORTED_ROWS})" if len(points) > REPORTED_ROWS else "")
     return Table(caption, headings, rows, frozenset({0, 3, 4, 5, 6, 7, 8}))
 
 
-def watermarks(history: History) -> Section:
+def watermarks(history: CheckpointHistory) -> Section:
     """How far time has come, and how far behind it is."""
     charts = [series.marks(history.points), series.lags(history.points)]
     rows = [
@@ -106,7 +106,7 @@ def watermarks(history: History) -> Section:
     return Section("watermark", "Watermark", lead, charts, tables)
 
 
-def late(history: History) -> Section:
+def late_section(history: CheckpointHistory) -> Section:
     """Late and rejected events."""
     totals: dict[str, int] = {}
     for point in history.counting:
@@ -122,18 +122,18 @@ def late(history: History) -> Section:
         if rejected
         else "Nothing was rejected in these checkpoints."
     )
-    return Section("late", "Late and rejected events", lead, [series.late(history.points)], tables)
+    return Section("late", "Late and rejected events", lead, [series.late_chart(history.points)], tables)
 
 
-def state(history: History) -> Section:
+def state(history: CheckpointHistory) -> Section:
     """State by operator and partition."""
     head = history.head
     charts, rows = [series.sizes(history.points)], []
     for number, (name, operator) in enumerate(head.operators.items() if head else ()):
         facts = partitions(operator)
         sizes = [row["bytes"] for row in facts]
-        if number < OPERATORS and sum(sizes):
-            drawn: list[Row] = [
+        if number < OPERATORS_LISTED and sum(sizes):
+            drawn: list[ChartRow] = [
                 {
                     "partition": row["partition"],
                     "bytes": row["bytes"],
@@ -170,11 +170,11 @@ def _state_lead(head: Manifest | None) -> str:
     for name, one in head.operators.items():
         whole = size_text(sum(ref.bytes for ref in one.files))
         even = skew_text([row["bytes"] for row in partitions(one)])
-        parts.append(f"{name}: {whole} on {counted(len(one.partitions), 'partition')} ({even})")
+        parts.append(f"{name}: {whole} on {pluralize(len(one.partitions), 'partition')} ({even})")
     return "; ".join(parts) + "."
 
 
-def windows(found: Sequence[Windows], head: Manifest | None) -> Section:
+def windows(found: Sequence[ReportedWindows], head: Manifest | None) -> Section:
     """Open and shown windows on a timeline, operator by operator."""
     charts, tables = [], []
     for one in found:
@@ -191,7 +191,7 @@ def windows(found: Sequence[Windows], head: Manifest | None) -> Section:
     return Section("windows", "Windows", lead, charts, tables)
 
 
-def _timeline(found: Windows, head: Manifest | None) -> tuple[Chart, Table]:
+def _timeline(found: ReportedWindows, head: Manifest | None) -> tuple[Chart, Table]:
     labels, rows, left = _lines(found)
     notes = [
         *found.notes,
@@ -212,7 +212,7 @@ def _timeline(found: Windows, head: Manifest | None) -> tuple[Chart, Table]:
     return Chart(title, about, spec), Table(f"{title}, in numbers", headings, cells, frozenset({3, 4}))
 
 
-def _lines(found: Windows) -> tuple[list[str], list[Row], int]:
+def _lines(found: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:
     """Each window on a line of its key where none overlaps it; how many found no place."""
     ends: dict[tuple[str, int], int] = {}
     rows, left = [], 0
@@ -227,7 +227,7 @@ def _lines(found: Windows) -> tuple[list[str], list[Row], int]:
             left += 1
             continue
         ends[key, number] = window.end
-        row: Row = {
+        row: ChartRow = {
             "line": _label(key, number),
             "end": window.end / scale,
             "key": window.key or "all keys",
@@ -244,7 +244,7 @@ def _label(key: str, number: int) -> str:
     return f"{key} ({number + 1})" if key and number else key or (" " * number)
 
 
-def _bounds(window: Window, offsets: bool) -> str:
+def _bounds(window: ReportedWindow, offsets: bool) -> str:
     start, end = (
         (str(bound) if offsets else time_text(bound)) if bound is not None else "…"
         for bound in (window.start, window.end)
@@ -252,21 +252,21 @@ def _bounds(window: Window, offsets: bool) -> str:
     return f"{start} to {end}"
 
 
-def _shown_in(window: Window) -> str:
+def _shown_in(window: ReportedWindow) -> str:
     if window.first is None:
         return "–"
     return f"{window.first:,}" if window.first == window.last else f"{window.first:,} to {window.last:,}"
 
 
-def findings(report: Report) -> Section:
+def findings(report: VerifyReport) -> Section:
     """What verify found."""
-    what = f"{counted(report.checkpoints, 'checkpoint')} and {counted(report.files, 'file')}"
+    what = f"{pluralize(report.checkpoints, 'checkpoint')} and {pluralize(report.files, 'file')}"
     looked = f"{what} ({size_text(report.bytes)}) were looked at."
     if not report.findings:
         return Section("findings", "Findings", f"Nothing is wrong: {looked}")
     rows = [
         (one.kind, _n(one.checkpoint) + (", abandoned" if one.abandoned else ""), one.path, one.why)
-        for one in report.findings[:TABLE_ROWS]
+        for one in report.findings[:REPORTED_ROWS]
     ]
     more = len(report.findings) - len(rows)
     good = (

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tidestate.operators.inspect.report.charts import BYTES, COUNT, SERIES, Chart, Span, Spec, Value, bars, lines
-from tidestate.operators.inspect.report.points import OTHER, REJECTED, TAKEN, Point
+from tidestate.operators.inspect.report.charts import BYTES, COUNT, SERIES, Chart, ChartSpan, Spec, Value, bars, lines
+from tidestate.operators.inspect.report.points import OTHER_REASONS, REJECTED, TAKEN, Point
 from tidestate.operators.inspect.report.words import span_text, unit_of
 from tidestate.recovery.log.summary import size_text, time_text
 
 BUCKETS = 250
 """Up to so many bars in a chart: beyond that a bar is of several checkpoints."""
 Bucket = Sequence[Point]
-Reading = Callable[[Bucket], float | None]
+BucketValue = Callable[[Bucket], float | None]
 
 
 def buckets(points: Sequence[Point]) -> list[Bucket]:
@@ -21,9 +21,9 @@ def buckets(points: Sequence[Point]) -> list[Bucket]:
     return [points[first : first + width] for first in range(0, len(points), width)]
 
 
-def axis_of(points: Sequence[Point]) -> Span:
+def axis_of(points: Sequence[Point]) -> ChartSpan:
     """From the first checkpoint to the last."""
-    return Span(points[0].id, points[-1].id) if points else Span(0, 0)
+    return ChartSpan(points[0].id, points[-1].id) if points else ChartSpan(0, 0)
 
 
 def grain(points: Sequence[Point]) -> str:
@@ -32,7 +32,7 @@ def grain(points: Sequence[Point]) -> str:
     return "" if width == 1 else f" Each bar is {width} checkpoints."
 
 
-def values(points: Sequence[Point], series: str, read: Reading, text: Callable[[float], str]) -> list[Value]:
+def values(points: Sequence[Point], series: str, read: BucketValue, text: Callable[[float], str]) -> list[Value]:
     """One series; checkpoints without a reading are left out."""
     found = []
     for bucket in buckets(points):
@@ -43,7 +43,7 @@ def values(points: Sequence[Point], series: str, read: Reading, text: Callable[[
     return found
 
 
-def gaps(points: Sequence[Point]) -> Chart:
+def checkpoint_gaps(points: Sequence[Point]) -> Chart:
     """Time from one checkpoint to the next."""
     known = [point.gap_us for point in points if point.gap_us is not None]
     name, size = unit_of(max(known, default=0))
@@ -54,9 +54,9 @@ def gaps(points: Sequence[Point]) -> Chart:
     return Chart(f"Time between checkpoints ({name})", about, bars(found, ["span"], {"title": None}, axis_of(points)))
 
 
-def written(points: Sequence[Point]) -> Chart:
+def written_chart(points: Sequence[Point]) -> Chart:
     """Bytes that each checkpoint wrote, by what they are."""
-    readings: dict[str, Reading] = {
+    readings: dict[str, BucketValue] = {
         "state": lambda b: _total(p.state_written for p in b),
         "panes": lambda b: _total(p.pane_bytes for p in b),
         "late ledger": lambda b: _total(p.late_bytes for p in b),
@@ -66,7 +66,7 @@ def written(points: Sequence[Point]) -> Chart:
     return Chart("Bytes written", about + grain(points), bars(found, list(readings), BYTES, axis_of(points)))
 
 
-def rows(points: Sequence[Point]) -> list[Chart]:
+def rows_charts(points: Sequence[Point]) -> list[Chart]:
     """Events in, panes out."""
     return [
         _counted("Events", "Rows that the streams of the job brought.", points, lambda p: p.events),
@@ -103,10 +103,10 @@ def lags(points: Sequence[Point]) -> Chart:
     )
 
 
-def late(points: Sequence[Point]) -> Chart:
+def late_chart(points: Sequence[Point]) -> Chart:
     """Events behind the watermark: those still taken, and those rejected, by reason."""
     seen = {kind for point in points for kind in point.classes}
-    kinds = [kind for kind in ("mildly_late", *REJECTED, OTHER) if kind in seen]
+    kinds = [kind for kind in ("mildly_late", *REJECTED, OTHER_REASONS) if kind in seen]
     named = {kind: "mildly late, taken" if kind in TAKEN else kind.replace("_", " ") for kind in kinds[:SERIES]}
     found = [
         value
@@ -151,11 +151,11 @@ def _cut(points: Sequence[Point], read: Callable[[Point], dict[str, int]]) -> st
     return f" Shown are {SERIES} of {there}." if there > SERIES else ""
 
 
-def _last(read: Callable[[Point], float | None]) -> Reading:
+def _last(read: Callable[[Point], float | None]) -> BucketValue:
     return lambda bucket: next((v for p in reversed(bucket) if (v := read(p)) is not None), None)
 
 
-def _most_of(series: str) -> Reading:
+def _most_of(series: str) -> BucketValue:
     return lambda bucket: _most(point.lags.get(series) for point in bucket)
 
 

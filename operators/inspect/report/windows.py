@@ -19,14 +19,14 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, expect
 from tidestate.statestore.files.refs import PartitionState
-from tidestate.statestore.files.tails import read_rows
+from tidestate.statestore.files.tails import read_file_rows
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.opening import open_store
 
 WINDOWS = 300
 """So many windows of an operator are shown, the newest."""
-KEYS = 12
+REPORTED_KEYS = 12
 """Up to so many keys have lines of their own."""
 READ_BYTES = 64 << 20
 """So much is read of pane files, and so much of state files."""
@@ -44,7 +44,7 @@ _FACTS = {
 
 
 @dataclass
-class Window:
+class ReportedWindow:
     """A window of a key, or of all keys where there are many. ``start`` is None where nothing says it. Microseconds,
     or offsets. ``first`` and ``last`` are the checkpoints of the panes; ``kept``: state may still show it again;
     not ``whole``: a slice that several windows share.
@@ -72,34 +72,34 @@ class Window:
 
 
 @dataclass
-class Windows:
+class ReportedWindows:
     """Windows of one operator, by end. ``notes`` say what was left out; ``keyed``: each has the key it is of."""
 
     operator: str
     offsets: bool
-    windows: list[Window] = field(default_factory=list)
+    windows: list[ReportedWindow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     keyed: bool = False
 
 
-def windows_of(checkpoint: Checkpoint, head: Manifest, ids: list[int], operator: str) -> Windows:
+def windows_of(checkpoint: Checkpoint, head: Manifest, ids: list[int], operator: str) -> ReportedWindows:
     """The newest windows of an operator of the checkpoint ``head``; panes are those of ``ids``, read newest first."""
     state = head.operators[operator]
-    found = Windows(operator, offsets=counts_offsets(state))
+    found = ReportedWindows(operator, offsets=counts_offsets(state))
     keys = list(dict.fromkeys(c.name for spec in state.tables for c in spec.key if c.role == "key"))
     read = [*_panes(checkpoint, ids, operator, keys, found.notes), *_state(checkpoint, state, keys, found.notes)]
     if not read:
         return found
     rows = pa.concat_tables(read, promote_options="permissive")
     distinct = pc.unique(rows["key"])
-    found.keyed = bool(keys) and len(distinct) <= KEYS
+    found.keyed = bool(keys) and len(distinct) <= REPORTED_KEYS
     if not found.keyed:
         rows = rows.set_column(rows.column_names.index("key"), "key", _same("", rows, pa.string()))
     _fill(found, rows)
     return found
 
 
-def _fill(found: Windows, rows: pa.Table) -> None:
+def _fill(found: ReportedWindows, rows: pa.Table) -> None:
     """The newest of ``rows`` as windows; one that state knows by its end alone is put with its panes."""
     lengths = set(pc.unique(pc.drop_null(pc.subtract(rows[END], rows[START]))).to_pylist())
     if len(lengths) == 1:  # all of one length, so an end says where a window starts
@@ -112,7 +112,7 @@ def _fill(found: Windows, rows: pa.Table) -> None:
         found.notes.append(f"the newest {WINDOWS:,} of {grouped.num_rows:,} windows read")
     for row in grouped.slice(0, WINDOWS).to_pylist():
         facts = {name: row[f"{name}_{function}"] for name, function in _FACTS.items()}
-        found.windows.append(Window(row[END], row[START], row["key"], **facts))
+        found.windows.append(ReportedWindow(row[END], row[START], row["key"], **facts))
     found.windows.sort(key=lambda window: (window.end, window.key))
 
 
@@ -130,7 +130,7 @@ def _panes(
                 notes.append(f"panes of checkpoint {number:,} and older ones were not read")
                 return
             for ref in refs:
-                rows = read_rows(checkpoint.objects, ref)
+                rows = read_file_rows(checkpoint.objects, ref)
                 if names_places(rows, START, END):
                     table = _shown(rows, keys, number)
                     ends.update(pc.unique(table[END]).to_pylist())

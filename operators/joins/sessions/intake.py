@@ -13,7 +13,7 @@ from tidestate.operators.joins.batch import DUPLICATES, bad_offsets
 from tidestate.operators.joins.sessions.names import NUMBERED, PLACE, UNTIL
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.ledger import BAD_OFFSET, ledger
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
@@ -24,7 +24,7 @@ from tidestate.statestore.table.sorting import firsts, ranks
 
 
 @dataclass
-class Taken:
+class AdmittedSessions:
     """``rows`` of each side that are new, beside them where each would end by itself; and what that changes."""
 
     rows: dict[str, pa.Table] = field(default_factory=dict)
@@ -41,9 +41,9 @@ class Taken:
         self.rejected = rows if self.rejected is None else pa.concat_tables([self.rejected, rows])
 
 
-def take_in(plan: SessionJoinTables, view: StateView, arriving: pa.Table, at: Moments) -> Taken:
+def admit_sessions(plan: SessionJoinTables, view: StateView, arriving: pa.Table, at: StepTimes) -> AdmittedSessions:
     """Rows of both sides that arrive."""
-    taken = Taken()
+    taken = AdmittedSessions()
     for side in (LEFT, RIGHT):
         rows = arriving.filter(pc.equal(arriving[SIDE], side))
         named = plan.given(side, OFFSET) is not None
@@ -57,7 +57,7 @@ def take_in(plan: SessionJoinTables, view: StateView, arriving: pa.Table, at: Mo
     return taken
 
 
-def _number(plan: SessionJoinTables, view: StateView, taken: Taken) -> None:
+def _number(plan: SessionJoinTables, view: StateView, taken: AdmittedSessions) -> None:
     """Rows without offsets have a running number instead."""
     sides = [side for side in taken.rows if side not in plan.identified]
     known = view.lookup(NUMBERED, pa.table({SIDE: sides})).rows["count"].to_pylist()
@@ -70,7 +70,7 @@ def _number(plan: SessionJoinTables, view: StateView, taken: Taken) -> None:
     taken.changes[NUMBERED] = TableChanges(merge=pa.table({SIDE: sides, "count": pa.array(counts, pa.int64())}))
 
 
-def _sound(plan: SessionJoinTables, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _sound(plan: SessionJoinTables, side: str, rows: pa.Table, taken: AdmittedSessions, at: StepTimes) -> pa.Table:
     """Rows whose offsets are some; the others are rejected."""
     offset, origin = expect(plan.given(side, OFFSET), "this side has offsets", side=side), plan.given(side, ORIGIN)
     bad = bad_offsets(rows, offset, origin)
@@ -89,7 +89,9 @@ def _placed(plan: SessionJoinTables, side: str, rows: pa.Table) -> pa.Table:
     return rows.append_column(ORIGIN, rows[origin] if origin else pa.array(np.zeros(rows.num_rows, np.int8)))
 
 
-def _once(plan: SessionJoinTables, view: StateView, side: str, rows: pa.Table, taken: Taken, at: Moments) -> pa.Table:
+def _once(
+    plan: SessionJoinTables, view: StateView, side: str, rows: pa.Table, taken: AdmittedSessions, at: StepTimes
+) -> pa.Table:
     """Rows that have not been here, the first of each. One is known as long as it would be taken again."""
     spec, arrived = plan.seen[side], rows.num_rows
     fresh = ~np.asarray(view.lookup(spec.name, rows.select([OFFSET, ORIGIN])).found, bool)

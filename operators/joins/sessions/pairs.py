@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import LEFT, RIGHT
 from tidestate.operators.joins.batch import kept_value
-from tidestate.operators.joins.sessions.names import ALONE, END, START
+from tidestate.operators.joins.sessions.names import NO_KEY, END, START
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.transition import KINDS, constant
 from tidestate.statestore.spec.lists import places_within
@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Group:
+class SessionRows:
     """Some ``rows`` of a side, by their ``places``, and the number of the window of each (``of``).
 
     ``match``: the same number for rows, of either side, that pair up.
@@ -32,27 +32,27 @@ class Group:
     of: Numbers
     match: Numbers
 
-    def within(self, other: Group) -> Group:
+    def within(self, other: SessionRows) -> SessionRows:
         """Those that pair up with rows of the other side."""
         return self._where(np.isin(self.match, other.match))
 
-    def without(self, other: Group) -> Group:
+    def without(self, other: SessionRows) -> SessionRows:
         """Those that have none to pair up with."""
         return self._where(~np.isin(self.match, other.match))
 
-    def _where(self, where: npt.NDArray[np.bool_]) -> Group:
-        return Group(self.rows, self.places[where], self.of[where], self.match[where])
+    def _where(self, where: npt.NDArray[np.bool_]) -> SessionRows:
+        return SessionRows(self.rows, self.places[where], self.of[where], self.match[where])
 
 
 @dataclass(frozen=True)
-class Shown:
+class PaneRows:
     """Rows of panes: pairs, or rows without a partner."""
 
     rows: pa.Table
     paired: bool
 
 
-def pairs(plan: SessionJoinTables, windows: pa.Table, left: Group, right: Group, kind: str) -> Shown:
+def session_pairs(plan: SessionJoinTables, windows: pa.Table, left: SessionRows, right: SessionRows, kind: str) -> PaneRows:
     """Every left row with every right row that it matches, by left row."""
     by_match = np.argsort(right.match, kind="stable")
     there = right.match[by_match]
@@ -64,16 +64,16 @@ def pairs(plan: SessionJoinTables, windows: pa.Table, left: Group, right: Group,
         LEFT: left.rows.take(pa.array(left.places[lefts])),
         RIGHT: right.rows.take(pa.array(right.places[rights])),
     }
-    return Shown(_panes(plan, windows, left.of[lefts], sides, kind), True)
+    return PaneRows(_panes(plan, windows, left.of[lefts], sides, kind), True)
 
 
-def alone(plan: SessionJoinTables, windows: pa.Table, own: Group, other: Group | None, side: str, kind: str) -> Shown:
+def unmatched_rows(plan: SessionJoinTables, windows: pa.Table, own: SessionRows, other: SessionRows | None, side: str, kind: str) -> PaneRows:
     """Rows of a side that match none of the other one, where the join keeps them; ``other`` None: all of them."""
     if not plan.keeps(side):
-        return Shown(plan.pane_schema.empty_table(), False)
+        return PaneRows(plan.pane_schema.empty_table(), False)
     lonely = own if other is None else own.without(other)
     rows = {side: own.rows.take(pa.array(lonely.places))}
-    return Shown(_panes(plan, windows, lonely.of, rows, kind), False)
+    return PaneRows(_panes(plan, windows, lonely.of, rows, kind), False)
 
 
 def _panes(
@@ -89,7 +89,7 @@ def _panes(
     last = pc.subtract(keyed[END], 1).cast(TIME)
     bounds = [keyed[START].cast(TIME), keyed[END].cast(TIME), last]
     first = next(iter(sides.values()))
-    keys = [keyed[name] for name in plan.group_keys if name != ALONE]
+    keys = [keyed[name] for name in plan.group_keys if name != NO_KEY]
     equal = [first[column.name] for column in plan.equal]
     columns = [*keys, *equal, *bounds, *payload, constant(len(of), kind, KINDS)]
     return pa.table(columns, schema=plan.pane_schema)

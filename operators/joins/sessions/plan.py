@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.sessions.names import ALONE, END, PLACE, UNTIL
+from tidestate.operators.joins.sessions.names import NO_KEY, END, PLACE, UNTIL
 from tidestate.operators.joins.sessions.step import session_step
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.plan import PANE_TIME, Arrival, Flags
-from tidestate.operators.plan.transition import Moments, Transition
-from tidestate.operators.windows.assignment import assign, too_late
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.windows.assignment import assign_windows, too_late
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StateView
 
@@ -29,14 +29,14 @@ class SessionJoinPlan(SessionJoinTables):
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Rows with their times, in order."""
-        _, _, ends = assign(self.kind, times, accepted)
+        _, _, ends = assign_windows(self.kind, times, accepted)
         if not self.key_fields:
-            accepted = accepted.append_column(ALONE, pa.array(np.zeros(len(times), np.int8)))
+            accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(len(times), np.int8)))
         for name, values in ((PLACE, times), (UNTIL, ends)):
             accepted = accepted.append_column(name, pa.array(values))
         return self.exchanged.conform(accepted)
 
-    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Sessions with what is new; pairs of those that are over."""
         return session_step(self, view, arriving, at)
 

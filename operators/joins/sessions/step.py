@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
-from tidestate.operators.joins.sessions.intake import take_in
+from tidestate.operators.joins.sessions.intake import admit_sessions
 from tidestate.operators.joins.sessions.names import EMIT, END, ENDS, PLACE, RETRACT, SESSIONS, START, UNTIL
-from tidestate.operators.joins.sessions.pairs import Group, Shown, alone, pairs
+from tidestate.operators.joins.sessions.pairs import SessionRows, PaneRows, unmatched_rows, session_pairs
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
-from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.statestore.spec.changes import TableChanges
@@ -95,15 +95,15 @@ class _Rows:
         """Those of this batch."""
         return self.session < 0
 
-    def group(self, where: Flags, of: Numbers) -> Group:
+    def group(self, where: Flags, of: Numbers) -> SessionRows:
         """Some of them, by window or by stored session."""
         places = np.flatnonzero(where)
-        return Group(self.rows, places, of[places], of[places] * self.kinds + self.equal[places])
+        return SessionRows(self.rows, places, of[places], of[places] * self.kinds + self.equal[places])
 
 
-def session_step(plan: SessionJoinTables, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+def session_step(plan: SessionJoinTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
     """Take ``arriving`` rows of both sides into the state that ``view`` shows."""
-    taken = take_in(plan, view, arriving, at)
+    taken = admit_sessions(plan, view, arriving, at)
     sessions = _sessions(plan, view, taken.rows, at)
     rows = _of_sides(plan, view, sessions, taken.rows)
     gone = [*_taken_back(plan, sessions, rows), *_met(plan, sessions, rows)]
@@ -118,7 +118,7 @@ def session_step(plan: SessionJoinTables, view: StateView, arriving: pa.Table, a
     return Transition(changes, panes, {name: count for name, count in counters.items() if count}, taken.rejected)
 
 
-def _sessions(plan: SessionJoinTables, view: StateView, new: dict[str, pa.Table], at: Moments) -> _Sessions:
+def _sessions(plan: SessionJoinTables, view: StateView, new: dict[str, pa.Table], at: StepTimes) -> _Sessions:
     """All sessions of the keys in question are read; those that new rows join become one."""
     names = plan.group_keys
     arrived = pa.concat_tables([new[side].select([*names, PLACE, UNTIL]) for side in SIDES])
@@ -147,7 +147,7 @@ def _sessions(plan: SessionJoinTables, view: StateView, new: dict[str, pa.Table]
     )
 
 
-def _spans(plan: SessionJoinTables, at: Moments) -> list[tuple[int, int]]:
+def _spans(plan: SessionJoinTables, at: StepTimes) -> list[tuple[int, int]]:
     """Ranges of session ends, as (after, up to), that this step passes: to be shown, and to be forgotten."""
     spans = [(at.before, at.after)] if at.after > at.before else []
     low, high = plan.closed_at(at.before), min(plan.closed_at(at.after), at.before)
@@ -183,50 +183,50 @@ def _rows(plan: SessionJoinTables, view: StateView, sessions: _Sessions, new: pa
     return _Rows(rows, window, session, np.zeros(rows.num_rows, np.int64))
 
 
-def _whole(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
+def _whole(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[PaneRows]:
     """All pairs of windows that are shown now."""
     whole = sessions.whole
     left, right = (rows[side].group(whole[rows[side].window], rows[side].window) for side in SIDES)
     return _all(plan, sessions.windows, left, right, EMIT)
 
 
-def _taken_back(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
+def _taken_back(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[PaneRows]:
     """All pairs of sessions that are no more."""
     back = np.append(sessions.taken_back, False)  # the last one is for new rows
     left, right = (rows[side].group(back[rows[side].session], rows[side].session) for side in SIDES)
     return _all(plan, sessions.stored, left, right, RETRACT)
 
 
-def _all(plan: SessionJoinTables, windows: pa.Table, left: Group, right: Group, kind: str) -> list[Shown]:
+def _all(plan: SessionJoinTables, windows: pa.Table, left: SessionRows, right: SessionRows, kind: str) -> list[PaneRows]:
     return [
-        pairs(plan, windows, left, right, kind),
-        alone(plan, windows, left, right, LEFT, kind),
-        alone(plan, windows, right, left, RIGHT, kind),
+        session_pairs(plan, windows, left, right, kind),
+        unmatched_rows(plan, windows, left, right, LEFT, kind),
+        unmatched_rows(plan, windows, right, left, RIGHT, kind),
     ]
 
 
-def _grown(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
+def _grown(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[PaneRows]:
     """What new rows add to windows that were shown."""
     fresh, old, every = (_of_grown(sessions, rows, which) for which in ("new", "old", "all"))
     return [
-        pairs(plan, sessions.windows, fresh[LEFT], every[RIGHT], EMIT),
-        pairs(plan, sessions.windows, old[LEFT], fresh[RIGHT], EMIT),
-        alone(plan, sessions.windows, fresh[LEFT], every[RIGHT], LEFT, EMIT),
-        alone(plan, sessions.windows, fresh[RIGHT], every[LEFT], RIGHT, EMIT),
+        session_pairs(plan, sessions.windows, fresh[LEFT], every[RIGHT], EMIT),
+        session_pairs(plan, sessions.windows, old[LEFT], fresh[RIGHT], EMIT),
+        unmatched_rows(plan, sessions.windows, fresh[LEFT], every[RIGHT], LEFT, EMIT),
+        unmatched_rows(plan, sessions.windows, fresh[RIGHT], every[LEFT], RIGHT, EMIT),
     ]
 
 
-def _met(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[Shown]:
+def _met(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows]) -> list[PaneRows]:
     """Rows that were shown alone, and have met the first row of the other side."""
     fresh, old = (_of_grown(sessions, rows, which) for which in ("new", "old"))
     found = []
     for side, other in ((LEFT, RIGHT), (RIGHT, LEFT)):
         lonely = old[side].without(old[other]).within(fresh[other])
-        found.append(alone(plan, sessions.windows, lonely, None, side, RETRACT))
+        found.append(unmatched_rows(plan, sessions.windows, lonely, None, side, RETRACT))
     return found
 
 
-def _of_grown(sessions: _Sessions, rows: dict[str, _Rows], which: str) -> dict[str, Group]:
+def _of_grown(sessions: _Sessions, rows: dict[str, _Rows], which: str) -> dict[str, SessionRows]:
     grown, found = sessions.grown, {}
     for side, own in rows.items():
         chosen = {"new": own.new, "old": ~own.new, "all": np.ones(len(own.new), bool)}[which]
@@ -235,7 +235,7 @@ def _of_grown(sessions: _Sessions, rows: dict[str, _Rows], which: str) -> dict[s
 
 
 def _changes(
-    plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows], at: Moments
+    plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows], at: StepTimes
 ) -> dict[str, TableChanges]:
     """New rows and sessions; what became part of others, and what is over, goes."""
     changes: dict[str, TableChanges] = {}

@@ -19,10 +19,10 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from tidestate.operators.describe.session_join import SessionJoined
+from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.joins.names import kept_as
-from tidestate.operators.joins.sessions.names import ALONE, END, ENDS, NUMBERED, PLACE, SESSIONS, START, UNTIL
+from tidestate.operators.joins.sessions.names import NO_KEY, END, ENDS, NUMBERED, PLACE, SESSIONS, START, UNTIL
 from tidestate.operators.plan.plan import Plan
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
@@ -34,7 +34,7 @@ from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 class SessionJoinTables(Plan):
     """What the steps of a session join know of it: columns and tables."""
 
-    joined: SessionJoined
+    joined: SessionJoin
     equal_fields: tuple[pa.Field, ...] = ()
     """Columns by which rows of a session pair up, beside its key."""
 
@@ -43,7 +43,7 @@ class SessionJoinTables(Plan):
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:
         """Key columns of all tables, as these call them; a constant where all rows are of one group."""
-        return _kept(self.key_specs) or (Column(ALONE, "int8", "key"),)
+        return _kept(self.key_specs) or (Column(NO_KEY, "int8", "key"),)
 
     @property
     def group_keys(self) -> list[str]:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.operators.plan.transition import Moments
-from tidestate.operators.windows.general.groups import NEVER, Phases, numbers
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.windows.general.groups import NEVER, Phases, column_numbers
 from tidestate.operators.windows.general.names import CLOSED, PENDING
 from tidestate.operators.windows.general.tables import GeneralTables
 
@@ -23,16 +23,16 @@ Numbers = npt.NDArray[np.int64]
 class Tree:
     """A composite trigger over some groups."""
 
-    def __init__(self, plan: GeneralTables, groups: pa.Table, phase: Phases, at: Moments) -> None:
+    def __init__(self, plan: GeneralTables, groups: pa.Table, phase: Phases, at: StepTimes) -> None:
         self._groups, self._at = groups, at
         self._passed, self._passing = phase.behind | phase.passing, phase.passing
-        self._pending = numbers(groups, PENDING) > 0
+        self._pending = column_numbers(groups, PENDING) > 0
         self._nodes = plan.nodes
-        self._closed = numbers(groups, CLOSED) > 0
+        self._closed = column_numbers(groups, CLOSED) > 0
         many = range(len(plan.nodes))
-        self._count = [numbers(groups, f"_count_{node}") for node in many]
-        self._since = [numbers(groups, f"_since_{node}", NEVER) for node in many]
-        self._done = [numbers(groups, f"_done_{node}") > 0 for node in many]
+        self._count = [column_numbers(groups, f"_count_{node}") for node in many]
+        self._since = [column_numbers(groups, f"_since_{node}", NEVER) for node in many]
+        self._done = [column_numbers(groups, f"_done_{node}") > 0 for node in many]
 
     def fire(self) -> Flags:
         """Which groups show a pane; the parts move on."""

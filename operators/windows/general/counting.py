@@ -28,10 +28,10 @@ def number(keys: list[str], rows: pa.Table, counted: pa.Table) -> Numbers:
     (known, owner), count = shared_ranks([counted.select(keys).cast(asked.schema), asked])
     before = np.zeros(count, np.int64)
     before[known] = counts
-    return number_of(owner, before)
+    return message_number(owner, before)
 
 
-def number_of(owner: Numbers, before: Numbers) -> Numbers:
+def message_number(owner: Numbers, before: Numbers) -> Numbers:
     """The same where it is known of which key each row is, and how many messages each key had before."""
     by_owner = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=len(before))

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.windows.general.columns import chosen, equal, with_columns
-from tidestate.operators.windows.general.groups import NEVER, Gathered, Phases, numbers
+from tidestate.operators.windows.general.groups import NEVER, Gathered, Phases, column_numbers
 from tidestate.operators.windows.general.names import PANES, PENDING, SHOWN, SINCE
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.tables import Column, TableSpec
@@ -53,7 +53,7 @@ class _Elements:
         return np.append(True, self.owner[1:] != self.owner[:-1]) if len(self.owner) else np.zeros(0, bool)
 
 
-def one_by_one(plan: GeneralTables, gathered: Gathered, phase: Phases, at: Moments) -> OneByOne | None:
+def one_by_one(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes) -> OneByOne | None:
     """Panes at each N-th element of this batch; None where there is none."""
     elements = _elements(plan, gathered, phase)
     if not elements.fires.any():
@@ -71,7 +71,7 @@ def one_by_one(plan: GeneralTables, gathered: Gathered, phase: Phases, at: Momen
     if plan.triggers.only_updated and plan.mode != "discarding":
         fired = ~np.logical_and.reduce([shown, *(equal(values[a.name], before[a.name]) for a in plan.aggregates)])
     rank = _counted_from(fired, first)
-    number = numbers(groups, PANES)[of] + rank
+    number = column_numbers(groups, PANES)[of] + rank
     shown = shown | (rank > 0)
     timing = np.where(phase.behind[of], "late", "early")
     last = phase.over[of] & _final(of, fired)
@@ -112,7 +112,7 @@ def _elements(plan: GeneralTables, gathered: Gathered, phase: Phases) -> _Elemen
     rank = _counted_from(np.ones(len(owner), bool), first) + 1
     sizes = np.bincount(owner, minlength=groups.num_rows)
     every = np.where(phase.behind, _count(plan.triggers.late), _count(plan.triggers.early))
-    waiting = numbers(groups, PENDING) - sizes
+    waiting = column_numbers(groups, PENDING) - sizes
     step, begin = every[owner], np.maximum(1, every - waiting)[owner]
     fires = (step > 0) & (rank >= begin) & ((rank - begin) % np.maximum(step, 1) == 0)
     return _Elements(gathered.new.take(pa.array(by_group)), owner, fires)
@@ -205,7 +205,7 @@ def _before(
         a.name: chosen(pa.array(first), stored[f"_last_{a.name}"], values[a.name].take(pa.array(previous)))
         for a in plan.aggregates
     }
-    return pa.table(columns), ~first | (numbers(stored, SHOWN) > 0)
+    return pa.table(columns), ~first | (column_numbers(stored, SHOWN) > 0)
 
 
 def _after(
@@ -215,7 +215,7 @@ def _after(
     values: pa.Table,
     of: Numbers,
     fired: Flags,
-    at: Moments,
+    at: StepTimes,
 ) -> pa.Table:
     """Groups with what is left pending behind their last pane."""
     ends = np.flatnonzero(np.append(of[1:] != of[:-1], True))
@@ -225,14 +225,14 @@ def _after(
     places = np.arange(len(elements.owner)) - np.flatnonzero(elements.heads)[np.cumsum(elements.heads) - 1]
     taken = np.zeros(groups.num_rows, np.int64)
     np.maximum.at(taken, elements.owner[elements.fires], places[elements.fires] + 1)
-    left = np.where(where, sizes - taken, numbers(groups, PENDING))
-    since = np.where(where, np.where(left > 0, at.now, NEVER), numbers(groups, SINCE, NEVER))
+    left = np.where(where, sizes - taken, column_numbers(groups, PENDING))
+    since = np.where(where, np.where(left > 0, at.now, NEVER), column_numbers(groups, SINCE, NEVER))
     shows = np.bincount(of[fired], minlength=groups.num_rows)
     changed: dict[str, pa.Array | pa.ChunkedArray] = {
         PENDING: pa.array(left),
         SINCE: pa.array(since, mask=since == NEVER),
         PANES: pc.add(groups[PANES], pa.array(shows)),
-        SHOWN: pa.array(np.where(shows > 0, 1, numbers(groups, SHOWN))),
+        SHOWN: pa.array(np.where(shows > 0, 1, column_numbers(groups, SHOWN))),
     }
     # An equal pane was not shown, but then its values are those shown before.
     spread = np.zeros(groups.num_rows, np.int64)

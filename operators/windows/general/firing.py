@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.general.groups import Fired, Gathered, Phases, numbers
+from tidestate.operators.windows.general.groups import Fired, Gathered, Phases, column_numbers
 from tidestate.operators.windows.general.names import END, PENDING, SHOWN, SINCE, START
 from tidestate.operators.windows.general.tables import GeneralTables
 
@@ -18,9 +18,9 @@ Numbers = npt.NDArray[np.int64]
 NEVER = END_US
 
 
-def phases(plan: GeneralTables, gathered: Gathered, at: Moments) -> Phases:
+def phases(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> Phases:
     """The phase of each group."""
-    ends = numbers(gathered.groups, END)
+    ends = column_numbers(gathered.groups, END)
     if plan.by_number:
         full = np.full(len(ends), True) if at.after == END_US else ends <= gathered.reached
         return Phases(np.zeros(len(ends), bool), full, full, full, full)
@@ -32,11 +32,11 @@ def phases(plan: GeneralTables, gathered: Gathered, at: Moments) -> Phases:
     return Phases(behind, passing, over, closing, (ends <= plan.forgotten(at.after)) & after)
 
 
-def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: Moments, shown: Flags) -> Fired:
+def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes, shown: Flags) -> Fired:
     """Which groups show a pane, by separate triggers for early, on time and late; ``shown`` are those that have shown
     one in this step already.
     """
-    triggers, pending = plan.triggers, numbers(gathered.groups, PENDING) > 0
+    triggers, pending = plan.triggers, column_numbers(gathered.groups, PENDING) > 0
     on_time = phase.passing & {"always": ~np.zeros_like(pending), "non_empty": pending}.get(
         triggers.on_time, np.zeros_like(pending)
     )
@@ -57,10 +57,10 @@ def closes(plan: GeneralTables, phase: Phases, pending: Flags) -> Flags:
     return phase.over & (pending | phase.closing if plan.triggers.closing == "always" else pending)
 
 
-def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at: Moments) -> Flags:
+def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at: StepTimes) -> Flags:
     """Whether a trigger's condition holds, per group."""
     groups = gathered.groups
-    pending = numbers(groups, PENDING)
+    pending = column_numbers(groups, PENDING)
     if trigger is None:
         return np.zeros(len(pending), bool)
     if trigger.kind == "each_batch":
@@ -69,7 +69,7 @@ def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at:
         # With an element of this batch: passing the end alone makes no late pane of what was waiting early.
         return gathered.touched & (pending >= trigger.count)
     if trigger.kind == "after_processing_time":
-        return (pending > 0) & (numbers(groups, SINCE, NEVER) <= at.now - trigger.span_us)
+        return (pending > 0) & (column_numbers(groups, SINCE, NEVER) <= at.now - trigger.span_us)
     if trigger.kind == "every_processing_time":
         return _again(plan, groups) & (at.now // trigger.span_us > at.was // trigger.span_us)
     span = trigger.span_us
@@ -79,46 +79,46 @@ def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at:
 
 def _again(plan: GeneralTables, groups: pa.Table) -> Flags:
     """Whether a periodic trigger shows a pane: of what is new, and of what has not changed, as Malhar does."""
-    new = numbers(groups, PENDING) > 0
-    return new if plan.mode == "discarding" else new | (numbers(groups, SHOWN) > 0)
+    new = column_numbers(groups, PENDING) > 0
+    return new if plan.mode == "discarding" else new | (column_numbers(groups, SHOWN) > 0)
 
 
 def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
     """How many whole spans of each window lie behind the watermark and before its end."""
-    starts = numbers(groups, START)
-    reached = np.clip(np.full(len(starts), watermark), starts, numbers(groups, END) - 1)
+    starts = column_numbers(groups, START)
+    reached = np.clip(np.full(len(starts), watermark), starts, column_numbers(groups, END) - 1)
     passed: Numbers = (reached - starts) // span_us
     return passed
 
 
-def due_next(plan: GeneralTables, groups: pa.Table, phase: Phases, at: Moments) -> tuple[Numbers, Numbers]:
+def due_next(plan: GeneralTables, groups: pa.Table, phase: Phases, at: StepTimes) -> tuple[Numbers, Numbers]:
     """When each group is due next, by processing time and by event time before its end; `NEVER` where it is not."""
     triggers = plan.triggers
     clock = np.full(groups.num_rows, NEVER)
-    late = ~phase.open & (~phase.over | (numbers(groups, PENDING) > 0))
+    late = ~phase.open & (~phase.over | (column_numbers(groups, PENDING) > 0))
     for trigger, applies in ((triggers.early, phase.open), (triggers.late, late)):
         clock = np.minimum(clock, np.where(applies, _due_by_clock(trigger, groups, at), NEVER))
     for node, trigger in enumerate(plan.nodes):
         if trigger.kind == "after_processing_time":
-            waiting = numbers(groups, f"_done_{node}") == 0
-            since = numbers(groups, f"_since_{node}", NEVER)
+            waiting = column_numbers(groups, f"_done_{node}") == 0
+            since = column_numbers(groups, f"_since_{node}", NEVER)
             clock = np.where(waiting & (since != NEVER), np.minimum(clock, since + trigger.span_us), clock)
     clock = np.where(clock == NEVER, NEVER, np.maximum(clock, at.now))
     marks = np.full(groups.num_rows, NEVER)
     if triggers.early is not None and triggers.early.kind == "every_event_time":
-        starts, span = numbers(groups, START), triggers.early.span_us
+        starts, span = column_numbers(groups, START), triggers.early.span_us
         following = starts + (_spans_passed(groups, at.after, span) + 1) * span
         marks = np.where(phase.open, following, NEVER)
-    return clock, np.where(marks < numbers(groups, END), marks, NEVER)
+    return clock, np.where(marks < column_numbers(groups, END), marks, NEVER)
 
 
-def _due_by_clock(trigger: Trigger | None, groups: pa.Table, at: Moments) -> Numbers | int:
+def _due_by_clock(trigger: Trigger | None, groups: pa.Table, at: StepTimes) -> Numbers | int:
     if trigger is None:
         return NEVER
     if trigger.kind == "every_processing_time":
         return (at.now // trigger.span_us + 1) * trigger.span_us
     if trigger.kind == "after_processing_time":
-        since = numbers(groups, SINCE, NEVER)
-        waits = (numbers(groups, PENDING) > 0) & (since != NEVER)
+        since = column_numbers(groups, SINCE, NEVER)
+        waits = (column_numbers(groups, PENDING) > 0) & (since != NEVER)
         return np.where(waits, np.minimum(since, NEVER - trigger.span_us) + trigger.span_us, NEVER)
     return NEVER

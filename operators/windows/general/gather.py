@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.plan.transition import Moments
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import open_to
-from tidestate.operators.windows.general.counting import count_windows, number_of
-from tidestate.operators.windows.general.groups import Gathered, closed, int_bounds, numbers
+from tidestate.operators.windows.general.counting import count_windows, message_number
+from tidestate.operators.windows.general.groups import Gathered, closed, int_bounds, column_numbers
 from tidestate.operators.windows.general.names import (
     CLOCK,
     COUNTED,
@@ -41,10 +41,10 @@ from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, shar
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-NONE = np.empty(0, np.int64)
+NO_ROWS = np.empty(0, np.int64)
 
 
-def gather(plan: GeneralTables, view: StateView, arriving: pa.Table, at: Moments) -> Gathered:
+def gather_groups(plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Gathered:
     """Everything this step may show or change."""
     timed = _timed(plan, view, at)
     if plan.per_event and plan.order and not plan.in_order:
@@ -56,7 +56,7 @@ def gather(plan: GeneralTables, view: StateView, arriving: pa.Table, at: Moments
     stored = _fixed(plan, view, arriving, timed, at)
     arriving, refused = _without_closed(plan, stored, arriving)
     groups, owner = _same_windows(plan, stored, arriving, at)
-    return Gathered(groups, owner, stored, arriving, _nothing(plan), NONE, NONE, refused)
+    return Gathered(groups, owner, stored, arriving, _nothing(plan), NO_ROWS, NO_ROWS, refused)
 
 
 def _without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -67,7 +67,7 @@ def _without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -
     return without_closed(stored, arriving, names, sessions=plan.sessions)
 
 
-def _timed(plan: GeneralTables, view: StateView, at: Moments) -> pa.Table:
+def _timed(plan: GeneralTables, view: StateView, at: StepTimes) -> pa.Table:
     """Identities of groups that are due by the clock, or by the watermark before their end; some are out of date."""
     names = [*plan.group_keys, START, END]
     found = [plan.clock.schema.empty_table().select(names)]
@@ -80,7 +80,7 @@ def _timed(plan: GeneralTables, view: StateView, at: Moments) -> pa.Table:
     return _distinct(pa.concat_tables(found))
 
 
-def _spans(plan: GeneralTables, at: Moments) -> list[tuple[int, int]]:
+def _spans(plan: GeneralTables, at: StepTimes) -> list[tuple[int, int]]:
     """Ranges of window ends, as (after, up to), that this step passes: on time, and closing."""
     spans = [(at.before, at.after)] if at.after > at.before else []
     low, high = plan.closed_before(at.before), plan.closed_at(at.after)
@@ -94,17 +94,17 @@ def _due(view: StateView, table: str, span: tuple[int, int]) -> list[pa.Table]:
     return list(view.scan(table, lower, None if high == END_US else (high + 1,)))
 
 
-def _fixed(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> pa.Table:
+def _fixed(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> pa.Table:
     spans = _spans(plan, at)
     due = [rows for span in spans for rows in _due(view, GROUPS, span)]
     asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)]))
-    scanned = _in_spans(plan, numbers(asked, END), at)
+    scanned = _in_spans(plan, column_numbers(asked, END), at)
     found = view.lookup(GROUPS, asked.filter(pa.array(~scanned)))
     rows = found.rows.filter(found.found)
     return plan.whole.conform(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
 
 
-def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
+def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
     """All sessions of the keys in question are read; those that a batch joins become one."""
     names = plan.group_keys
     due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
@@ -120,7 +120,7 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
     merged = merge_sessions(names, int_bounds(both))
     of_stored, of_new = merged.owner[: stored.num_rows], merged.owner[stored.num_rows :]
     starts, ends = merged.windows[START].to_numpy(), merged.windows[END].to_numpy()
-    same = (starts[of_stored] == numbers(stored, START)) & (ends[of_stored] == numbers(stored, END))
+    same = (starts[of_stored] == column_numbers(stored, START)) & (ends[of_stored] == column_numbers(stored, END))
     ours = _in_spans(plan, ends, at)
     ours[of_new] = True
     ours[of_stored[_among(stored, timed)]] = True
@@ -130,10 +130,10 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
     owner = place[of_new]
     groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), at)
     replaced = plan.groups.conform(stored.filter(pa.array(~same)))
-    return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NONE, refused)
+    return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NO_ROWS, refused)
 
 
-def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: Moments) -> Gathered:
+def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
     """Messages get their numbers here, where all of a key come together."""
     kind, names = of_type(plan.kind, Counted), plan.group_keys
     both = pa.concat_tables([arriving.select(names), timed.select(names)])
@@ -141,7 +141,7 @@ def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa
     keys, key_of = both.take(pa.array(firsts(key_of, many))), key_of[: arriving.num_rows]
     before = pc.fill_null(view.lookup(COUNTED, keys).rows["count"], 0).to_numpy()
     counts = keys.append_column("count", pa.array(before + np.bincount(key_of, minlength=many)))
-    rows, starts = count_windows(number_of(key_of, before), kind.count, kind.step)
+    rows, starts = count_windows(message_number(key_of, before), kind.count, kind.step)
     new = arriving.take(pa.array(rows))
     for name, values in ((START, starts), (END, starts + kind.count)):
         new = new.set_column(new.column_names.index(name), name, pa.array(values))
@@ -158,7 +158,7 @@ def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa
     groups, owner = _same_windows(plan, stored, new, at)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
     messages = pc.fill_null(reached, 0).to_numpy()
-    return Gathered(groups, owner, stored, new, _nothing(plan), NONE, messages, refused, counts)
+    return Gathered(groups, owner, stored, new, _nothing(plan), NO_ROWS, messages, refused, counts)
 
 
 def _combined(plan: GeneralTables, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:
@@ -178,7 +178,7 @@ class _Owners:
     same: Flags
 
 
-def _same_windows(plan: GeneralTables, stored: pa.Table, new: pa.Table, at: Moments) -> tuple[pa.Table, Numbers]:
+def _same_windows(plan: GeneralTables, stored: pa.Table, new: pa.Table, at: StepTimes) -> tuple[pa.Table, Numbers]:
     """The groups of windows that do not change, and of which of them each new row is."""
     names = plan.identity
     (of_stored, of_new), count = shared_ranks([stored.select(names), new.select(names)])
@@ -189,7 +189,7 @@ def _same_windows(plan: GeneralTables, stored: pa.Table, new: pa.Table, at: Mome
 
 
 def _joined(
-    plan: GeneralTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, at: Moments
+    plan: GeneralTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, at: StepTimes
 ) -> pa.Table:
     """Groups of these windows: stored ones with what is new."""
     parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, at))]
@@ -212,7 +212,7 @@ def _joined(
     return pa.table([known[name] for name in plan.whole.schema.names], schema=plan.whole.schema)
 
 
-def _as_groups(plan: GeneralTables, new: pa.Table, at: Moments) -> pa.Table:
+def _as_groups(plan: GeneralTables, new: pa.Table, at: StepTimes) -> pa.Table:
     """Arrivals as groups of which nothing has been shown."""
     count = new.num_rows
     since = pa.array(np.full(count, at.now))
@@ -225,7 +225,7 @@ def _as_groups(plan: GeneralTables, new: pa.Table, at: Moments) -> pa.Table:
     return new
 
 
-def _in_spans(plan: GeneralTables, ends: Numbers, at: Moments) -> Flags:
+def _in_spans(plan: GeneralTables, ends: Numbers, at: StepTimes) -> Flags:
     inside = np.zeros(len(ends), bool)
     for low, high in _spans(plan, at):
         inside |= (ends > low) & (ends <= high)

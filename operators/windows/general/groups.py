@@ -82,7 +82,7 @@ class Fired:
         return Fired(self.early & where, self.on_time & where, self.late & where)
 
 
-def numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
+def column_numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
     """A column as int64, nulls as ``missing``. Shape ``(rows,)``."""
     column = rows[name].cast(pa.int64())
     filled = pc.fill_null(column, missing) if column.null_count else column
@@ -92,7 +92,7 @@ def numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
 
 def closed(groups: pa.Table) -> Flags:
     """Groups whose composite trigger has finished: they take nothing more."""
-    return numbers(groups, CLOSED) > 0
+    return column_numbers(groups, CLOSED) > 0
 
 
 def int_bounds(rows: pa.Table) -> pa.Table:

@@ -10,8 +10,8 @@ from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Arrival
-from tidestate.operators.windows.assignment import assign, last_refused, narrowed, own_windows, refusing
-from tidestate.operators.windows.expansion import combined, spread
+from tidestate.operators.windows.assignment import assign_windows, last_refused, narrowed, own_windows, refusing
+from tidestate.operators.windows.expansion import combined_parts, expand_windows
 from tidestate.operators.windows.general.groups import int_bounds
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.operators.windows.general.tables import GeneralTables
@@ -22,11 +22,11 @@ Times = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-def arrivals(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def arriving_parts(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     """What accepted events bring: rows of `GeneralTables.exchanged`; one per window and key, or one per event."""
     if plan.overlapping and not plan.per_event:
         return _overlapping(plan, events, times, arrival)
-    index, starts, ends = assign(plan.kind, times, events)
+    index, starts, ends = assign_windows(plan.kind, times, events)
     if (plan.rule == "window" or arrival.feeding) and arrival.watermark_us is not None and not plan.by_number:
         open_ = ~refusing(plan, ends, arrival.watermark_us, feeding=arrival.feeding)
         index, starts, ends = index[open_], starts[open_], ends[open_]
@@ -72,8 +72,8 @@ def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: A
         by_key, values = columns.select(plan.group_keys), columns.drop_columns([*plan.group_keys, "slice_end"])
         return pa.table([*by_key.columns, *bounds, *values.columns], schema=plan.arriving.schema)
 
-    parts = spread(plan.arriving, rows, plan.group_keys, counts, pairs, arrival.budget_bytes)
-    return combined(plan.arriving, parts)
+    parts = expand_windows(plan.arriving, rows, plan.group_keys, counts, pairs, arrival.budget_bytes)
+    return combined_parts(plan.arriving, parts)
 
 
 def _whole(plan: GeneralTables, events: pa.Table) -> pa.Array:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.plan.output_watermark import released
+from tidestate.operators.plan.output_watermark import output_watermark
 from tidestate.operators.plan.plan import Arrival, Flags
-from tidestate.operators.plan.transition import Moments, Transition
-from tidestate.operators.windows.assignment import refused, too_late
-from tidestate.operators.windows.general.intake import arrivals
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.windows.assignment import refused_windows, too_late
+from tidestate.operators.windows.general.intake import arriving_parts
 from tidestate.operators.windows.general.single import step_by_element
 from tidestate.operators.windows.general.step import general_step
 from tidestate.operators.windows.general.tables import GeneralTables
@@ -36,21 +36,21 @@ class GeneralPlan(GeneralTables):
         """A row per event and window that takes it no more."""
         if not self.overlapping or not (self.rule == "window" or feeding):
             return None
-        return refused(self, accepted, times, watermark, feeding=feeding)
+        return refused_windows(self, accepted, times, watermark, feeding=feeding)
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Windows of the events, and what they bring to each."""
-        return arrivals(self, accepted, times, arrival)
+        return arriving_parts(self, accepted, times, arrival)
 
     def released(self, watermark: int, column: str) -> int:
         """By the windows that have not ended yet."""
-        return released(self, watermark, column)
+        return output_watermark(self, watermark, column)
 
-    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Groups with what is new; panes by their triggers."""
         return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
 
-    def _taken(self, view: StateView, rows: pa.Table, at: Moments) -> Transition:
+    def _taken(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
         if self.triggers.looks_after_each:
             return step_by_element(self, view, rows, at, general_step)
         return general_step(self, view, rows, at)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.windows.general.groups import closed, numbers
+from tidestate.operators.windows.general.groups import closed, column_numbers
 from tidestate.operators.windows.general.names import END, START
 from tidestate.statestore.table.sorting import lasts, shared_ranks
 
@@ -51,12 +51,12 @@ def _overlapped(shut: pa.Table, arriving: pa.Table, names: list[str]) -> Numbers
     """
     (of_shut, of_new), _ = shared_ranks([rows.select(names) for rows in (shut, arriving)])
     key = np.concatenate([of_shut, of_new])
-    begins = np.concatenate([numbers(shut, START), numbers(arriving, END)])
+    begins = np.concatenate([column_numbers(shut, START), column_numbers(arriving, END)])
     is_session = np.arange(len(key)) < shut.num_rows
     sequence = np.lexsort((is_session, begins, key))
     last = np.maximum.accumulate(np.where(is_session[sequence], np.arange(len(key)), -1))
     candidate = np.full(len(key), -1)
     candidate[sequence] = np.where(last >= 0, sequence[last], -1)
     found = candidate[shut.num_rows :]
-    overlaps = (found >= 0) & (key[found] == of_new) & (numbers(shut, END)[found] > numbers(arriving, START))
+    overlaps = (found >= 0) & (key[found] == of_new) & (column_numbers(shut, END)[found] > column_numbers(arriving, START))
     return np.where(overlaps, found, -1)

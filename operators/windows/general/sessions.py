@@ -20,7 +20,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedSessions:
     """What overlapping intervals amount to."""
 
     windows: pa.Table
@@ -29,7 +29,7 @@ class Merged:
     """Of shape ``(intervals,)``: the row of ``windows`` that each interval became part of."""
 
 
-def merge_sessions(keys: list[str], intervals: pa.Table) -> Merged:
+def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
     """The sessions that ``intervals`` merge to.
 
     ``intervals`` has the columns ``keys`` (none for one key over all), without nulls, and ``window_start`` and
@@ -47,7 +47,7 @@ def merge_sessions(keys: list[str], intervals: pa.Table) -> Merged:
     owner[by_start] = np.cumsum(first) - 1
     windows = intervals.select([*keys, "window_start"]).take(pa.array(by_start[heads]))
     latest = np.maximum.reduceat(ends, heads) if len(heads) else ends
-    return Merged(windows.append_column("window_end", pa.array(latest)), owner)
+    return MergedSessions(windows.append_column("window_end", pa.array(latest)), owner)
 
 
 def _in_key_order(keys: pa.Table) -> Numbers:

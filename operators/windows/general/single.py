@@ -12,16 +12,18 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import Moments, Transition, total
+from tidestate.operators.plan.transition import StepTimes, Transition, total
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import Overlay
 from tidestate.statestore.table.sorting import order, ranks
 
-Step = Callable[[GeneralTables, StateView, pa.Table, Moments], Transition]
+StepFunction = Callable[[GeneralTables, StateView, pa.Table, StepTimes], Transition]
 
 
-def step_by_element(plan: GeneralTables, view: StateView, arriving: pa.Table, at: Moments, step: Step) -> Transition:
+def step_by_element(
+    plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes, step: StepFunction
+) -> Transition:
     """``step`` once for each element of the fullest window, and once for the watermark."""
     if not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.ledger import WINDOW_CLOSED, ledger
-from tidestate.operators.plan.transition import Moments, Transition, check_on_time, total
+from tidestate.operators.plan.transition import StepTimes, Transition, check_on_time, total
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.columns import chosen, equal, with_columns
 from tidestate.operators.windows.general.composite import Tree
 from tidestate.operators.windows.general.elements import OneByOne, one_by_one
 from tidestate.operators.windows.general.firing import closes, due_next, fire, phases
-from tidestate.operators.windows.general.gather import gather
-from tidestate.operators.windows.general.groups import NEVER, Fired, Gathered, Phases, closed, numbers
+from tidestate.operators.windows.general.gather import gather_groups
+from tidestate.operators.windows.general.groups import NEVER, Fired, Gathered, Phases, closed, column_numbers
 from tidestate.operators.windows.general.names import (
     CLOCK,
     COUNTED,
@@ -49,9 +49,9 @@ from tidestate.statestore.spec.tables import TableSpec
 Flags = npt.NDArray[np.bool_]
 
 
-def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
     """Take ``arriving`` (rows of `GeneralTables.exchanged`) into the state that ``view`` shows."""
-    gathered = gather(plan, view, arriving, at)
+    gathered = gather_groups(plan, view, arriving, at)
     phase = phases(plan, gathered, at)
     first, rejected = None, None
     if plan.triggers.counts_elements and (first := one_by_one(plan, gathered, phase, at)) is not None:
@@ -83,10 +83,10 @@ def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: M
     return Transition(changes, rows, counters, rejected, _due_us(plan, view, changes[CLOCK], at))
 
 
-def _check_fired(plan: GeneralTables, groups: pa.Table, fired: Fired, at: Moments) -> None:
+def _check_fired(plan: GeneralTables, groups: pa.Table, fired: Fired, at: StepTimes) -> None:
     windows = groups.select(plan.groups.key_names)
     windows = windows if fired.on_time.all() else windows.filter(pa.array(fired.on_time))
-    check_on_time(windows, None if plan.by_number else numbers(groups, END)[fired.on_time], at.before, at.after)
+    check_on_time(windows, None if plan.by_number else column_numbers(groups, END)[fired.on_time], at.before, at.after)
 
 
 def _shown_already(groups: pa.Table, first: OneByOne | None) -> Flags:
@@ -102,7 +102,7 @@ def _not_last(first: OneByOne, again: Flags) -> pa.Table:
     return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
 
 
-def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: Moments) -> int | None:
+def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: StepTimes) -> int | None:
     """The processing time at which a group is due next, of those there were and those of this step."""
     if not plan.triggers.by_clock:
         return None
@@ -111,7 +111,7 @@ def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: Mome
     return min([*fresh, *([found] if (found := next(first, None)) is not None else [])], default=None)
 
 
-def _rejected(plan: GeneralTables, gathered: Gathered, at: Moments) -> pa.Table | None:
+def _rejected(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> pa.Table | None:
     """Ledger rows of elements whose window has closed for good, by its composite trigger."""
     if not gathered.refused.num_rows:
         return None
@@ -126,15 +126,15 @@ def _rejected(plan: GeneralTables, gathered: Gathered, at: Moments) -> pa.Table 
 def _closing(plan: GeneralTables, groups: pa.Table, phase: Phases, showing: Flags) -> Fired:
     """By phase; with closing panes of windows that take no more, beside a composite trigger."""
     fired = Fired(showing & phase.open, showing & phase.passing, showing & phase.behind)
-    closing = closes(plan, phase, numbers(groups, PENDING) > 0) & ~fired.any & ~closed(groups)
+    closing = closes(plan, phase, column_numbers(groups, PENDING) > 0) & ~fired.any & ~closed(groups)
     return Fired(fired.early, fired.on_time | (closing & phase.passing), fired.late | (closing & ~phase.passing))
 
 
 def _unlike_the_last(plan: GeneralTables, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
     """Only panes that differ from the one shown last, or are the first."""
     if plan.mode == "discarding":  # two equal parts are two parts
-        return fired.among(numbers(groups, PENDING) > 0)
-    same = numbers(groups, SHOWN) > 0
+        return fired.among(column_numbers(groups, PENDING) > 0)
+    same = column_numbers(groups, SHOWN) > 0
     for aggregate in plan.aggregates:
         same &= equal(values[aggregate.name], groups[f"_last_{aggregate.name}"])
     return fired.among(~same)
@@ -145,7 +145,7 @@ def _of_what_is_left(plan: GeneralTables, groups: pa.Table, due: Fired, fired: F
 
     A window that has nothing and has shown nothing is none. In discarding mode panes are differences, always shown.
     """
-    left, shown = numbers(groups, NET) > 0, numbers(groups, SHOWN) > 0
+    left, shown = column_numbers(groups, NET) > 0, column_numbers(groups, SHOWN) > 0
     if plan.mode == "discarding":
         return fired.among(left | shown), due.among(np.zeros_like(left))
     emptied = due.among(shown & ~left)
@@ -164,7 +164,7 @@ def _panes(
     phase: Phases,
     fired: Fired,
     emptied: Fired,
-    at: Moments,
+    at: StepTimes,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
     """Retractions, then what is shown: late, on time, early."""
     gone, shown = [], []
@@ -172,7 +172,7 @@ def _panes(
         gone += _replaced(plan, gathered, at)
     for (timing, mask), (_, empty) in zip(_masks(fired), _masks(emptied), strict=True):
         if plan.mode == "retracting" and (mask | empty).any():
-            again = (mask | empty) & (numbers(groups, SHOWN) > 0)
+            again = (mask | empty) & (column_numbers(groups, SHOWN) > 0)
             gone.append(taken_back(plan, groups.filter(pa.array(again)), timing))
         if not mask.any():
             continue
@@ -183,9 +183,9 @@ def _panes(
     return gone, shown
 
 
-def _replaced(plan: GeneralTables, gathered: Gathered, at: Moments) -> list[pa.Table]:
+def _replaced(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
     """What sessions had shown before they became part of others, timed as what they became."""
-    rows, shown = plan.whole.conform(gathered.replaced), numbers(gathered.replaced, SHOWN) > 0
+    rows, shown = plan.whole.conform(gathered.replaced), column_numbers(gathered.replaced, SHOWN) > 0
     behind, passed = gathered.became <= at.before, gathered.became <= at.after
     timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
     return [taken_back(plan, rows.filter(pa.array(mask & shown)), timing) for timing, mask in timings]
@@ -204,7 +204,7 @@ def _shown(
         PENDING: pc.if_else(taken, 0, groups[PENDING]),
         SINCE: pc.if_else(taken, pa.scalar(None, pa.int64()), groups[SINCE]),
         PANES: pc.add(groups[PANES], where.cast(pa.int64())),
-        SHOWN: pa.array(np.where(fired.any, 1, numbers(groups, SHOWN)) * ~emptied),
+        SHOWN: pa.array(np.where(fired.any, 1, column_numbers(groups, SHOWN)) * ~emptied),
     }
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"
@@ -216,11 +216,11 @@ def _shown(
     return with_columns(groups, changed)
 
 
-def _changes(plan: GeneralTables, gathered: Gathered, groups: pa.Table, phase: Phases, at: Moments) -> ChangeSet:
+def _changes(plan: GeneralTables, gathered: Gathered, groups: pa.Table, phase: Phases, at: StepTimes) -> ChangeSet:
     """What is kept: groups, their ends, their timers; and what is forgotten."""
     clock, marks = due_next(plan, groups, phase, at)
-    fresh_clock = (clock != NEVER) & (clock != numbers(groups, DUE_CLOCK, NEVER))
-    fresh_marks = (marks != NEVER) & (marks != numbers(groups, DUE_MARK, NEVER))
+    fresh_clock = (clock != NEVER) & (clock != column_numbers(groups, DUE_CLOCK, NEVER))
+    fresh_marks = (marks != NEVER) & (marks != column_numbers(groups, DUE_MARK, NEVER))
     stays = ~phase.gone
     groups = with_columns(
         groups, {DUE_CLOCK: pa.array(clock, mask=clock == NEVER), DUE_MARK: pa.array(marks, mask=marks == NEVER)}

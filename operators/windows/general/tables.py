@@ -22,7 +22,7 @@ from tidestate.operators.describe.windows import Counted, Sessions
 from tidestate.operators.plan.plan import Flags, Plan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
 from tidestate.operators.windows.general.names import (
-    ALONE,
+    NO_KEY,
     CLOCK,
     CLOSED,
     COUNTED,
@@ -76,7 +76,7 @@ class GeneralTables(Plan):
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:
         """Key columns of all tables; a constant where the stream has no key."""
-        return self.key_specs or (Column(ALONE, "int8", "key"),)
+        return self.key_specs or (Column(NO_KEY, "int8", "key"),)
 
     @property
     def group_keys(self) -> list[str]:

@@ -11,7 +11,7 @@ from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.fold import combine
 
-SAMPLE_ROWS = 1 << 16
+SLICE_SAMPLE_ROWS = 1 << 16
 PAYS_BELOW = 0.5
 """Aggregating next to the input pays while it leaves fewer rows than this share."""
 
@@ -29,9 +29,9 @@ def _lift(plan: SliceTables, accepted: pa.Table, times: Times) -> pa.Table:
 
 def _aggregate(plan: SliceTables, lifted: pa.Table) -> pa.Table:
     """Combine rows of one slice and key, unless a sample says that hardly any share them."""
-    if lifted.num_rows > 2 * SAMPLE_ROWS:
-        seen = combine(plan.slices, lifted.slice(0, SAMPLE_ROWS)).num_rows
-        if expected_groups(SAMPLE_ROWS, seen, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
+    if lifted.num_rows > 2 * SLICE_SAMPLE_ROWS:
+        seen = combine(plan.slices, lifted.slice(0, SLICE_SAMPLE_ROWS)).num_rows
+        if expected_groups(SLICE_SAMPLE_ROWS, seen, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
             return lifted
     return combine(plan.slices, lifted)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidestate.operators.describe.windows import Times
-from tidestate.operators.plan.output_watermark import released
+from tidestate.operators.plan.output_watermark import output_watermark
 from tidestate.operators.plan.plan import ONLY, Arrival, Flags
-from tidestate.operators.plan.transition import Moments, Transition
-from tidestate.operators.windows.assignment import refused, too_late
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.windows.assignment import refused_windows, too_late
 from tidestate.operators.windows.slices.intake import partials_of
 from tidestate.operators.windows.slices.step import slice_step
 from tidestate.operators.windows.slices.tables import SliceTables
@@ -33,7 +33,7 @@ class SlicePlan(SliceTables):
         """Of events that come back, a row per window that is gone."""
         if not (feeding and self.overlapping):
             return None
-        return refused(self, accepted, times, watermark, feeding=True)
+        return refused_windows(self, accepted, times, watermark, feeding=True)
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Partials of slices and keys; keys may repeat."""
@@ -46,8 +46,8 @@ class SlicePlan(SliceTables):
 
     def released(self, watermark: int, column: str) -> int:
         """By the windows that have not ended yet."""
-        return released(self, watermark, column)
+        return output_watermark(self, watermark, column)
 
-    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Merge partials; fire what is due."""
         return slice_step(self, view, arriving, at)

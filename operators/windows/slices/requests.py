@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.windows.expansion import spread
+from tidestate.operators.windows.expansion import expand_windows
 from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.spec.changes import Lookup
 from tidestate.statestore.spec.tables import Column, TableSpec
@@ -52,7 +52,7 @@ class Asked:
             values = rows.select(names).take(pa.array(index))
             return values.add_column(0, "place", pa.array(places[first[index] + nth]))
 
-        yield from spread(self.spec, rows, self._plan.key_names, counts, pairs, budget_bytes)
+        yield from expand_windows(self.spec, rows, self._plan.key_names, counts, pairs, budget_bytes)
 
     def _windows_of(self, rows: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
         """Of each row the first window that holds it and how many follow, by their number in a row of ``places``."""

@@ -20,13 +20,13 @@ from tidestate.operators.plan.transition import (
     BUDGET_BYTES,
     KINDS,
     TIMINGS,
-    Moments,
+    StepTimes,
     Transition,
     check_on_time,
     constant,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.expansion import SHARE, combined, spread
+from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows
 from tidestate.operators.windows.slices.requests import Asked
 from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.spec.changes import Lookup, TableChanges
@@ -41,7 +41,7 @@ LOOKED_UP = 1 << 18
 """Up to so many slices are looked up one by one."""
 
 
-def slice_step(plan: SliceTables, view: StateView, partials: pa.Table, at: Moments) -> Transition:
+def slice_step(plan: SliceTables, view: StateView, partials: pa.Table, at: StepTimes) -> Transition:
     """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
     low, high = at.before, max(at.before, at.after)
     on_time = _fire_on_time(plan, view, partials, replace(at, after=high)) if high > low else None
@@ -76,7 +76,7 @@ def whole_windows(plan: SliceTables, view: StateView, after_us: int) -> pa.Table
     return rows.add_column(0, "window_start", starts)
 
 
-def _fire_on_time(plan: SliceTables, view: StateView, partials: pa.Table, at: Moments) -> pa.Table:
+def _fire_on_time(plan: SliceTables, view: StateView, partials: pa.Table, at: StepTimes) -> pa.Table:
     """Value of each key and window with ``before < end <= after``: state and batch folded together."""
     first = None if at.before == BEGINNING_US else plan.windows.oldest_slice_after(at.before) + 1
     last = None if at.after == END_US else at.after + 1
@@ -100,7 +100,7 @@ def by_window(
             spec, pa.concat_tables([plan.slices.schema.empty_table(), *slices]).rename_columns(spec.schema.names)
         )
     pieces = _pieces(plan, slices, budget_bytes)
-    return combined(spec, (part for rows in pieces for part in _spread(plan, rows, low, high, budget_bytes)))
+    return combined_parts(spec, (part for rows in pieces for part in _spread(plan, rows, low, high, budget_bytes)))
 
 
 def _spread(plan: SliceTables, rows: pa.Table, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
@@ -110,7 +110,7 @@ def _spread(plan: SliceTables, rows: pa.Table, low: int, high: int, budget_bytes
         ends = pa.array(first[index] + nth * plan.windows.slide).cast(TIME)
         return rows.take(pa.array(index)).set_column(0, "window_end", ends)
 
-    yield from spread(plan.windows_spec, rows, plan.key_names, counts, pairs, budget_bytes)
+    yield from expand_windows(plan.windows_spec, rows, plan.key_names, counts, pairs, budget_bytes)
 
 
 def _pieces(plan: SliceTables, slices: Iterable[pa.Table], budget_bytes: int) -> Iterator[pa.Table]:
@@ -129,7 +129,7 @@ def _pieces(plan: SliceTables, slices: Iterable[pa.Table], budget_bytes: int) ->
 
 
 def _fire_late(
-    plan: SliceTables, view: StateView, partials: pa.Table, at: Moments, closed_bound: int | None
+    plan: SliceTables, view: StateView, partials: pa.Table, at: StepTimes, closed_bound: int | None
 ) -> tuple[pa.Table, pa.Table, pa.Table] | None:
     """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
     low = at.before
@@ -186,7 +186,7 @@ def values_of_windows(
     asked = Asked(plan, keys)
     partials = plan.slices.schema.empty_table() if partials is None else _fold_up(plan, partials)
     pieces = _pieces(plan, chain(_asked_slices(plan, view, asked), [partials]), budget_bytes)
-    values = combined(asked.spec, (part for rows in pieces for part in asked.spread(rows, budget_bytes)))
+    values = combined_parts(asked.spec, (part for rows in pieces for part in asked.spread(rows, budget_bytes)))
     return asked.found(values)
 
 

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.names import (
-    ALONE,
+    NO_KEY,
     CLOCK,
     ELEMENTS,
     END,
@@ -69,7 +69,7 @@ class SucceedingPlan(GeneralPlan):
         """Whether all of the state is the fast path's."""
         return self.first
 
-    def step(self, view: StateView, arriving: pa.Table, at: Moments) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """As the general operator, over windows of both."""
         moved = self._taken(Succession(self, view, self.forgotten(at.before)), arriving, at)
         slices = self.slices
@@ -160,7 +160,7 @@ class Succession:
         elements = self._elements(windows)
         columns |= {name: windows[name] for name in plan.key_names}
         columns |= {
-            ALONE: pa.array(np.zeros(count, np.int8)),
+            NO_KEY: pa.array(np.zeros(count, np.int8)),
             START: pa.array(ends - self._slices.windows.size).cast(TIME),
             END: windows["window_end"],
             ELEMENTS: pa.array(elements),

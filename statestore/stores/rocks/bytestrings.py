@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.int64]
 class Strings:
     """``count`` byte strings: all ``width`` long, or between ``offsets`` of ``data``.
 
-    ``fixed`` says that the width follows from a type, so a reader knows it too; it may also be a coincidence.
+    ``fixed_width`` says that the width follows from a type, so a reader knows it too; it may also be a coincidence.
     """
 
     data: Bytes
@@ -29,7 +29,7 @@ class Strings:
 
     def regrouped(self, bounds: Numbers) -> Strings:
         """Neighbours joined: string ``i`` is all from ``bounds[i]`` up to ``bounds[i + 1]``."""
-        return between(self.data, self.ends()[bounds] if self.width is None else bounds * self.width)
+        return strings_between(self.data, self.ends()[bounds] if self.width is None else bounds * self.width)
 
     def every(self, size: int, count: int) -> Strings:
         """Groups of ``size`` neighbours joined."""
@@ -104,7 +104,7 @@ def matrix(rows: Bytes, *, fixed: bool = False) -> Strings:
     return Strings(np.ascontiguousarray(rows).reshape(-1), count, width, np.empty(0, np.int64), fixed)
 
 
-def between(data: Bytes, offsets: Numbers) -> Strings:
+def strings_between(data: Bytes, offsets: Numbers) -> Strings:
     """The strings between ``offsets``; equally long ones are noticed, they are much cheaper."""
     count = len(offsets) - 1
     sizes = np.diff(offsets)
@@ -123,11 +123,11 @@ def from_arrow(column: pa.Array) -> Strings:
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     _, offsets, data = column.buffers()
     if not len(column) or offsets is None:
-        return between(np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64))
+        return strings_between(np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64))
     ends = np.frombuffer(memoryview(offsets), np.int64 if large else np.int32)[
         column.offset : column.offset + len(column) + 1
     ]
-    return between(as_bytes(data), ends.astype(np.int64))
+    return strings_between(as_bytes(data), ends.astype(np.int64))
 
 
 def flags(column: pa.Array) -> Bytes:
@@ -136,7 +136,7 @@ def flags(column: pa.Array) -> Bytes:
     return bits[column.offset : column.offset + len(column)]
 
 
-def fixed(column: pa.Array, width: int) -> Bytes:
+def fixed_width(column: pa.Array, width: int) -> Bytes:
     """The values of an Arrow array of fixed width as a matrix of bytes."""
     raw = as_bytes(column.buffers()[1])[column.offset * width : (column.offset + len(column)) * width]
     return raw.reshape(len(column), width)
@@ -147,7 +147,7 @@ def as_bytes(buffer: pa.Buffer | None) -> Bytes:
     return np.empty(0, np.uint8) if buffer is None else np.frombuffer(memoryview(buffer), np.uint8)
 
 
-def joined(parts: Sequence[Strings], count: int) -> Strings:
+def concatenated(parts: Sequence[Strings], count: int) -> Strings:
     """Row by row the strings of ``parts`` one after the other."""
     parts = _merged(parts, count)
     if len(parts) == 1:
@@ -172,7 +172,7 @@ def _merged(parts: Sequence[Strings], count: int) -> list[Strings]:
     return merged
 
 
-def gather(data: Bytes, starts: Numbers, sizes: Numbers) -> Bytes:
+def gather_strings(data: Bytes, starts: Numbers, sizes: Numbers) -> Bytes:
     """The pieces of ``data`` that start at ``starts`` (growing, not overlapping), one after the other."""
     count = len(starts)
     if not count or not sizes.any():

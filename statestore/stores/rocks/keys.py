@@ -14,7 +14,15 @@ import pyarrow.compute as pc
 
 from tidestate.statestore.spec.arrowtypes import is_position
 from tidestate.statestore.spec.keyrange import Cut, as_scalar
-from tidestate.statestore.stores.rocks.bytestrings import Strings, fixed, flags, from_arrow, joined, matrix, repeated
+from tidestate.statestore.stores.rocks.bytestrings import (
+    Strings,
+    concatenated,
+    fixed_width,
+    flags,
+    from_arrow,
+    matrix,
+    repeated,
+)
 
 _END = b"\x00\x00"
 
@@ -24,14 +32,14 @@ class KeyCodec:
 
     def __init__(self, start: bytes, schema: pa.Schema) -> None:
         self.start = start
-        self.end = successor(start)
+        self.end = prefix_end(start)
         self._schema = schema
 
     def encode(self, keys: pa.Table) -> Strings:
         """One string per row of ``keys``: all key columns, or the leading ones."""
         last, count = len(self._schema) - 1, keys.num_rows
         parts = [_part(_flat(column), place == last) for place, column in enumerate(keys.columns)]
-        return joined([repeated(self.start, count), *parts], count)
+        return concatenated([repeated(self.start, count), *parts], count)
 
     def cut(self, cut: Cut) -> bytes:
         """The smallest byte string of all keys behind ``cut``. Whole numbers may lie beyond their column."""
@@ -41,12 +49,12 @@ class KeyCodec:
             side = _beyond(value, column.type)
             if side:
                 here = self._one(fitting)
-                return successor(here) if side > 0 else here
+                return prefix_end(here) if side > 0 else here
             fitting.append(pa.repeat(as_scalar(value, column.type), 1))
         here = self._one(fitting)
         if not cut.after:
             return here
-        return here + b"\x00" if len(fitting) == len(self._schema) else successor(here)
+        return here + b"\x00" if len(fitting) == len(self._schema) else prefix_end(here)
 
     def _one(self, values: list[pa.Array]) -> bytes:
         if not values:
@@ -54,7 +62,7 @@ class KeyCodec:
         return self.encode(pa.table(values, names=self._schema.names[: len(values)])).to_list()[0]
 
 
-def successor(start: bytes) -> bytes:
+def prefix_end(start: bytes) -> bytes:
     """The smallest byte string after all that start with ``start``, which has a byte below 255."""
     cut = start.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1])
@@ -85,7 +93,7 @@ def _part(column: pa.Array, last: bool) -> Strings:
 
 
 def _number(column: pa.Array, width: int, *, signed: bool) -> Strings:
-    big_endian = fixed(column, width)[:, ::-1].copy()
+    big_endian = fixed_width(column, width)[:, ::-1].copy()
     if signed:
         big_endian[:, 0] ^= 0x80
     return matrix(big_endian)
@@ -96,7 +104,7 @@ def _terminated(column: pa.Array, text: Strings) -> Strings:
     if not text.data.all():
         escaped = pc.replace_substring(column.cast(pa.large_binary()), pattern=b"\x00", replacement=b"\x00\xff")
         text = from_arrow(escaped)
-    return joined([text, repeated(_END, text.count)], text.count)
+    return concatenated([text, repeated(_END, text.count)], text.count)
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

@@ -19,11 +19,11 @@ from tidestate.statestore.stores.rocks.bytestrings import (
     Bytes,
     Numbers,
     Strings,
-    fixed,
+    concatenated,
+    fixed_width,
     flags,
     from_arrow,
-    gather,
-    joined,
+    gather_strings,
     matrix,
 )
 
@@ -33,7 +33,7 @@ def encode_rows(rows: pa.Table) -> Strings:
     columns = (c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in rows.columns)
     streams = [stream for column in columns for stream in _streams(column)]
     in_order = [s for s in streams if s.fixed] + [s for s in streams if not s.fixed]
-    return joined(in_order, rows.num_rows)
+    return concatenated(in_order, rows.num_rows)
 
 
 def decode_rows(packed: Sequence[bytes], schema: pa.Schema) -> pa.Table:
@@ -90,7 +90,10 @@ def _streams(column: pa.Array) -> list[Strings]:
     if _is_text(kind) or _is_view(kind):
         text = from_arrow(column.cast(pa.large_binary()) if _is_view(kind) else column)
         return [*valid, _lengths(text.ends()), text]
-    return [*valid, _flags(column) if pa.types.is_boolean(kind) else matrix(fixed(column, _width(kind)), fixed=True)]
+    return [
+        *valid,
+        _flags(column) if pa.types.is_boolean(kind) else matrix(fixed_width(column, _width(kind)), fixed=True),
+    ]
 
 
 def _list_streams(column: pa.ListArray) -> list[Strings]:
@@ -137,7 +140,7 @@ class _Rows:
         if self._matrix is not None:
             self._at += self._column
             self._matrix = None
-        piece = gather(self._data, self._at, sizes)
+        piece = gather_strings(self._data, self._at, sizes)
         self._at += sizes
         return piece
 

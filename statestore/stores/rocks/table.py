@@ -15,10 +15,10 @@ from tidestate.statestore.spec.keyrange import KeyRange, after_expiry
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.rocks.bytestrings import Numbers, Strings
 from tidestate.statestore.stores.rocks.files import Cursor, Database, Staging
-from tidestate.statestore.stores.rocks.keys import KeyCodec, successor
+from tidestate.statestore.stores.rocks.keys import KeyCodec, prefix_end
 from tidestate.statestore.stores.rocks.rows import decode_rows, encode_rows
 from tidestate.statestore.table.fold import combine, fold
-from tidestate.statestore.table.layers import SCAN_ROWS, alive, asking, assign
+from tidestate.statestore.table.layers import SCAN_ROWS, asking, assign_keys, unexpired
 
 CHUNK_BYTES = 64 << 20
 """Bytes of rows that are read or encoded at once."""
@@ -29,7 +29,7 @@ PIECE_ROWS = 1 << 13
 FIRST_ROWS = 1 << 10
 """Rows of the first batch of a scan; those after it grow, so that a caller who wants few rows pays for few."""
 
-FEW = 8
+FEW_RANGES = 8
 """Up to so many intervals are read as scans, more of them one seek after the other."""
 
 
@@ -82,8 +82,8 @@ class RocksTable:
         """Rows of many prefixes at once, each with its own interval; what askers share is read once."""
         prefixes, lower, upper = asking(self.spec, prefixes, lower, upper)
         values = self._values(self._intervals(prefixes, lower, upper))
-        rows = alive(self.spec, decode_rows(values, self.spec.schema), bound)
-        return assign(self.spec, rows, prefixes, lower, upper)
+        rows = unexpired(self.spec, decode_rows(values, self.spec.schema), bound)
+        return assign_keys(self.spec, rows, prefixes, lower, upper)
 
     def stage(self, layers: Sequence[Layer], bound: int | None, batch: WriteBatch) -> None:
         """Write ``layers``, oldest first, into ``batch``."""
@@ -120,7 +120,7 @@ class RocksTable:
     def load(self, batches: Iterable[pa.Table], bound: int | None, files: Staging) -> None:
         """Write sorted batches into ``files``."""
         for rows in self._pieces(batches):
-            files.write(*self._packed(alive(self.spec, rows, bound)))
+            files.write(*self._packed(unexpired(self.spec, rows, bound)))
 
     @property
     def _chunk(self) -> int:
@@ -131,7 +131,7 @@ class RocksTable:
         size = min(FIRST_ROWS, self._chunk)
         while values := cursor.read(size):
             size = min(size * 4, self._chunk)
-            rows = alive(self.spec, decode_rows(values, self.spec.schema), bound)
+            rows = unexpired(self.spec, decode_rows(values, self.spec.schema), bound)
             if rows.num_rows:
                 yield rows
 
@@ -144,7 +144,7 @@ class RocksTable:
         return (at, rows) if len(living) == len(at) else (at[living], rows.take(pa.array(living)))
 
     def _values(self, intervals: list[tuple[bytes, bytes]]) -> list[bytes]:
-        if len(intervals) > FEW:
+        if len(intervals) > FEW_RANGES:
             return self._database.seek_all(intervals)
         found: list[bytes] = []
         for lower, upper in intervals:
@@ -162,7 +162,7 @@ class RocksTable:
         """The key intervals of the askers, sorted, overlapping ones as one."""
         starts = self._keys.encode(prefixes).to_list()
         lows = self._bounded(prefixes, lower, starts)
-        highs = self._bounded(prefixes, upper, [successor(start) for start in starts])
+        highs = self._bounded(prefixes, upper, [prefix_end(start) for start in starts])
         merged: list[tuple[bytes, bytes]] = []
         for low, high in sorted(set(zip(lows, highs, strict=True))):
             if merged and low <= merged[-1][1]:
@@ -199,7 +199,7 @@ class RocksTable:
 
     def _put(self, rows: pa.Table, bound: int | None, batch: WriteBatch) -> None:
         """Put rows in key order: a sorted batch is twice as cheap for RocksDB. Expired ones are not written."""
-        live = alive(self.spec, rows, bound)
+        live = unexpired(self.spec, rows, bound)
         if live.num_rows < rows.num_rows and not self.spec.expires_by_key:
             self._delete(rows, batch)  # an expired row replaces one that may not have expired
         order = self._keys.encode(live.select(self.spec.key_names)).order()
@@ -226,7 +226,7 @@ def _living(spec: TableSpec, rows: pa.Table, bound: int | None) -> Numbers:
     if bound is None or spec.expiry is None:
         return places
     column = pa.table([rows[spec.expiry], places], names=[spec.expiry, f"{spec.expiry} at"])
-    living: Numbers = alive(spec, column, bound).column(1).to_numpy()
+    living: Numbers = unexpired(spec, column, bound).column(1).to_numpy()
     return living
 
 

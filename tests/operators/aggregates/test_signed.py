@@ -21,7 +21,7 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine
-from tidestate.statestore.table.group_ids import alike
+from tidestate.statestore.table.group_ids import group_ids
 
 ORDERED = (
     "listed",
@@ -214,7 +214,7 @@ VALUES = [
 def test_values_of_any_type_are_told_apart(kind: pa.DataType, values: list[Any], first: int) -> None:
     """Also in part of an array."""
     column = pa.array([values[-1], *values], kind).slice(1)[first:]
-    found = alike([column], np.zeros(len(column), np.int64))
+    found = group_ids([column], np.zeros(len(column), np.int64))
     plain = [str(value).replace("-0.0", "0.0") for value in column.to_pylist()]
     for number, one in enumerate(found):
         assert [other == one for other in found] == [text == plain[number] for text in plain]

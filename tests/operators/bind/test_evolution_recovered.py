@@ -33,7 +33,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import StoreConfig, StoreName
@@ -127,7 +127,7 @@ def test_rewound_to_before_a_change(tmp_path: Path, name: str, store: StoreConfi
     jobs, root, other = Jobs(name), tmp_path / "root", tmp_path / "other"
     run(jobs.before, root, jobs.old[:CHANGED], store)
     run(jobs.after, root, jobs.new[: CHANGED + 2], store)
-    reset(Checkpoint.open(root), of_batches(root, CHANGED - 1))
+    reset_to(Checkpoint.open(root), of_batches(root, CHANGED - 1))
     shutil.copytree(root, other)
     run(jobs.before, root, jobs.old, store, drain=True)
     assert shown(root) == jobs.unchanged(tmp_path)

@@ -24,12 +24,12 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.bind.choose_engine import choose_engine
-from tidestate.operators.bind.evolve import begun, evolve
-from tidestate.operators.bind.evolve_settings import Change
+from tidestate.operators.bind.evolve import evolve, new_operator
+from tidestate.operators.bind.evolve_settings import SettingChange
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.plan.graph import alone
+from tidestate.operators.plan.graph import single_operator
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 SCHEMA = pa.schema(
@@ -62,9 +62,9 @@ def sketch() -> Any:
 
 def decided(
     before: Runnable, after: Runnable, schema: pa.Schema = SCHEMA, *, signed: bool = False
-) -> tuple[list[Change], dict[str, str]]:
+) -> tuple[list[SettingChange], dict[str, str]]:
     """The changes, or why they are refused."""
-    stored = begun(alone(bind_plan(before, SCHEMA, signed=signed)).nodes[0], 1, 1)
+    stored = new_operator(single_operator(bind_plan(before, SCHEMA, signed=signed)).nodes[0], 1, 1)
     try:
         return evolve(stored, bind_plan(after, schema, signed=signed), 7, choose_engine)[2], {}
     except IncompatibleError as error:
@@ -136,7 +136,7 @@ def test_a_sketch_of_wider_values(kind: pa.DataType, goes: bool) -> None:
 def test_columns_of_joined_rows_come_and_go() -> None:
     described = join(event_time="t", on="k", within=("-5 seconds", "5 seconds"))
     sides = [pa.schema([SCHEMA.field(n) for n in names]) for names in (("t", "k", "v"), ("t", "k", "v", "j"))]
-    stored = begun(alone(bind_plan(described, described.schema(sides[0], sides[0]))).nodes[0], 1, 1)
+    stored = new_operator(single_operator(bind_plan(described, described.schema(sides[0], sides[0]))).nodes[0], 1, 1)
     _, operator, _ = evolve(stored, bind_plan(described, described.schema(sides[0], sides[1])), 7, choose_engine)
     identities = {c.name: c.identity for spec in operator.tables for c in spec.values if c.name.startswith("right_")}
     assert identities["right_j"] == "__7.right_j"

@@ -30,7 +30,7 @@ from tests.helpers.join_operator_messages import (
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
 from tests.helpers.process import examples
 from tidestate.operators import (
-    Joined,
+    Join,
     JoinOperator,
     Parquet,
     count_window,
@@ -211,7 +211,7 @@ def asking(asked: Any, what: str, side: str, *given: Any, **by: Any) -> pa.Table
 
 def test_windows_and_messages_of_each_side(tmp_path: Path) -> None:
     own = JOBS["own"]
-    assert isinstance(own, Joined)
+    assert isinstance(own, Join)
     job = replace(own, in_order=False)
     made = [Row(side, "x", at, at, "ab"[at % 2], at) for at in range(12) for side in ("left", "right")]
     with operator(job, tmp_path) as running:

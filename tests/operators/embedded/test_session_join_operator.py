@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.operator_messages import SECOND, STORES, TIME, store_config
 from tests.helpers.process import examples
-from tidestate.operators import JoinOperator, SessionJoined, join, query, session_join
+from tidestate.operators import JoinOperator, SessionJoin, join, query, session_join
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig, StoreName
@@ -48,7 +48,7 @@ def sided(rows: Sequence[Row]) -> dict[str, pa.Table]:
     return made
 
 
-def job(session: Any = None, on: Any = ("user", "item"), **more: Any) -> SessionJoined:
+def job(session: Any = None, on: Any = ("user", "item"), **more: Any) -> SessionJoin:
     given: dict[str, Any] = {"gap": f"{GAP} seconds", "offset": "at", "origin": "part"} | more
     return session_join(event_time="t", on=on, session=session, late=f"{LATE} seconds", **given)
 

@@ -107,9 +107,9 @@ def test_fixed_windows_equal_the_twin(
     everything: list[Row] = []
     for batch in stream:
         rows = exploded(batch, by)
-        apply(store, metadata.take(tables, rows_of(tables, rows, BATCH)))
+        apply(store, metadata.add_messages(tables, rows_of(tables, rows, BATCH)))
         everything += rows
-    apply(store, metadata.expire(tables, forget))
+    apply(store, metadata.expire_windows(tables, forget))
     everything = [row for row in everything if row["window_end"] > forget]
     windows, offsets = folded(everything)
     assert found_windows(metadata.get_windows(tables, store)) == windows
@@ -121,7 +121,7 @@ def test_fixed_windows_equal_the_twin(
     assert order == sorted(order)
     due = metadata.ending(tables, store, low, high)
     assert found_windows(due) == {w: v for w, v in windows.items() if low < w[1] <= high}
-    starts = {r["origin"]: r["start_offset"] for r in metadata.replay_from(tables, store).to_pylist()}
+    starts = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(tables, store).to_pylist()}
     store.close()
     assert starts == {o: min(m["offset"] for m in everything if m["origin"] == o) for o in starts}
     assert set(starts) == {m["origin"] for m in everything}
@@ -198,7 +198,7 @@ def test_sessions_equal_the_twin(
         ]
         each = metadata.get_sessions(tables, store, askers, per_origin=True)
         assert all(offsets[w] == v for w, v in found_offsets(each.rows).items())
-    apply(store, metadata.expire(tables, 10))
+    apply(store, metadata.expire_windows(tables, 10))
     assert {e for e, _, _ in ends(metadata.ending(tables, store, None, 2**63 - 1))} == {
         w[1] for w in windows if w[1] > 10
     }
@@ -233,7 +233,7 @@ def step(windows: WindowTables, messages: MessageTables, store: MemoryStore, bat
     names = ["origin", "offset", "time", "k", "total"]
     added = add(messages, store, rows_of(windows, batch, names))
     rows = exploded(plain(added.stored), "time")
-    return together(added.changes, metadata.take(windows, rows_of(windows, rows, BATCH)))
+    return together(added.changes, metadata.add_messages(windows, rows_of(windows, rows, BATCH)))
 
 
 @settings(max_examples=SHARE)
@@ -265,7 +265,7 @@ def assert_metadata_not_later(windows: WindowTables, messages: MessageTables, st
     stored: dict[str, int] = {}
     for row in get_messages(messages, store).to_pylist():
         stored[row["origin"]] = max(stored.get(row["origin"], -1), row["offset"])
-    for row in metadata.replay_from(windows, store).to_pylist():
+    for row in metadata.windows_replay_from(windows, store).to_pylist():
         assert row["last_offset"] <= stored[row["origin"]]
 
 
@@ -273,8 +273,8 @@ def test_a_lost_message_store_is_rebuilt_from_the_earliest_window() -> None:
     windows, messages = WindowTables("time", SIZE, KEY), message_tables()
     stream = [{"k": "x", "origin": "ab"[n % 2], "offset": n, "time": n - 3, "total": n} for n in range(20)]
     store = MemoryStore((*windows.specs, *messages.specs))
-    apply(store, together(step(windows, messages, store, stream), metadata.expire(windows, 6)))
-    start = {r["origin"]: r["start_offset"] for r in metadata.replay_from(windows, store).to_pylist()}
+    apply(store, together(step(windows, messages, store, stream), metadata.expire_windows(windows, 6)))
+    start = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(windows, store).to_pylist()}
     assert min(start.values()) > 0
     rebuilt = MemoryStore(messages.specs)
     names = ["origin", "offset", "time", "k", "total"]
@@ -291,11 +291,11 @@ def test_windows_without_key_and_bounds_at_the_end_of_time() -> None:
     batch = pa.table(
         {"window_start": [0, 0, 10], "window_end": [10, 10, 20], "origin": ["a"] * 3, "offset": [1, 7, 10]}
     )
-    apply(store, metadata.take(tables, batch))
+    apply(store, metadata.add_messages(tables, batch))
     least, most = -(2**63), 2**63 - 1
     assert metadata.get_windows(tables, store, least, most).num_rows == 2
     assert metadata.ending(tables, store, least, most).num_rows == 2
-    apply(store, metadata.expire(tables, least))
+    apply(store, metadata.expire_windows(tables, least))
     found = metadata.get_windows(tables, store, per_origin=True).to_pylist()
     assert [(r["start_offset"], r["last_offset"]) for r in found] == [(1, 7), (10, 10)]
 
@@ -308,7 +308,7 @@ def test_what_is_refused() -> None:
     fixed, sessions = WindowTables("time", 5), WindowTables("time", None, KEY)
     store = MemoryStore(fixed.specs)
     calls = [
-        lambda: metadata.take(sessions, pa.table({})),
+        lambda: metadata.add_messages(sessions, pa.table({})),
         lambda: metadata.extend(fixed, store, pa.table({})),
         lambda: metadata.get_windows(sessions, store),
         lambda: metadata.get_sessions(fixed, store, pa.table({})),

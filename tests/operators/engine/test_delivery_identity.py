@@ -19,7 +19,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.job import Job
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.local.standalone import StandaloneRunner
-from tidestate.recovery.log.acknowledgements import FOLDER, delivered
+from tidestate.recovery.log.acknowledgements import DELIVERED_FOLDER, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.fork import fork
@@ -27,7 +27,7 @@ from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import plan_rewind, rewind
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import FencedError
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.testing.faults import FaultyObjects
@@ -106,7 +106,7 @@ def test_a_delivery_that_is_made_later_is_that_of_the_run_that_made_the_panes(tm
         run(tmp_path, None, STREAM[:number])
     before = [one for one, _ in output(tmp_path)]
     assert len({one.run for one in before}) == 3
-    collect(Checkpoint.open(tmp_path), Retention(keep=1, grace_us=0))
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
     run(tmp_path, sink, STREAM)
     assert sink.offered == before
 
@@ -133,7 +133,7 @@ def test_a_harness_on_a_root_keeps_what_was_acknowledged(tmp_path: Path) -> None
 
 
 def words(root: Path) -> list[Path]:
-    return sorted((root / FOLDER).glob("*"))
+    return sorted((root / DELIVERED_FOLDER).glob("*"))
 
 
 def test_a_clean_stop_acknowledges_and_a_plan_says_so(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_record_says_nothing_of_another_run_under_the_same_number(tmp_path: Pa
     run(root, sink, STREAM[:3])
     copy = Path(shutil.copytree(root, tmp_path / "copy"))
     run(root, sink, STREAM)
-    shutil.copytree(root / FOLDER, copy / FOLDER, dirs_exist_ok=True)
+    shutil.copytree(root / DELIVERED_FOLDER, copy / DELIVERED_FOLDER, dirs_exist_ok=True)
     run(copy, None, STREAM)
     run(copy, sink, STREAM, drain=True)
     assert {one for one, _ in output(copy)} <= {*sink.offered}
@@ -193,8 +193,8 @@ def test_records_go_with_their_checkpoints(tmp_path: Path) -> None:
         run(tmp_path, Remembers(), STREAM[:number])
     newest = words(tmp_path)[-1]
     assert len(words(tmp_path)) > 2
-    done = collect(Checkpoint.open(tmp_path), Retention(keep=1, grace_us=0))
-    assert [one for one in done.files if one.startswith(FOLDER)]
+    done = collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+    assert [one for one in done.files if one.startswith(DELIVERED_FOLDER)]
     assert words(tmp_path) == [newest] * (int(newest.name[:20]) > done.boundary)
 
 
@@ -225,7 +225,7 @@ def test_an_older_self_delivers_nothing_that_a_rewind_has_abandoned(tmp_path: Pa
             rewind(Checkpoint.open(tmp_path), 3, force=True)
             if gone:
                 run(tmp_path, None, STREAM[:2] + OTHER)
-                collect(Checkpoint.open(tmp_path), Retention(keep=1, grace_us=0))
+                collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
 
     older = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), sink, 2, hook=hook)
     with pytest.raises(FencedError):

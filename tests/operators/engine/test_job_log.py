@@ -24,7 +24,7 @@ from tidestate.operators import (
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.peaks import Peak, Steps, highest, leapt, peak_of, stepped
+from tidestate.operators.progress.peaks import Peak, TimeSteps, highest, leapt, peak_of, time_steps
 from tidestate.statestore.spec.tables import TIME
 
 SECOND, DAY = 1_000_000, 86_400_000_000
@@ -165,8 +165,8 @@ def test_the_reasons_of_one_batch_are_one_line(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_peaks_of_pieces_come_to_one_whatever_their_order() -> None:
-    alone, many = Peak(900, "alone", 900), Peak(40, "many", 10, 38, 5, Steps(4, 20))
-    assert highest([alone, many]) == highest([many, alone]) == Peak(900, "alone", 10, 38, 5, Steps(4, 20))
+    alone, many = Peak(900, "alone", 900), Peak(40, "many", 10, 38, 5, TimeSteps(4, 20))
+    assert highest([alone, many]) == highest([many, alone]) == Peak(900, "alone", 10, 38, 5, TimeSteps(4, 20))
     assert highest([alone, Peak(7, "b", 7)]) == Peak(900, "alone", 7, 7)
     assert highest([]) is None
 
@@ -178,8 +178,8 @@ def test_a_sample_finds_the_bulk_of_a_large_batch() -> None:
     assert found.bulk_us is not None
     assert 940_000 < found.bulk_us < 1_000_000
     for before in (0, BEGINNING_US):
-        assert leapt(before, 10**12, found, 60 * SECOND, Steps())
-        assert not leapt(before, 10**12, found, 60 * SECOND, Steps(1, 10**12))
+        assert leapt(before, 10**12, found, 60 * SECOND, TimeSteps())
+        assert not leapt(before, 10**12, found, 60 * SECOND, TimeSteps(1, 10**12))
 
 
 def test_a_leap_in_the_first_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -237,7 +237,7 @@ def test_before_the_first_watermark_it_is_undefined(tmp_path: Path, caplog: pyte
 
 def leaps_of(times: np.ndarray, cuts: Sequence[int], ahead_us: int = 0) -> int:
     """How many batches of a history, cut at these places, are taken for leaps."""
-    steps, before, found = Steps(), BEGINNING_US, 0
+    steps, before, found = TimeSteps(), BEGINNING_US, 0
     for piece in np.split(times, cuts):
         if not len(piece):
             continue
@@ -245,7 +245,7 @@ def leaps_of(times: np.ndarray, cuts: Sequence[int], ahead_us: int = 0) -> int:
         if peak.time_us == before:
             continue
         found += leapt(before, peak.time_us, peak, ahead_us, steps)
-        steps, before = steps + stepped(before, peak.time_us, peak), peak.time_us
+        steps, before = steps + time_steps(before, peak.time_us, peak), peak.time_us
     return found
 
 

@@ -33,12 +33,12 @@ from tidestate.operators import (
 )
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.inspect.history.events import Event
-from tidestate.operators.inspect.history.window_history import History, history
+from tidestate.operators.inspect.history.window_history import History, window_history
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.store import Parquet
 
@@ -49,7 +49,7 @@ SCHEMA = STREAM[0].schema
 def of(root: object, window: int, key: str | None = "a", operator: str | None = None) -> History:
     """The history of the window at a second."""
     text = f"1970-01-01T00:{window // 60:02}:{window % 60:02}"
-    return history(Checkpoint.open(str(root)), text, {} if key is None else {"k": key}, operator)
+    return window_history(Checkpoint.open(str(root)), text, {} if key is None else {"k": key}, operator)
 
 
 def told(found: History) -> list[str]:
@@ -112,7 +112,7 @@ def test_changes_that_were_folded_are_one_value(tmp_path: Path) -> None:
     store = Parquet(max_levels=2, snapshot_bytes=1)
     example().standalone(checkpoint=tmp_path, store=store).run(STREAM[:4])
     assert told(of(tmp_path, 0))[0] == "2 | added | added | n=2 total=4 | batch 1 | 07"
-    collect(Checkpoint.open(tmp_path), Retention(keep=1, grace_us=0))
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
     found = of(tmp_path, 0)
     folded = next(one for one in found.events if one.kind == "folded")
     assert found.known_from == folded.checkpoint + 1
@@ -184,7 +184,7 @@ def test_an_operator_inside_of_a_chain(tmp_path: Path) -> None:
 def test_windows_of_counted_messages(tmp_path: Path) -> None:
     described = windowed(event_time="t", key="k").window(count_window(3)).aggregate(n=count(), total=sum_("v"))
     described.standalone(checkpoint=tmp_path, store=Parquet()).run([batch([(s, "a", s)]) for s in range(4)])
-    found = history(Checkpoint.open(tmp_path), "1", {"k": "a"})
+    found = window_history(Checkpoint.open(tmp_path), "1", {"k": "a"})
     assert [(one.checkpoint, one.kind, one.values.get("total")) for one in found.events] == [
         (2, "became", 0),
         (3, "became", 1),
@@ -202,7 +202,7 @@ def test_rows_of_both_sides_of_a_join(tmp_path: Path) -> None:
     tested = Harness(described, schema, folder=tmp_path)
     for rows in ([Row("left", "a", 1, 1), Row("left", "b", 1, 5)], [Row("right", "a", 3, 7)]):
         tested.feed(described.rows(schema, **tables(rows)))
-    found = history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
+    found = window_history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
     assert [(one.checkpoint, one.kind, one.what) for one in found.events] == [
         (2, "row", "came to left"),
         (3, "row", "came to right"),
@@ -224,7 +224,7 @@ def test_what_was_fed_back_says_where_it_went(tmp_path: Path) -> None:
 
 def test_a_reset_and_what_it_abandoned(tmp_path: Path) -> None:
     example("retracting").standalone(checkpoint=tmp_path, store=Parquet()).run(STREAM[:3])
-    made = reset(Checkpoint.open(tmp_path), 2)
+    made = reset_to(Checkpoint.open(tmp_path), 2)
     found = of(tmp_path, 0)
     assert [(one.checkpoint, one.kind, one.abandoned) for one in found.events] == [
         (2, "added", False),
@@ -252,7 +252,7 @@ def test_contributions_add_up_to_what_a_spark_job_shows(spark: SparkSession, tmp
     whole = 0
     for start, key in sorted(windows):
         text = pa.scalar(start, pa.timestamp("us")).as_py().isoformat()
-        found = history(checkpoint, text, {"k": key})
+        found = window_history(checkpoint, text, {"k": key})
         came = [one.values for one in found.events if one.kind == "added"]
         last = next(one for one in reversed(found.events) if one.kind == "pane")
         cut = any("in its panes only" in one.what for one in found.events)
@@ -275,7 +275,7 @@ def test_contributions_add_up_to_what_a_spark_job_shows(spark: SparkSession, tmp
 
 def _rejected(checkpoint: Checkpoint, start: int, key: str) -> list[Event]:
     text = pa.scalar(start, pa.timestamp("us")).as_py().isoformat()
-    return [one for one in history(checkpoint, text, {"k": key}).events if one.kind == "rejected"]
+    return [one for one in window_history(checkpoint, text, {"k": key}).events if one.kind == "rejected"]
 
 
 @pytest.mark.slow
@@ -298,13 +298,13 @@ def test_what_is_not_there_is_said(
     root: Path, window: str, key: dict[str, str], error: type[Exception], code: str
 ) -> None:
     with pytest.raises(error) as caught:
-        history(Checkpoint.open(root), window, key)
+        window_history(Checkpoint.open(root), window, key)
     assert getattr(caught.value, "code", None) == code
 
 
 def test_the_windows_of_a_key_that_are_near_are_named(root: Path) -> None:
     with pytest.raises(NotFoundError) as caught:
-        history(Checkpoint.open(root), "1970-01-01T00:00:32", {"k": "a"})
+        window_history(Checkpoint.open(root), "1970-01-01T00:00:32", {"k": "a"})
     near = caught.value.context["nearest"].replace("1970-01-01 00:00:", "")
     assert near == "00 to 10, 10 to 20, 40 to 50"
 
@@ -314,7 +314,7 @@ def test_a_join_without_windows_has_no_history(tmp_path: Path) -> None:
     schema = described.schema(ORDERS, SHIPMENTS)
     Harness(described, schema, folder=tmp_path).feed(described.rows(schema, **tables([Row("left", "a", 1, 1)])))
     with pytest.raises(UsageError, match="has no windows"):
-        history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
+        window_history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from tests.servers.s3 import s3_endpoint, s3_root
 from tidestate.operators import chain, count, session, sliding, sum_, tumbling, windowed
 from tidestate.operators.inspect.report import page
 from tidestate.operators.inspect.report.document import write_report
-from tidestate.operators.inspect.report.points import history
+from tidestate.operators.inspect.report.points import checkpoint_history
 from tidestate.operators.inspect.report.series import BUCKETS, buckets
 from tidestate.operators.inspect.report.windows import WINDOWS, windows_of
 from tidestate.operators.inspect.report.words import skew_text, span_text
@@ -186,15 +186,15 @@ def test_without_the_extra_the_error_names_it(root: Path, tmp_path: Path, monkey
 
 def test_only_the_last_checkpoints_are_read(root: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    whole = history(Checkpoint.open(root), 100)
-    part = history(Checkpoint.open(root, lambda *told: seen.append(told)), 3)
+    whole = checkpoint_history(Checkpoint.open(root), 100)
+    part = checkpoint_history(Checkpoint.open(root, lambda *told: seen.append(told)), 3)
     assert (part.older, whole.older) == (4, 0)
     assert part.points == whole.points[-3:]  # the one before is read too, for what was written since
     assert seen == [("checkpoints", done, 4) for done in range(5)]
 
 
 def test_a_long_history_is_drawn_in_bars_of_several_checkpoints(root: Path) -> None:
-    points = history(Checkpoint.open(root), 100).points[:1] * 10_001
+    points = checkpoint_history(Checkpoint.open(root), 100).points[:1] * 10_001
     together = buckets(points)
     assert len(together) <= BUCKETS
     assert sum(map(len, together)) == 10_001
@@ -291,7 +291,7 @@ def test_what_a_reset_abandoned_is_drawn_and_not_counted(copy: Path, tmp_path: P
     (copy / next(ref.path for ref in head.manifest.late)).unlink()
     assert made.manifest.abandons(7)
     written = write_report(copy, tmp_path / "report.html")
-    past = history(Checkpoint.open(copy), 100)
+    past = checkpoint_history(Checkpoint.open(copy), 100)
     assert [point.id for point in past.counting] == [1, 2, 3, 8]
     assert written.findings == 1
     said = text_of(tmp_path / "report.html")
@@ -302,11 +302,11 @@ def test_what_a_reset_abandoned_is_drawn_and_not_counted(copy: Path, tmp_path: P
 
 
 def test_files_shared_since_a_rescale_are_counted_once(copy: Path, tmp_path: Path) -> None:
-    before = history(Checkpoint.open(copy), 100)
+    before = checkpoint_history(Checkpoint.open(copy), 100)
     rescale(copy, 5)
     made = write_report(copy, tmp_path / "report.html", read_percent=100)
     assert made.findings == 0
-    past = history(Checkpoint.open(copy), 100)
+    past = checkpoint_history(Checkpoint.open(copy), 100)
     assert past.points[-1].sizes == before.points[-1].sizes
     assert past.points[-1].state_written == 0
     said = text_of(tmp_path / "report.html")

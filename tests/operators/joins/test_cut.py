@@ -15,7 +15,7 @@ from tests.helpers.cuts import cuts, net
 from tests.helpers.join_jobs import SCHEMA, STORES, described, shown, table
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate.operators import Memory, count_window, join, sliding, tumbling
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join import Join
 from tidestate.operators.engine.job import progress_of
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -58,7 +58,7 @@ def asked(chance: random.Random) -> Asked:
     return replace(made, spans=(None if by_offset[0] else spans[0], None if by_offset[1] else spans[1]))
 
 
-def batch(description: Joined, schema: pa.Schema, some: list[Row]) -> pa.Table:
+def batch(description: Join, schema: pa.Schema, some: list[Row]) -> pa.Table:
     return description.rows(schema, **{side: table([row for row in some if row.side == side]) for side in SIDES})
 
 
@@ -132,7 +132,7 @@ OTHERS = {
 @pytest.mark.parametrize(
     "description", [join(event_time="t", on="key", **one) for one in OTHERS.values()], ids=OTHERS
 )
-def test_the_net_of_other_joins_does_not_depend_on_the_cut(description: Joined) -> None:
+def test_the_net_of_other_joins_does_not_depend_on_the_cut(description: Join) -> None:
     chance = random.Random(5)
     given, schema = rows(chance, 50), description.schema(SCHEMA, SCHEMA)
     found: list[Any] = []

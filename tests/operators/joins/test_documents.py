@@ -10,7 +10,7 @@ import pytest
 
 from tidestate.operators import Memory, Parquet, RocksDB, count_window, tumbling
 from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join import Joined
+from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.join_choices import every
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreConfig
@@ -71,7 +71,7 @@ EXPECTED = {
 
 
 def outputs(
-    description: Joined, store: StoreConfig, folder: Path, partitions: int, restart: bool
+    description: Join, store: StoreConfig, folder: Path, partitions: int, restart: bool
 ) -> dict[str, list[tuple[Any, ...]]]:
     """What is shown, by the second at which it is: the clock goes by seconds, messages come at theirs."""
     schema = description.schema(ORDERS, SHIPMENTS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, numbered, one_stream, rows, seconds
 from tests.twins.sessions import ENDED, Brute, Pair
-from tidestate.operators import SessionJoined, session_join
+from tidestate.operators import SessionJoin, session_join
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -43,7 +43,7 @@ def shown(panes: pa.Table, keyed: bool) -> tuple[Counter[Pair], Counter[Pair]]:
 
 
 @st.composite
-def joins(draw: st.DrawFn) -> tuple[SessionJoined, Brute]:
+def joins(draw: st.DrawFn) -> tuple[SessionJoin, Brute]:
     how = draw(st.sampled_from(["inner", "left", "right", "full"]))
     late, keyed = draw(st.sampled_from([0, 4, 12])), draw(st.booleans())
     apart = keyed and draw(st.booleans())
@@ -63,7 +63,7 @@ def joins(draw: st.DrawFn) -> tuple[SessionJoined, Brute]:
 class Play:
     """A description and brute force, step by step; ``net`` is what stands of everything shown."""
 
-    def __init__(self, made: tuple[SessionJoined, Brute], store: StoreConfig, folder: str) -> None:
+    def __init__(self, made: tuple[SessionJoin, Brute], store: StoreConfig, folder: str) -> None:
         self.description, self.brute = made
         schema = self.description.schema(LEFT, RIGHT)
         self.harness = Harness(self.description, schema, store=store, folder=folder, generate=False, partitions=2)
@@ -89,7 +89,7 @@ class Play:
 def test_what_is_shown_is_the_product_of_sessions(store: StoreConfig) -> None:
     @settings(deadline=None, max_examples=examples(25))
     @given(joins(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.booleans())
-    def check(made: tuple[SessionJoined, Brute], batches: list[list[Row]], restart: bool) -> None:
+    def check(made: tuple[SessionJoin, Brute], batches: list[list[Row]], restart: bool) -> None:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             play = Play(made, store, folder)
             for number, batch in enumerate(numbered(batches)):

@@ -13,14 +13,14 @@ import pytest
 
 from tests.helpers.advance_time import Row, ctis, run, table
 from tidestate.operators.progress.advance_time import (
-    REASONS,
+    ADVANCE_REASONS,
     Advance,
     Advanced,
     advance,
     advance_time,
     finish,
     generation,
-    in_force,
+    effective_settings,
     lifetimes,
 )
 from tidestate.operators.progress.instants import END_US, LAST_US
@@ -33,7 +33,7 @@ def points(*starts: int) -> list[Row]:
 
 
 def reasons(found: Advanced) -> list[str]:
-    return [REASONS[code] for code in found.reasons.tolist()]
+    return [ADVANCE_REASONS[code] for code in found.reasons.tolist()]
 
 
 def at(cti: int, policy: Any, *rows: Row) -> Advanced:
@@ -183,15 +183,15 @@ def test_each_event_is_judged_by_the_most_recent_cti_before_it() -> None:
 def test_settings_of_an_adapter_need_both_generation_and_policy() -> None:
     for wrong in (advance_time("drop", import_from="other"), advance_time("drop", generation(1), "other")):
         with pytest.raises(UsageError) as caught:
-            in_force(wrong, None)
+            effective_settings(wrong, None)
         assert caught.value.code == "advance-time"
 
 
 def test_ours_settings_of_the_query_override_those_of_the_source() -> None:
     source, query = advance_time("drop", generation(1)), advance_time("adjust", import_from="data")
-    assert in_force(source, None) == source
-    assert in_force(None, query) == in_force(source, query) == query
-    assert in_force(None, None) is None
+    assert effective_settings(source, None) == source
+    assert effective_settings(None, query) == effective_settings(source, query) == query
+    assert effective_settings(None, None) is None
 
 
 def test_either_generation_or_import_can_be_null_but_not_both() -> None:

@@ -14,7 +14,7 @@ from tests.conformance.case import read
 from tests.conformance.run import Result, run
 from tests.helpers.checkout import CASES
 from tidestate.operators.progress.buffers import buffers
-from tidestate.operators.progress.origins import origins, take
+from tidestate.operators.progress.origins import origins, advance_origins
 
 Raw = dict[str, Any]
 CARRIED: list[Raw] = [
@@ -61,7 +61,7 @@ def test_a_case_of_buffers_in_one_batch(raw: Raw) -> None:
     rows = [step["seq"] for step in raw["steps"] if "seq" in step]
     columns = [[row[name] for row in rows] for name in ("origin", "seq", "chunk", "last", "value", "offset")]
     columns[2] = [chunk - 1 for chunk in columns[2]]
-    known = take(origins(raw["generator"]["origins"]), buffers(*columns)).origins
+    known = advance_origins(origins(raw["generator"]["origins"]), buffers(*columns)).origins
     assert known.watermark_us == raw["expect"][-1]["current"]
 
 

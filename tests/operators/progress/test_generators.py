@@ -21,7 +21,7 @@ from tidestate.operators.progress.generators import (
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
 from tidestate.operators.progress.sources import merged
-from tidestate.operators.progress.watermarks import Generator, Report
+from tidestate.operators.progress.watermarks import Generator, SourceReport
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -84,7 +84,7 @@ def test_ours_the_delay_is_taken_from_the_maximum() -> None:
 def test_ours_hold_future_leaves_out_what_is_ahead_of_processing_time() -> None:
     generator = max_event_time("ts", hold_future="10 us")
     reading = generator.read(table([5, 110, 111]), 100, source="s")
-    assert reading.reports["s"] == Report(110, rows=3, generated=True)
+    assert reading.reports["s"] == SourceReport(110, rows=3, generated=True)
     assert reading.counters == {"held": 1}
     assert reading.events.num_rows == 3
 
@@ -103,7 +103,7 @@ def test_ours_nan_and_fractions_are_no_instants() -> None:
 def test_ours_control_rows_are_punctuation() -> None:
     events = table([3, 8, 9, None], kind=["data", "watermark", "data", None])
     reading = Punctuation("ts", "kind", equals="watermark").read(events, 0, source="s")
-    assert reading.reports["s"] == Report(8, rows=4)
+    assert reading.reports["s"] == SourceReport(8, rows=4)
     assert reading.events["kind"].to_pylist() == ["data", "data", None]
     assert reading.counters == {"control_rows": 1}
 

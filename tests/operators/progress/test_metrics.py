@@ -11,7 +11,7 @@ from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics, prometheus_text
 from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.tracker import Tracker, begin, observe
-from tidestate.operators.progress.watermarks import Report, sources
+from tidestate.operators.progress.watermarks import SourceReport, sources
 
 SECOND = 1_000_000
 SAMPLE = re.compile(
@@ -21,9 +21,9 @@ SAMPLE = re.compile(
 
 def tracker() -> Tracker:
     settings = sources("A", 'b "2"\n\\', "idle", idle_timeout="1 second")
-    reports = {"A": Report(100 * SECOND, rows=3), 'b "2"\n\\': Report(90 * SECOND + 1, rows=1)}
+    reports = {"A": SourceReport(100 * SECOND, rows=3), 'b "2"\n\\': SourceReport(90 * SECOND + 1, rows=1)}
     known = observe(settings, begin(settings), reports, 101 * SECOND)
-    again = reports | {"A": Report(99 * SECOND, rows=1), "idle": Report()}
+    again = reports | {"A": SourceReport(99 * SECOND, rows=1), "idle": SourceReport()}
     return observe(settings, known, again, 103 * SECOND)
 
 

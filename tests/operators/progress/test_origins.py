@@ -15,20 +15,20 @@ from tests.helpers.origins import Buffer, after, arrive, round_trip
 from tidestate.operators.progress.buffers import buffers, from_table
 from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
-    REASONS,
-    Taken,
+    ORIGIN_REASONS,
+    OriginsStep,
     assigned,
     end,
     origins,
     save,
-    take,
+    advance_origins,
     wait,
 )
 from tidestate.statestore.errors import UsageError
 
 
-def said(taken: Taken) -> list[str]:
-    return [REASONS[code] for code in taken.reasons.tolist()]
+def said(taken: OriginsStep) -> list[str]:
+    return [ORIGIN_REASONS[code] for code in taken.reasons.tolist()]
 
 
 # OriginId
@@ -233,7 +233,7 @@ def test_ours_a_chunk_after_the_last_is_told() -> None:
 @pytest.mark.parametrize("mark", [None, float("nan"), float(LAST_US) * 2, LAST_US + 1, 2**63 - 2, 2.5])
 def test_ours_a_watermark_that_cannot_be_one_is_refused_but_the_buffer_counts(mark: Any) -> None:
     column = pa.array([10, mark]) if not isinstance(mark, float) else pa.array([10.0, mark])
-    found = take(origins([1]), buffers([1, 1], [1, 2], watermarks=column))
+    found = advance_origins(origins([1]), buffers([1, 1], [1, 2], watermarks=column))
     assert (found.origins.prefix_of(1), found.origins.watermark_us) == (2, 10)
     assert found.watermark_refused.tolist() == [False, True]
     assert found.origins.counters.watermark_refused == 1
@@ -246,7 +246,7 @@ def test_ours_a_watermark_before_the_epoch_is_one_like_others() -> None:
 
 def test_ours_nulls_are_told_row_by_row() -> None:
     rows = buffers(pa.array([1, None, 1, 1]), pa.array([1, 1, None, 2]), pa.array([0, 0, 0, None]))
-    assert said(take(origins([1]), rows)) == ["", "bad_sequence", "bad_sequence", "bad_sequence"]
+    assert said(advance_origins(origins([1]), rows)) == ["", "bad_sequence", "bad_sequence", "bad_sequence"]
     assert said(arrive(origins([1]), Buffer(1, 1, -1))) == ["bad_chunk"]
     assert said(arrive(origins(), Buffer(1, 0))) == ["bad_sequence"]
 
@@ -291,7 +291,7 @@ def test_memory_is_bounded_by_the_gap() -> None:
     known, most = origins([1]), 0
     for start in range(1, 20_000, 1_000):
         here = np.arange(start, start + 1_000)
-        known = take(known, buffers(np.ones(1_000, np.int64), here[::-1].copy(), watermarks=here)).origins
+        known = advance_origins(known, buffers(np.ones(1_000, np.int64), here[::-1].copy(), watermarks=here)).origins
         most = max(most, len(known.pending))
     assert (known.prefix_of(1), most, save(known).pending) == (20_000, 0, {})
 
@@ -302,9 +302,9 @@ def test_memory_is_bounded_by_the_gap() -> None:
 def test_columns_of_a_table() -> None:
     names = ["origin", "sequence", "chunk", "last_chunk", "watermark"]
     table = pa.table([[1], [1], [0], [True], pa.array([7], pa.timestamp("us", "UTC"))], names=names)
-    assert take(origins([1]), from_table(table)).origins.watermark_us == 7
+    assert advance_origins(origins([1]), from_table(table)).origins.watermark_us == 7
     wide = table.set_column(1, "sequence", [[4]]).append_column("behind", [[3]])
-    assert take(origins([1]), from_table(wide)).origins.prefix_of(1) == 4
+    assert advance_origins(origins([1]), from_table(wide)).origins.prefix_of(1) == 4
 
 
 @pytest.mark.parametrize(

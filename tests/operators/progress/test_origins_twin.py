@@ -13,10 +13,10 @@ from tests.helpers.origins import Buffer, after, arrive, round_trip
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
-    REASONS,
+    ORIGIN_REASONS,
     origins,
     save,
-    take,
+    advance_origins,
     wait,
 )
 
@@ -126,7 +126,7 @@ def test_whatever_comes_is_told_and_nothing_goes_back(batches: list[list[Buffer]
         assert all(known.prefix_of(origin) >= prefix for origin, prefix in prefixes.items())
         known = round_trip(known)
     counters = msgspec.structs.asdict(known.counters)
-    assert sum(counters[name] for name in ("counted", *REASONS[1:])) == told
+    assert sum(counters[name] for name in ("counted", *ORIGIN_REASONS[1:])) == told
 
 
 def test_a_million_buffers_in_random_order_within_a_window() -> None:
@@ -136,6 +136,6 @@ def test_a_million_buffers_in_random_order_within_a_window() -> None:
     known = origins([0])
     for start in range(0, len(order), 1_000):
         here = order[start : start + 1_000]
-        known = take(known, buffers(np.zeros(len(here), np.int64), here, watermarks=here)).origins
+        known = advance_origins(known, buffers(np.zeros(len(here), np.int64), here, watermarks=here)).origins
         assert len(known.pending) <= 1_000
     assert known.watermark_us == 1_000_000

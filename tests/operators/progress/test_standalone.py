@@ -28,7 +28,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.rounds import Rounds, not_asked_until
+from tidestate.operators.progress.rounds import Rounds, skip_idle_time
 from tidestate.operators.progress.watermarks import Generator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
@@ -132,12 +132,12 @@ def test_time_in_which_nobody_was_asked_makes_nobody_idle(tmp_path: Path) -> Non
     assert settings is not None
     rounds = Rounds(settings)
     progress = rounds.after(rounds.begin(), [], 0)
-    waited = rounds.after(not_asked_until(progress, 20 * SECOND), [], 24 * SECOND)
+    waited = rounds.after(skip_idle_time(progress, 20 * SECOND), [], 24 * SECOND)
     assert {one.quiet_us for one in waited.tracker.sources.values()} == {4 * SECOND}
     assert {one.standing for one in waited.tracker.sources.values()} == {"counted"}
     planned_before = rounds.after(waited, [], 21 * SECOND)
     assert planned_before.tracker.clock_backward == 0
-    assert not_asked_until(rounds.begin(), SECOND) == rounds.begin()
+    assert skip_idle_time(rounds.begin(), SECOND) == rounds.begin()
 
 
 def test_when_all_are_idle_the_watermark_stays(tmp_path: Path) -> None:

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.sources import merged
-from tidestate.operators.progress.tracker import Tracker, begin, observe, reset
-from tidestate.operators.progress.watermarks import Report, Sources, sources
+from tidestate.operators.progress.tracker import Tracker, begin, observe, reset_sources
+from tidestate.operators.progress.watermarks import SourceReport, Sources, sources
 from tidestate.statestore.errors import UsageError
 
 
 def told(tracker: Tracker, settings: Sources, marks: dict[str, int], now_us: int = 0) -> Tracker:
-    return observe(settings, tracker, {name: Report(mark) for name, mark in marks.items()}, now_us)
+    return observe(settings, tracker, {name: SourceReport(mark) for name, mark in marks.items()}, now_us)
 
 
-def asked(settings: Sources, tracker: Tracker, now_us: int, **reports: Report) -> Tracker:
+def asked(settings: Sources, tracker: Tracker, now_us: int, **reports: SourceReport) -> Tracker:
     """A round in which every source was asked."""
-    return observe(settings, tracker, {name: Report() for name in tracker.sources} | reports, now_us)
+    return observe(settings, tracker, {name: SourceReport() for name in tracker.sources} | reports, now_us)
 
 
 # RIPPLE
@@ -86,7 +86,7 @@ def test_ripple_a_backward_move_is_ignored_and_ours_counted() -> None:
 def test_ours_a_generated_watermark_below_the_last_is_no_step_back() -> None:
     settings = sources("A")
     tracker = told(begin(settings), settings, {"A": 100})
-    again = observe(settings, tracker, {"A": Report(40, rows=3, generated=True)}, 0)
+    again = observe(settings, tracker, {"A": SourceReport(40, rows=3, generated=True)}, 0)
     assert (again.watermark_us, again.backward) == (100, 0)
 
 
@@ -95,7 +95,7 @@ def test_ripple_the_tracker_is_reset_to_the_checkpoints_watermark() -> None:
     tracker = told(begin(settings), settings, {"A": 100, "B": 50}, now_us=5)
     saved = msgspec.json.decode(msgspec.json.encode(tracker), type=Tracker)
     assert saved == tracker
-    again = reset(saved)
+    again = reset_sources(saved)
     assert (again.watermark_us, again.sources) == (50, tracker.sources)
     assert told(again, settings, {"B": 20, "A": 90}).watermark_us == 50
 
@@ -114,9 +114,9 @@ def test_nebula_the_global_watermark_is_the_minimum_of_all_local_watermarks() ->
 def test_ours_a_source_idle_longer_than_its_timeout_leaves_the_minimum() -> None:
     settings = sources("A", "B", idle_timeout="10 us")
     tracker = told(begin(settings), settings, {"A": 100, "B": 50})
-    tracker = asked(settings, tracker, 10, A=Report(200))
+    tracker = asked(settings, tracker, 10, A=SourceReport(200))
     assert (tracker.watermark_us, tracker.sources["B"].standing) == (50, "counted")
-    tracker = asked(settings, tracker, 11, A=Report(300))
+    tracker = asked(settings, tracker, 11, A=SourceReport(300))
     assert (tracker.watermark_us, tracker.sources["B"].standing) == (300, "idle")
     assert metrics(tracker).idle_sources == 1
 
@@ -125,7 +125,7 @@ def test_ours_idle_time_counts_only_while_the_source_was_asked() -> None:
     settings = sources("A", "B", idle_timeout="10 us")
     tracker = told(begin(settings), settings, {"A": 100, "B": 50})
     for now in range(10, 100, 10):
-        tracker = observe(settings, tracker, {"A": Report(200 + now)}, now)
+        tracker = observe(settings, tracker, {"A": SourceReport(200 + now)}, now)
     assert tracker.sources["B"].quiet_us == 0
     assert tracker.watermark_us == 50
 
@@ -133,7 +133,7 @@ def test_ours_idle_time_counts_only_while_the_source_was_asked() -> None:
 def test_ours_idle_time_counts_only_while_the_job_runs() -> None:
     settings = sources("A", idle_timeout="10 us")
     tracker = asked(settings, told(begin(settings), settings, {"A": 100}), 8)
-    tracker = asked(settings, reset(tracker), 1_000_000)
+    tracker = asked(settings, reset_sources(tracker), 1_000_000)
     assert tracker.sources["A"].quiet_us == 8
     assert not tracker.idle
     assert asked(settings, tracker, 1_000_003).idle
@@ -141,22 +141,22 @@ def test_ours_idle_time_counts_only_while_the_job_runs() -> None:
 
 def test_ours_an_idle_source_rejoins_when_it_has_caught_up() -> None:
     settings = sources("A", "B", idle_timeout="10 us")
-    tracker = asked(settings, told(begin(settings), settings, {"A": 100, "B": 50}), 20, A=Report(300))
+    tracker = asked(settings, told(begin(settings), settings, {"A": 100, "B": 50}), 20, A=SourceReport(300))
     assert tracker.watermark_us == 300
-    tracker = asked(settings, tracker, 21, B=Report(120, rows=1))
+    tracker = asked(settings, tracker, 21, B=SourceReport(120, rows=1))
     assert tracker.sources["B"].standing == "catching_up"
-    tracker = asked(settings, tracker, 22, A=Report(400), B=Report(290))
+    tracker = asked(settings, tracker, 22, A=SourceReport(400), B=SourceReport(290))
     assert (tracker.watermark_us, tracker.sources["B"].standing) == (400, "catching_up")
-    tracker = asked(settings, tracker, 23, B=Report(400))
+    tracker = asked(settings, tracker, 23, B=SourceReport(400))
     assert tracker.sources["B"].standing == "counted"
-    assert asked(settings, tracker, 24, A=Report(900)).watermark_us == 400
+    assert asked(settings, tracker, 24, A=SourceReport(900)).watermark_us == 400
 
 
 def test_ours_rows_without_a_new_watermark_keep_a_source_alive() -> None:
     settings = sources("A", idle_timeout="10 us")
     tracker = told(begin(settings), settings, {"A": 100})
     for now in range(9, 90, 9):
-        tracker = asked(settings, tracker, now, A=Report(rows=1))
+        tracker = asked(settings, tracker, now, A=SourceReport(rows=1))
     assert not tracker.idle
 
 
@@ -170,13 +170,13 @@ def test_ours_when_all_sources_are_idle_w_stays() -> None:
 def test_ours_a_source_may_say_that_it_is_idle_and_is_not_heard_until_it_is_back() -> None:
     settings = sources("A", "B")
     tracker = told(begin(settings), settings, {"A": 100, "B": 50})
-    tracker = asked(settings, tracker, 1, B=Report(status="idle"))
+    tracker = asked(settings, tracker, 1, B=SourceReport(status="idle"))
     assert tracker.watermark_us == 100
-    tracker = asked(settings, tracker, 2, B=Report(500, rows=1))
+    tracker = asked(settings, tracker, 2, B=SourceReport(500, rows=1))
     assert tracker.sources["B"].watermark_us == 50
-    tracker = asked(settings, tracker, 3, B=Report(status="active"))
+    tracker = asked(settings, tracker, 3, B=SourceReport(status="active"))
     assert tracker.sources["B"].standing == "catching_up"
-    tracker = asked(settings, tracker, 4, B=Report(500))
+    tracker = asked(settings, tracker, 4, B=SourceReport(500))
     assert tracker.sources["B"].standing == "counted"
 
 
@@ -200,25 +200,25 @@ def test_ours_an_undeclared_source_joins_at_w() -> None:
 
 def test_ours_a_source_that_ended_does_not_come_back_with_a_restart() -> None:
     settings = sources("A", "B")
-    tracker = observe(settings, told(begin(settings), settings, {"A": 100}), {"B": Report(ended=True)}, 1)
-    assert list(reset(tracker).sources) == ["A"]
+    tracker = observe(settings, told(begin(settings), settings, {"A": 100}), {"B": SourceReport(ended=True)}, 1)
+    assert list(reset_sources(tracker).sources) == ["A"]
 
 
 def test_ours_a_source_that_ends_leaves_the_minimum_and_the_checkpoint() -> None:
     settings = sources("A", "B")
     tracker = told(begin(settings), settings, {"A": 100, "B": 50})
-    tracker = asked(settings, tracker, 1, B=Report(ended=True))
+    tracker = asked(settings, tracker, 1, B=SourceReport(ended=True))
     assert (tracker.watermark_us, list(tracker.sources), tracker.ended) == (100, ["A"], 1)
-    tracker = asked(settings, tracker, 2, A=Report(ended=True))
+    tracker = asked(settings, tracker, 2, A=SourceReport(ended=True))
     assert tracker.watermark_us == 100  # another may join
-    assert asked(settings, tracker, 3, C=Report(150, ended=True)).watermark_us == 150
+    assert asked(settings, tracker, 3, C=SourceReport(150, ended=True)).watermark_us == 150
 
 
 def test_ours_a_source_that_disappears_holds_w_until_it_is_idle_or_ended() -> None:
     settings = sources("A", "B")
     tracker = told(begin(settings), settings, {"A": 100, "B": 50})
     for now in range(5):
-        tracker = observe(settings, tracker, {"A": Report(200 + now)}, now)
+        tracker = observe(settings, tracker, {"A": SourceReport(200 + now)}, now)
     assert tracker.watermark_us == 50
 
 
@@ -281,7 +281,7 @@ NAMES = ("A", "B", "C")
 TIMEOUT = 5
 
 reports = st.builds(
-    Report,
+    SourceReport,
     watermark_us=st.integers(0, 30) | st.sampled_from([BEGINNING_US, LAST_US + 1]),
     rows=st.integers(0, 1),
     asked=st.booleans(),
@@ -304,7 +304,7 @@ class Twin:
     def join(self, name: str) -> None:
         self.sources[name] = {"mark": self.w, "state": "counted", "said_idle": False, "quiet": 0}
 
-    def round(self, given_: dict[str, Report], now: int) -> None:
+    def round(self, given_: dict[str, SourceReport], now: int) -> None:
         passed = max(0, now - self.now) if self.now is not None else 0
         self.now = now if self.now is None else max(self.now, now)
         w = self.w
@@ -326,7 +326,7 @@ class Twin:
         if not self.sources:
             self.w = max(self.w, self.reached)
 
-    def hear(self, one: dict[str, Any], report: Report, passed: int) -> None:
+    def hear(self, one: dict[str, Any], report: SourceReport, passed: int) -> None:
         if one["said_idle"]:
             if report.status != "active":
                 return
@@ -353,7 +353,7 @@ def test_the_tracker_agrees_with_its_twin_also_after_restores(history: Any, rest
     tracker, twin, now = begin(settings), Twin(), 0
     for number, (given_, passed) in enumerate(history):
         if number in restores:
-            tracker = reset(msgspec.json.decode(msgspec.json.encode(tracker), type=Tracker))
+            tracker = reset_sources(msgspec.json.decode(msgspec.json.encode(tracker), type=Tracker))
             twin.now = None
         now += passed
         before = tracker.watermark_us
@@ -368,13 +368,13 @@ def test_the_tracker_agrees_with_its_twin_also_after_restores(history: Any, rest
 @given(
     st.lists(
         st.dictionaries(
-            st.sampled_from(NAMES), st.builds(Report, watermark_us=st.integers(0, 9), rows=st.integers(0, 3))
+            st.sampled_from(NAMES), st.builds(SourceReport, watermark_us=st.integers(0, 9), rows=st.integers(0, 3))
         ),
         max_size=6,
     ),
     st.randoms(),
 )
-def test_reports_of_pieces_merge_in_any_order(pieces: list[dict[str, Report]], random: Any) -> None:
+def test_reports_of_pieces_merge_in_any_order(pieces: list[dict[str, SourceReport]], random: Any) -> None:
     mixed = list(pieces)
     random.shuffle(mixed)
     assert merged(mixed) == merged(pieces)

@@ -19,7 +19,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
 from tidestate.operators import (
-    Merged,
+    Merge,
     count,
     count_window,
     max_event_time,
@@ -73,7 +73,7 @@ def balance(**changes: Any) -> Any:
     )
 
 
-def merged(windows: Any, late: int = 0, **more: Any) -> Merged:
+def merged(windows: Any, late: int = 0, **more: Any) -> Merge:
     begun = merge(event_time=TIMES, key="k", **more).window(windows).late(f"{late} s", rule="window")
     return begun.aggregate(n=count(), orders=count("left_price"), costs=sum_("right_cost"), own=balance()).cogroup(
         left="price", right="cost"

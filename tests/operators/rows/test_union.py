@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import SECOND, STORES, TIME
-from tidestate.operators import Unioned, union
+from tidestate.operators import Union, union
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -39,11 +39,11 @@ events = st.tuples(
 )
 
 
-def three() -> Unioned:
+def three() -> Union:
     return union(event_time="t", sides=NAMES)
 
 
-def one_stream(description: Unioned, batch: list[Event]) -> pa.Table:
+def one_stream(description: Union, batch: list[Event]) -> pa.Table:
     sides = {}
     for side in NAMES:
         own = [(k, None if at is None else at * SECOND, v) for name, k, at, v in batch if name == side]

@@ -18,7 +18,7 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import Moments, Transition
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.expansion import bands
 from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.tables import SLICES
@@ -79,7 +79,7 @@ def test_one_window_due_makes_no_pairs_of_others() -> None:
     store = holding(plan, dense(plan, 2880, keys))
     after = 2880 * MINUTE
     none = plan.slices.schema.empty_table()
-    moved, peak = peak_bytes(lambda: plan.step(store, none, Moments(after - MINUTE, after)))
+    moved, peak = peak_bytes(lambda: plan.step(store, none, StepTimes(after - MINUTE, after)))
     assert moved.counters == {"panes_on_time": keys}
     assert set(moved.panes["n"].to_pylist()) == {2 * 1440}
     assert peak < 64 * MIB  # it was over 2 GiB
@@ -90,7 +90,7 @@ def test_a_leap_of_many_windows_stays_within_the_budget() -> None:
     plan, keys = slice_plan(rolling_day()), 3
     store = holding(plan, dense(plan, 2880, keys))
     after, none = 2880 * MINUTE, plan.slices.schema.empty_table()
-    at = Moments(after - 360 * MINUTE, after, budget_bytes=8 * MIB)
+    at = StepTimes(after - 360 * MINUTE, after, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, none, at))
     assert moved.panes.num_rows == 360 * keys
     assert set(moved.panes["total"].to_pylist()) == {2 * 1440}
@@ -103,7 +103,7 @@ def test_late_panes_ask_for_each_slice_once() -> None:
     store = holding(plan, slices)
     # One event each, which touches the sixty windows that have fired and are kept.
     late = slices.slice((2880 - 70) * keys, keys)
-    at = Moments(2880 * MINUTE, 2880 * MINUTE, budget_bytes=8 * MIB)
+    at = StepTimes(2880 * MINUTE, 2880 * MINUTE, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, late, at))
     assert moved.counters == {"panes_late": 60 * keys, "retractions": 0}
     assert set(moved.panes["n"].to_pylist()) == {2 * 1440 + 2}
@@ -198,7 +198,7 @@ def _played(
         )
         intake = Intake(None if before == -(2**63) else before, budget_bytes=budget)
         arriving = plan.arrive(events.filter(pa.array(fresh)), times[fresh], intake)
-        moved = plan.step(store, arriving, Moments(before, after, budget_bytes=budget))
+        moved = plan.step(store, arriving, StepTimes(before, after, budget_bytes=budget))
         store.apply(moved.changes, Applied(place + 1, str(place)))
         found.append(Counter(map(str, moved.panes.to_pylist())))
         before = after

@@ -27,7 +27,7 @@ from tidestate.statestore.spec import limits
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
-from tidestate.statestore.table.validation import admit
+from tidestate.statestore.table.validation import validate_changes
 
 MIB = 1 << 20
 SECOND = 1_000_000
@@ -148,7 +148,7 @@ def test_one_value_has_a_limit_wherever_it_lies() -> None:
         columns = {column.name: [long if column.name == name else None] for column in spec.values}
         changes = {"t": TableChanges(put=pa.table({"k": [1], **columns}, schema=spec.schema))}
         if taken:
-            admit({"t": spec}, changes)
+            validate_changes({"t": spec}, changes)
         else:
             with pytest.raises(LimitError, match="limit"):
-                admit({"t": spec}, changes)
+                validate_changes({"t": spec}, changes)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tidestate.operators import count, each_batch, list_, max_, session, tumbling, windowed
 from tidestate.operators.engine.bootstrap import offset_text
-from tidestate.operators.inspect.history.bounds import Measure
+from tidestate.operators.inspect.history.bounds import BoundUnit
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.cli.printing import values_of
@@ -115,10 +115,10 @@ def test_values_of_all_kinds_that_python_cannot_hold() -> None:
 def test_a_time_that_is_printed_is_read_again() -> None:
     for place in (FAR, LONG_AGO, 0, 2**63 - 2, -(2**63)):
         text = time_text(place) or ""
-        assert Measure(True).place(text) == place
+        assert BoundUnit(True).place(text) == place
         assert Wanted(window=text).of(pa.table({"window_start": pa.array([place], US)})).num_rows == 1
     for number in NUMBERS:
-        for measure, text in ((Measure(True), f"{number} us"), (Measure(False), number)):
+        for measure, text in ((BoundUnit(True), f"{number} us"), (BoundUnit(False), number)):
             try:
                 assert -(2**63) <= measure.place(text) < 2**63
             except UsageError as error:

@@ -27,7 +27,7 @@ from tidestate.recovery.log.names import is_pin
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.records import boundary_path, pin_path
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.checksums import checksum
 
 VERBS = [
@@ -55,7 +55,7 @@ def root() -> Iterator[Path]:
     example("retracting").standalone(checkpoint=folder / "root", partitions=2).run(STREAM)
     checkpoint = Checkpoint.open(folder / "root")
     pin(checkpoint, 3, "mine", note="kept")
-    assert collect(checkpoint, Retention(keep=3, grace_us=0)).pinned == (3,)
+    assert collect(checkpoint, CheckpointRetention(keep=3, grace_us=0)).pinned == (3,)
     yield folder / "root"
     shutil.rmtree(folder)
 

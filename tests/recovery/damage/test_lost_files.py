@@ -16,7 +16,7 @@ from tests.helpers.command import tidestate
 from tests.helpers.manifests import chain, following
 from tests.helpers.process import LONG
 from tidestate.operators import Policy
-from tidestate.operators.inspect.history.window_history import history
+from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.report import points
 from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference, state_rows
 from tidestate.recovery.inspect.verify import verify
@@ -29,9 +29,9 @@ from tidestate.recovery.log.traces import REACHED
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair, repair
 from tidestate.recovery.moves.rescale import plan_rescale
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError, DataError, NotFoundError
 
 SOME = (3, 6, 7, 10, 14)
@@ -57,11 +57,11 @@ def report(checkpoint: Checkpoint) -> Any:
     found = verify(checkpoint, read_percent=100)
     if found.findings:
         raise CorruptionError("it is among the findings", code="found")
-    return found, points.history(checkpoint, 100)
+    return found, points.checkpoint_history(checkpoint, 100)
 
 
 def told(checkpoint: Checkpoint) -> Any:
-    found = history(checkpoint, WINDOW, {"k": "a"})
+    found = window_history(checkpoint, WINDOW, {"k": "a"})
     if found.unread:
         raise CorruptionError("it says what it could not read", code="unread")
     return found
@@ -94,10 +94,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(root, 6)
     checkpoint = Checkpoint.open(root)
     pin(checkpoint, 3, "old")
-    collect(checkpoint, Retention(keep=3, grace_us=0))
-    reset(checkpoint, 6)
+    collect(checkpoint, CheckpointRetention(keep=3, grace_us=0))
+    reset_to(checkpoint, 6)
     run(root, 8)
-    collect(checkpoint, Retention(keep=6, grace_us=0))
+    collect(checkpoint, CheckpointRetention(keep=6, grace_us=0))
     pin(checkpoint, 9, "new")
     run(root, 9)
     assert checkpoint.ids() == [6, 7, 8, 9, 10, 11, 12, 13, 14]
@@ -170,7 +170,7 @@ def test_a_sink_that_comes_later_is_not_moved_past_a_gap(copy: Path) -> None:
 
 def test_a_reset_goes_back_over_a_gap(copy: Path) -> None:
     (copy / manifest_path(10)).unlink()
-    reset(Checkpoint.open(copy), 9)
+    reset_to(Checkpoint.open(copy), 9)
     assert shown(Checkpoint.open(copy))
     assert verify(Checkpoint.open(copy)).worst is None
     run(copy, 9)
@@ -292,7 +292,7 @@ def test_a_pin_knows_of_a_checkpoint_that_is_gone(copy: Path) -> None:
 
 
 def test_a_rewind_is_not_undone_by_losing_it(copy: Path) -> None:
-    reset(Checkpoint.open(copy), 9)
+    reset_to(Checkpoint.open(copy), 9)
     lose(copy, 1)
     with pytest.raises(CorruptionError, match=r"root-further.*newest=14 traces_up_to=15"):
         Checkpoint.open(copy).head()
@@ -320,13 +320,13 @@ def test_where_no_manifest_is_left_nothing_begins_anew(copy: Path, tmp_path: Pat
 
 
 def test_a_boundary_tells_that_there_was_a_newest(copy: Path) -> None:
-    collect(Checkpoint.open(copy), Retention(keep=1, grace_us=0))
+    collect(Checkpoint.open(copy), CheckpointRetention(keep=1, grace_us=0))
     lose(copy, 1)
     shutil.rmtree(copy / REACHED)
     assert Checkpoint.open(copy).stored_ids() == [3, 9]  # pinned
     with pytest.raises(CorruptionError, match=r"root-further.*traces_up_to=14"):
         Checkpoint.open(copy).head()
-    assert reset(Checkpoint.open(copy), 9).id == 15
+    assert reset_to(Checkpoint.open(copy), 9).id == 15
     run(copy, 9)
     assert verify(Checkpoint.open(copy), read_percent=100).worst is None
 
@@ -384,6 +384,6 @@ def test_a_folder_in_place_of_a_manifest_stops_no_collection(copy: Path) -> None
     repair(Checkpoint.open(copy))
     for _ in range(2):
         run(copy, 10)
-        collected = collect(Checkpoint.open(copy), Retention(keep=1, grace_us=0))
+        collected = collect(Checkpoint.open(copy), CheckpointRetention(keep=1, grace_us=0))
     assert collected.boundary > newest
     assert len(Checkpoint.open(copy).ids()) == 1

@@ -16,9 +16,9 @@ from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import files_of
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.log.pins import pin
-from tidestate.recovery.moves.repair import opened
+from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import ConflictError
 from tidestate.statestore.files.segments import read_verified
@@ -125,8 +125,8 @@ def published(power: Power) -> Checkpoint:
 USES: dict[str, Callable[[Checkpoint], object]] = {
     "panes are read": lambda checkpoint: checkpoint.pane_paths(),
     "it is pinned": lambda checkpoint: pin(checkpoint, checkpoint.ids()[-1]),
-    "others are collected": lambda checkpoint: collect(checkpoint, Retention(keep=1, grace_us=0), now_us()),
-    "a drained job starts": lambda checkpoint: opened(checkpoint, Policy(), lambda _manifest: None),
+    "others are collected": lambda checkpoint: collect(checkpoint, CheckpointRetention(keep=1, grace_us=0), now_us()),
+    "a drained job starts": lambda checkpoint: open_for_start(checkpoint, Policy(), lambda _manifest: None),
 }
 
 
@@ -144,7 +144,7 @@ def test_a_boundary_that_was_not_synced_is_before_anything_is_deleted(power: Cal
     broken = power("disk")
     broken.dies_at(None)
     run(broken)
-    checkpoint, keep = Checkpoint.open(broken.root), Retention(keep=1, grace_us=0)
+    checkpoint, keep = Checkpoint.open(broken.root), CheckpointRetention(keep=1, grace_us=0)
     calls = broken.disk.calls
     for at in range(calls + 1, calls + 20):
         broken.next_process()

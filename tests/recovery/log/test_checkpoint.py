@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.manifests import chain, files_below, following
 from tests.helpers.manifests import checkpoint as checkpoint
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.manifest import FORMAT, Head
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head
 from tidestate.recovery.log.manifest_file import encode
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.distribution import version
@@ -38,7 +38,7 @@ def test_each_manifest_names_the_version_that_wrote_it(checkpoint: Checkpoint) -
 def test_a_new_root_has_a_marker_and_no_head(checkpoint: Checkpoint, tmp_path: Path) -> None:
     marker = json.loads((tmp_path / MARKER).read_text())
     assert marker == msgspec.to_builtins(checkpoint.marker)
-    assert (marker["format"], marker["atomic_create"]) == (FORMAT, "link")
+    assert (marker["format"], marker["atomic_create"]) == (MANIFEST_FORMAT, "link")
     assert checkpoint.head() is None
     assert checkpoint.ids() == []
     assert list(checkpoint.history()) == []
@@ -223,7 +223,7 @@ def test_a_damaged_marker(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_marker_of_a_newer_format(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    newer = msgspec.structs.replace(checkpoint.marker, format=FORMAT + 1)
+    newer = msgspec.structs.replace(checkpoint.marker, format=MANIFEST_FORMAT + 1)
     (tmp_path / MARKER).write_bytes(msgspec.json.encode(newer))
     with pytest.raises(IncompatibleError) as caught:
         Checkpoint.open(tmp_path)

@@ -16,12 +16,12 @@ from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import (
     DURATION_US,
-    FOLDER,
+    LEASE_FOLDER,
     Lease,
     Process,
+    all_leases,
     check_idle,
-    clear,
-    leases,
+    clear_leases,
     running,
     this_process,
 )
@@ -36,7 +36,7 @@ def lease(process: Process, epoch: int = 1, written_us: int | None = None) -> Le
 
 
 def leave(checkpoint: Checkpoint, one: Lease, name: str = "1-1") -> None:
-    checkpoint.objects.put(f"{FOLDER}/{name}.json", msgspec.json.encode(one))
+    checkpoint.objects.put(f"{LEASE_FOLDER}/{name}.json", msgspec.json.encode(one))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_lease_of_another_host_counts_until_it_runs_out(checkpoint: Checkpoint
         check_idle(checkpoint)
     check_idle(checkpoint, force=True)
     leave(checkpoint, lease(ELSEWHERE, written_us=now_us() - DURATION_US), "1-2")
-    checkpoint.objects.delete(f"{FOLDER}/1-1.json")
+    checkpoint.objects.delete(f"{LEASE_FOLDER}/1-1.json")
     check_idle(checkpoint)
 
 
@@ -77,7 +77,7 @@ def test_a_pid_that_another_process_has_now_is_not_alive(checkpoint: Checkpoint)
     leave(checkpoint, lease(own))
     assert running(checkpoint) is not None
     leave(checkpoint, lease(msgspec.structs.replace(own, started=own.started - 1)), "1-2")
-    checkpoint.objects.delete(f"{FOLDER}/1-1.json")
+    checkpoint.objects.delete(f"{LEASE_FOLDER}/1-1.json")
     assert running(checkpoint) is None
     other_boot = msgspec.structs.replace(own, started=1, space="another boot, or another machine of this name")
     leave(checkpoint, lease(other_boot), "1-3")
@@ -90,13 +90,13 @@ def test_the_newest_epoch_is_who_runs_and_older_ones_are_cleared(checkpoint: Che
     found = running(checkpoint)
     assert found is not None
     assert found.epoch == 4
-    clear(checkpoint, 4)
-    assert list(leases(checkpoint)) == [f"{FOLDER}/4-1.json"]
+    clear_leases(checkpoint, 4)
+    assert list(all_leases(checkpoint)) == [f"{LEASE_FOLDER}/4-1.json"]
 
 
 def test_what_cannot_be_read_is_no_lease(checkpoint: Checkpoint) -> None:
-    checkpoint.objects.put(f"{FOLDER}/1-1.json", b"")
-    checkpoint.objects.put(f"{FOLDER}/1-2.json", b'{"process":')
+    checkpoint.objects.put(f"{LEASE_FOLDER}/1-1.json", b"")
+    checkpoint.objects.put(f"{LEASE_FOLDER}/1-2.json", b'{"process":')
     check_idle(checkpoint)
 
 

@@ -15,7 +15,7 @@ from tests.helpers.example_manifest import example
 from tests.helpers.table_model import MAIN, NAMED
 from tidestate.recovery.log.manifest import (
     END_OF_TIME_US,
-    FORMAT,
+    MANIFEST_FORMAT,
     InputPosition,
     Manifest,
     OperatorState,
@@ -70,7 +70,7 @@ SPARK = st.builds(
 TIMES = st.none() | INT64
 MANIFESTS = st.builds(
     Manifest,
-    format=st.just(FORMAT),
+    format=st.just(MANIFEST_FORMAT),
     id=st.integers(2**41, 2**60),
     parent=st.text(max_size=6),
     job_id=st.text(max_size=6),
@@ -180,14 +180,14 @@ def _outcome(data: bytes) -> object:
         return CorruptionError if named else error
 
 
-@pytest.mark.parametrize("found", [FORMAT + 1, 99, 0])
+@pytest.mark.parametrize("found", [MANIFEST_FORMAT + 1, 99, 0])
 def test_another_format_is_named_before_anything_else_is_read(found: int) -> None:
     body = b'{"format":%d,"something":"else"}' % found
     data = b'{"checksum":"%s","manifest":%s}' % (checksum(body).encode(), body)
     with pytest.raises(IncompatibleError) as caught:
         decode(data, "m")
     assert caught.value.code == "manifest-format"
-    assert caught.value.context == {"path": "m", "expected": FORMAT, "found": found}
+    assert caught.value.context == {"path": "m", "expected": MANIFEST_FORMAT, "found": found}
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"format":1}', b'{"format":"1"}', b"[]", b"1"], ids=repr)

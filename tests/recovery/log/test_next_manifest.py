@@ -14,7 +14,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 
 OWN: dict[str, Any] = {"panes": (), "late": (), "counters": {}}
 """What a checkpoint without a step does not have."""
@@ -82,7 +82,7 @@ def test_a_restart(root: Path) -> None:
 def test_a_reset(root: Path) -> None:
     checkpoint, was = Checkpoint.open(root), newest(root)
     chosen = checkpoint.read(3)
-    reset(checkpoint, 3)
+    reset_to(checkpoint, 3)
     differs = {"id": was.id + 1, "parent": chosen.checksum, "parent_id": 3, "abandoned": ((4, was.id),)}
     delivered = newest(root).delivered
     follows(chosen.manifest, newest(root), kind="reset", epoch=was.epoch + 1, delivered=delivered, **differs)
@@ -110,7 +110,7 @@ def test_a_fork(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_fork_of_a_rewound_job_begins_without_its_past(root: Path, tmp_path: Path) -> None:
-    reset(Checkpoint.open(root), 3)
+    reset_to(Checkpoint.open(root), 3)
     was = newest(root)
     fork(root, tmp_path / "fork")
     made = newest(tmp_path / "fork")

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from tests.helpers.example_manifest import example
-from tidestate.recovery.log.manifest import Head, Kind, Manifest
+from tidestate.recovery.log.manifest import CheckpointKind, Head, Manifest
 from tidestate.recovery.log.successor import STEPS, origin, successor
 from tidestate.statestore.errors import InvariantError
 from tidestate.statestore.files.refs import FileRef, PartitionState
 
 HEAD = Head(example(totals={"events": 30}, delivered=5, abandoned=((2, 3),), fed=4), "xxh3:head")
 OPERATOR = HEAD.manifest.operators["windows"]
-KINDS: tuple[Kind, ...] = ("fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap")
+KINDS: tuple[CheckpointKind, ...] = ("fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap")
 
 
-def after(kind: Kind = "batch", head: Head = HEAD, **changes: Any) -> Manifest:
+def after(kind: CheckpointKind = "batch", head: Head = HEAD, **changes: Any) -> Manifest:
     return successor(head, kind, "w", 9, **changes)
 
 
@@ -28,7 +28,7 @@ def with_mark(mark: int | None, head: Manifest = HEAD.manifest) -> dict[str, Any
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_follows_from_the_head_and_the_kind(kind: Kind) -> None:
+def test_what_follows_from_the_head_and_the_kind(kind: CheckpointKind) -> None:
     made = after(kind)
     assert (made.id, made.parent, made.parent_id) == (8, "xxh3:head", 0)
     assert (made.kind, made.writer, made.created_us) == (kind, "w", 9)
@@ -77,7 +77,7 @@ REF = FileRef("panes/windows/00000000000000000008-x.parquet", 1, "", 1)
     ],
     ids=repr,
 )
-def test_what_cannot_follow(kind: Kind, changes: dict[str, Any]) -> None:
+def test_what_cannot_follow(kind: CheckpointKind, changes: dict[str, Any]) -> None:
     with pytest.raises(InvariantError):
         after(kind, **changes)
 

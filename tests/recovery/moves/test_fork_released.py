@@ -18,13 +18,13 @@ from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.retention.collection import collect, plan_collection
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
 
 __all__ = ["root"]
 
-NEWEST = Retention(keep=1, grace_us=0)
+NEWEST = CheckpointRetention(keep=1, grace_us=0)
 
 
 @pytest.fixture

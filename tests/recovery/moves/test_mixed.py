@@ -23,9 +23,9 @@ from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import repair
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.spec.store import StoreConfig
 
 BATCHES = 6
@@ -83,13 +83,13 @@ class Root:
 
     def take(self, step: str, number: int) -> None:
         if step == "rewind":
-            reset(self.checkpoint, self.some(number))
+            reset_to(self.checkpoint, self.some(number))
         elif step == "rescale":
             head = self.checkpoint.head()
             if head is not None and head.manifest.partitions != number:
                 rescale(self.root, number)
         elif step == "collect":
-            collect(self.checkpoint, Retention(keep=number, grace_us=0))
+            collect(self.checkpoint, CheckpointRetention(keep=number, grace_us=0))
         elif step == "pin":
             pin(self.checkpoint, self.some(number), f"pin-{uuid.uuid4().hex}")
         elif step == "fork":

@@ -20,7 +20,7 @@ from tests.helpers.other_cuts import (
 )
 from tests.helpers.recut_roots import STORES, Root, check_exact, history, identity
 from tidestate.recovery.inspect.verify import verify
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 
 
 def check_joined(root: Root) -> None:
@@ -79,7 +79,7 @@ def test_what_comes_too_late_by_one_cut_only() -> None:
         check_exact(root, "tumbling")
         assert [(row["id"], row["reason"]) for row in root.put_out()[1]] == [(4, "very_late")]
         second = next(one.id for one in root.checkpoint.history() if one.input and one.input.batches == 1)
-        reset(root.checkpoint, second)
+        reset_to(root.checkpoint, second)
         root.note(root.has[second])
         root.run([3], STORES[0], drain=True)
         check_exact(root, "tumbling")

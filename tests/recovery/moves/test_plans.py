@@ -27,11 +27,11 @@ from tidestate.recovery.moves.rescale import execute_rescale, plan_rescale
 from tidestate.recovery.moves.reset import execute_reset, plan_reset
 from tidestate.recovery.moves.rewind import plan_rewind
 from tidestate.recovery.retention.collection import collect, execute_collection, plan_collection
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
-NEWEST = Retention(keep=1, grace_us=0)
+NEWEST = CheckpointRetention(keep=1, grace_us=0)
 
 
 def run(root: Path, batches: int) -> None:
@@ -206,4 +206,4 @@ def test_a_pin_of_what_is_damaged_stops_a_collection_before_it_begins(root: Path
     repair(Checkpoint.open(root))
     run(root, 6)
     refused(root, lambda: collect(Checkpoint.open(root), NEWEST), CorruptionError, "manifest-damaged")
-    assert collect(Checkpoint.open(root), Retention(keep=99, grace_us=0)).checkpoints == ()
+    assert collect(Checkpoint.open(root), CheckpointRetention(keep=99, grace_us=0)).checkpoints == ()

@@ -20,7 +20,7 @@ from tidestate.operators.embedded.join_operator import JoinOperator
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.lease import FOLDER, Lease, this_process
+from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import plan_rescale, rescale
@@ -88,7 +88,7 @@ def test_nothing_to_divide(tmp_path: Path) -> None:
 def test_it_is_refused_while_a_driver_is_at_work(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
     lease = Lease(this_process(), newest(root).epoch, "somebody", now_us(), now_us())
-    checkpoint.objects.put(f"{FOLDER}/1-1.json", msgspec.json.encode(lease))
+    checkpoint.objects.put(f"{LEASE_FOLDER}/1-1.json", msgspec.json.encode(lease))
     with pytest.raises(UsageError, match="running"):
         rescale(root, 3)
     assert newest(root).partitions == 4

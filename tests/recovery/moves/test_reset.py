@@ -11,10 +11,10 @@ from tests.helpers.manifests import following
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Ids, SparkPosition
-from tidestate.recovery.log.ranges import joined
-from tidestate.recovery.moves.reset import plan_reset, reset
+from tidestate.recovery.log.ranges import merged_ranges
+from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import FencedError, NotFoundError
 from tidestate.statestore.files.refs import FileRef
 
@@ -50,7 +50,7 @@ def grow(checkpoint: Checkpoint, count: int) -> None:
 
 def test_a_reset_has_all_of_the_chosen_one_and_abandons_what_came_after(checkpoint: Checkpoint) -> None:
     chosen = checkpoint.read(3)
-    done = reset(checkpoint, 3)
+    done = reset_to(checkpoint, 3)
     head = checkpoint.head()
     assert head is not None
     found = head.manifest
@@ -71,12 +71,12 @@ def test_panes_that_a_sink_had_come_again(checkpoint: Checkpoint) -> None:
 
 
 def test_resets_add_up_and_one_goes_back_over_another(checkpoint: Checkpoint) -> None:
-    reset(checkpoint, 3)  # 6
+    reset_to(checkpoint, 3)  # 6
     grow(checkpoint, 2)
-    second = reset(checkpoint, 7)  # 9
+    second = reset_to(checkpoint, 7)  # 9
     assert second.abandoned == ((4, 5), (8, 8))
     assert [one.id for one in checkpoint.history()] == [1, 2, 3, 6, 7, 9]
-    undone = reset(checkpoint, 5)  # an abandoned one: its line counts again
+    undone = reset_to(checkpoint, 5)  # an abandoned one: its line counts again
     assert undone.abandoned == ((6, 9),)
     assert undone.delivered == 3
     assert [one.id for one in checkpoint.history()] == [1, 2, 3, 4, 5, 10]
@@ -86,7 +86,7 @@ def test_resets_add_up_and_one_goes_back_over_another(checkpoint: Checkpoint) ->
 def test_damaged_manifests_are_gone_over_and_their_epochs_are_taken(checkpoint: Checkpoint, tmp_path: Path) -> None:
     for number in (4, 5):
         (tmp_path / manifest_path(number)).write_bytes(b"rubbish")
-    done = reset(checkpoint, 3)
+    done = reset_to(checkpoint, 3)
     assert (done.id, done.manifest.epoch, done.abandoned) == (6, 4, ((4, 5),))
     assert [one.id for one in checkpoint.history()] == [1, 2, 3, 6]
     found = verify(checkpoint)
@@ -99,17 +99,17 @@ def test_damaged_manifests_are_gone_over_and_their_epochs_are_taken(checkpoint: 
 
 def test_an_older_run_is_fenced(checkpoint: Checkpoint) -> None:
     old = checkpoint.head()
-    reset(checkpoint, 3)
+    reset_to(checkpoint, 3)
     with pytest.raises(FencedError):
         checkpoint.publish(following(checkpoint, old))
 
 
 def test_a_checkpoint_that_is_not_there(checkpoint: Checkpoint) -> None:
     with pytest.raises(NotFoundError, match="no-such-checkpoint"):
-        reset(checkpoint, 9)
-    collect(checkpoint, Retention(keep=2, grace_us=0))
+        reset_to(checkpoint, 9)
+    collect(checkpoint, CheckpointRetention(keep=2, grace_us=0))
     with pytest.raises(NotFoundError, match="collected"):
-        reset(checkpoint, 1)
+        reset_to(checkpoint, 1)
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_a_checkpoint_that_is_not_there(checkpoint: Checkpoint) -> None:
     [((), ()), (((4, 5), (1, 2)), ((1, 2), (4, 5))), (((1, 3), (4, 5)), ((1, 5),)), (((1, 9), (2, 3)), ((1, 9),))],
 )
 def test_ranges_join(ranges: tuple[Ids, ...], wanted: tuple[Ids, ...]) -> None:
-    assert joined(ranges) == wanted
+    assert merged_ranges(ranges) == wanted

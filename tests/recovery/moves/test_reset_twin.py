@@ -22,7 +22,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.repair import plan_repair, repair
-from tidestate.recovery.moves.reset import plan_reset, reset
+from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 
@@ -62,7 +62,7 @@ class Job:
             self._start().run(self._tables[: max(1, taken + number % 3)])
         elif what == "rewind":
             whole = [one for one in self.checkpoint.ids() if self._whole(one)]
-            reset(self.checkpoint, whole[number % len(whole)])
+            reset_to(self.checkpoint, whole[number % len(whole)])
         else:
             self.damage(what, number)
 

@@ -18,7 +18,7 @@ from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.operators import Policy, count, tumbling, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.lease import FOLDER, Lease, this_process
+from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.repair import plan_repair, repair
@@ -116,7 +116,7 @@ def test_a_time_means_the_newest_made_by_then(root: Path) -> None:
 def test_beside_a_running_driver(root: Path) -> None:
     now = Checkpoint.open(root).read(8).manifest.created_us
     lease = Lease(this_process(), 1, "w", now, now)
-    Checkpoint.open(root).objects.put(f"{FOLDER}/1-1.json", msgspec.json.encode(lease))
+    Checkpoint.open(root).objects.put(f"{LEASE_FOLDER}/1-1.json", msgspec.json.encode(lease))
     before = files_below(root)
     done = tidestate("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, "[running]" in done.stderr) == (5, True)

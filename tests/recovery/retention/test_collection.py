@@ -19,9 +19,9 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.moves.fork import fork
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection, survey
-from tidestate.recovery.retention.rules import Retention, limit
+from tidestate.recovery.retention.rules import CheckpointRetention, limit
 from tidestate.statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
@@ -78,7 +78,7 @@ def test_what_is_collected_is_named(root: Path) -> None:
             checkpoint.read(number)
         assert caught.value.code == "collected"
         assert (caught.value.context["boundary"], caught.value.context["oldest"]) == (left[0] - 1, left[0])
-        for act in (pin, reset):
+        for act in (pin, reset_to):
             with pytest.raises(NotFoundError, match="collected"):
                 act(checkpoint, number)
     assert read_pins(checkpoint.objects) == []
@@ -89,7 +89,7 @@ def test_what_is_collected_is_named(root: Path) -> None:
 def test_an_older_self_that_takes_a_collected_id_is_fenced(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open_or_create(tmp_path)
     heads = chain(checkpoint, 6)
-    collect(checkpoint, Retention(keep=2, grace_us=0))
+    collect(checkpoint, CheckpointRetention(keep=2, grace_us=0))
     for _ in range(2):
         with pytest.raises(FencedError):
             Checkpoint.open(tmp_path).publish(following(checkpoint, heads[1]))
@@ -97,25 +97,25 @@ def test_an_older_self_that_takes_a_collected_id_is_fenced(tmp_path: Path) -> No
         assert checkpoint.stored_ids() == [3, 5, 6]
         with pytest.raises(NotFoundError, match="collected"):
             checkpoint.read(3)
-    collect(checkpoint, Retention(keep=2, grace_us=0))
+    collect(checkpoint, CheckpointRetention(keep=2, grace_us=0))
     assert checkpoint.stored_ids() == [5, 6]
 
 
 @pytest.mark.parametrize(
     ("retention", "left"),
     [
-        (Retention(keep=1, grace_us=0), 1),
-        (Retention(keep=4, grace_us=0), 4),
-        (Retention(keep=99, grace_us=0), 10),
-        (Retention(age_us=35, grace_us=0), 4),
-        (Retention(age_us=0, grace_us=0), 1),
-        (Retention(keep=2, age_us=35, grace_us=0), 4),
-        (Retention(keep=1, grace_us=20), 3),
-        (Retention(output_age_us=0), 10),
+        (CheckpointRetention(keep=1, grace_us=0), 1),
+        (CheckpointRetention(keep=4, grace_us=0), 4),
+        (CheckpointRetention(keep=99, grace_us=0), 10),
+        (CheckpointRetention(age_us=35, grace_us=0), 4),
+        (CheckpointRetention(age_us=0, grace_us=0), 1),
+        (CheckpointRetention(keep=2, age_us=35, grace_us=0), 4),
+        (CheckpointRetention(keep=1, grace_us=20), 3),
+        (CheckpointRetention(output_age_us=0), 10),
     ],
     ids=repr,
 )
-def test_what_is_kept(tmp_path: Path, retention: Retention, left: int) -> None:
+def test_what_is_kept(tmp_path: Path, retention: CheckpointRetention, left: int) -> None:
     checkpoint, head = Checkpoint.open_or_create(tmp_path), None
     for number in range(1, 11):
         head = checkpoint.publish(following(checkpoint, head, created_us=10 * number))
@@ -125,7 +125,7 @@ def test_what_is_kept(tmp_path: Path, retention: Retention, left: int) -> None:
 def test_settings_that_say_nothing() -> None:
     for settings in ({}, {"keep": 0}, {"age_us": -1}, {"keep": 1, "grace_us": -1}):
         with pytest.raises(UsageError, match="retention"):
-            Retention(**settings)
+            CheckpointRetention(**settings)
 
 
 def test_a_pinned_one_stays_readable_until_it_is_unpinned(root: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_pinned_one_stays_readable_until_it_is_unpinned(root: Path) -> None:
 
 def test_output_goes_by_age_once_it_is_acknowledged(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
-    old = Retention(output_age_us=0)
+    old = CheckpointRetention(output_age_us=0)
     outputs = list(checkpoint.outputs())
     assert sum(len(one.late) for one in outputs) > 0
     done = collect(checkpoint, dataclasses.replace(old, keep=3, grace_us=0))
@@ -204,13 +204,13 @@ def test_damage_stops_it_before_anything_happens(root: Path) -> None:
 
 def test_what_was_abandoned_goes_with_its_output(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
-    reset(checkpoint, 6)
+    reset_to(checkpoint, 6)
     kept = shown(checkpoint)
     abandoned = [one for one in files(root) if one.startswith("panes/")]
     for _ in range(2):
         run(root, 8)
-    collect(checkpoint, Retention(keep=1, grace_us=0))
-    collect(checkpoint, Retention(keep=1, grace_us=0))
+    collect(checkpoint, CheckpointRetention(keep=1, grace_us=0))
+    collect(checkpoint, CheckpointRetention(keep=1, grace_us=0))
     assert shown(checkpoint)[: len(kept)] == kept
     left = {path for output in checkpoint.outputs() for path in (ref.path for ref in output.panes)}
     assert {one for one in files(root) if one.startswith("panes/")} == left
@@ -231,7 +231,7 @@ def test_on_s3(s3_root: str) -> None:
     run(f"{s3_root}-fork", 8)
     whole(s3_root)
     whole(f"{s3_root}-fork")
-    assert plan_collection(checkpoint, Retention(keep=99, grace_us=0)).shown.files == ()
+    assert plan_collection(checkpoint, CheckpointRetention(keep=99, grace_us=0)).shown.files == ()
 
 
 def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) 
     run(tmp_path / "second", 6)
     fork(tmp_path / "second", tmp_path / "third", 5)
     for path in (root, tmp_path / "second"):
-        collect(Checkpoint.open(path), Retention(keep=1, grace_us=0))
+        collect(Checkpoint.open(path), CheckpointRetention(keep=1, grace_us=0))
     assert Checkpoint.open(tmp_path / "third").marker.bases == (str(tmp_path / "second"), str(root))
     with pytest.raises(UsageError, match="pin-fork"):
         unpin(Checkpoint.open(root), read_pins(Objects(root))[0].name)
@@ -247,7 +247,7 @@ def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) 
     unpin(
         Checkpoint.open(root), next(one.name for one in read_pins(Objects(root)) if "second" in one.fork), force=True
     )
-    collect(Checkpoint.open(root), Retention(keep=1, grace_us=0))
+    collect(Checkpoint.open(root), CheckpointRetention(keep=1, grace_us=0))
     whole(tmp_path / "third")
     run(tmp_path / "third", 14)
     run(tmp_path / "other", 14)
@@ -312,7 +312,7 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
             before = shown(checkpoint)
             for number in ids:
                 known[root, number] = state(checkpoint, checkpoint.read(number).manifest)
-            settings = Retention(keep=chance.randint(1, 4), grace_us=0)
+            settings = CheckpointRetention(keep=chance.randint(1, 4), grace_us=0)
             collect(checkpoint, settings)
             assert shown(checkpoint) == before
             for number in checkpoint.ids():

@@ -20,9 +20,9 @@ from tests.helpers.collected import NOW, files, run, shown, state, whole
 from tests.helpers.collected import root as root
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection
-from tidestate.recovery.retention.rules import HOUR_US, Retention
+from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention
 from tidestate.statestore.errors import ConflictError, NotFoundError
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
@@ -93,7 +93,7 @@ def test_a_reset_meanwhile_keeps_what_it_goes_back_to(root: Path) -> None:
 
         def act(copy: Path = copy, done: list[bool] = done) -> None:
             try:
-                reset(Checkpoint.open(copy), 4)
+                reset_to(Checkpoint.open(copy), 4)
                 done.append(True)
             except NotFoundError:
                 done.append(False)
@@ -170,7 +170,7 @@ def test_killed_while_it_deletes(root: Path, tmp_path: Path, moment: tuple[str, 
     run(root, 14)
     run(tmp_path / "other", 14)
     assert [rows for _, rows in shown(checkpoint)] == [rows for _, rows in shown(Checkpoint.open(tmp_path / "other"))]
-    collect(checkpoint, Retention(keep=99, grace_us=0))
+    collect(checkpoint, CheckpointRetention(keep=99, grace_us=0))
     whole(root)
     assert checkpoint.stored_ids() == checkpoint.ids()
 
@@ -183,7 +183,7 @@ def test_of_two_collections_one_says_so(root: Path) -> None:
         def put(self, path: str, data: bytes | pa.Buffer) -> None:
             super().put(path, data)
             if path.startswith("gc/outputs"):
-                collect(Checkpoint.open(root), Retention(keep=5, grace_us=0))
+                collect(Checkpoint.open(root), CheckpointRetention(keep=5, grace_us=0))
 
     with pytest.raises(ConflictError, match="collection-moved"):
         collect(dataclasses.replace(checkpoint, objects=Slow(root)), NOW)
@@ -216,7 +216,7 @@ def test_halves_of_files_go_when_nobody_writes_them_any_more(root: Path) -> None
     collect(Checkpoint.open(root), NOW)
     assert [path.exists() for path in (*left, *strange)] == [False, False, True, True, True, True]
     whole(root)
-    longer = Retention(keep=3, grace_us=3 * HOUR_US)
+    longer = CheckpointRetention(keep=3, grace_us=3 * HOUR_US)
     os.utime(left[2], (now_ - 2 * 3600, now_ - 2 * 3600))
     collect(Checkpoint.open(root), longer)
     assert left[2].exists()

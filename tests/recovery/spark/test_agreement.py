@@ -30,8 +30,8 @@ from tidestate.recovery.log.input_files import NOTHING, KnownFiles, followed, re
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_resync, resync
-from tidestate.recovery.moves.reset import reset
-from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish
+from tidestate.recovery.moves.reset import reset_to
+from tidestate.recovery.spark.spark_checkpoint import COMPACTED, files_read, finish_checkpoint
 from tidestate.recovery.spark.spark_log import folded_every
 from tidestate.statestore.errors import IncompatibleError
 
@@ -157,7 +157,7 @@ def test_what_is_rewritten_is_where_spark_looks(root: Path, interval: int) -> No
 def test_a_reset_knows_no_setting_of_a_session(tmp_path: Path, torn: bool) -> None:
     """A start under a setting of its own reads what a command has written."""
     checkpoint = made(str(tmp_path), 17)
-    reset(checkpoint, 18)
+    reset_to(checkpoint, 18)
     assert "it is gone" in [one.why for one in seen(tmp_path, 3).differs]
     if torn:
         empty(tmp_path / "spark/metadata")
@@ -263,7 +263,7 @@ def test_digests_are_carried_on(root: Path) -> None:
     position = head_of(checkpoint).spark
     assert position is not None
     assert position.read == {"0": whole}
-    reset(checkpoint, 4)
+    reset_to(checkpoint, 4)
     back = head_of(checkpoint).spark
     assert back is not None
     assert back.read == {"0": read_of({number: files_of(number) for number in range(3)})}
@@ -278,7 +278,7 @@ def test_a_root_that_was_bootstrapped(tmp_path: Path, name: str) -> None:
     history = {0: files_of(0), 2: files_of(1)}
     position = spark_position(checkpoint.objects, [FILES_READ, KAFKA.format(5), FILES_READ], history, 1)
     head = checkpoint.publish(following(checkpoint, None, kind="bootstrap", spark=position)).manifest
-    assert finish(checkpoint, head)
+    assert finish_checkpoint(checkpoint, head)
     assert seen(tmp_path).differs == ()
     for source, files in history.items():
         assert position.read[str(source)] == with_files(NOTHING, files)

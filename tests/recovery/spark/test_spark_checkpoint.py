@@ -16,9 +16,9 @@ from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.input_files import Entries, followed
 from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.moves.reset import reset
+from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.spark.agreement import compare
-from tidestate.recovery.spark.spark_checkpoint import files_read, finish
+from tidestate.recovery.spark.spark_checkpoint import files_read, finish_checkpoint
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import IncompatibleError
 
@@ -46,19 +46,19 @@ def test_a_reset_takes_spark_along(root: str) -> None:
         name: checkpoint.objects.read(f"spark/sources/0/{name}")
         for name in checkpoint.objects.names("spark/sources/0")
     }
-    reset(checkpoint, 13)
+    reset_to(checkpoint, 13)
     as_spark_has_it(checkpoint, 11)
     # Spark looks for entries up to its last compaction in that alone.
     assert checkpoint.objects.names("spark/sources/0") == ["10", "11", "9.compact"]
     assert checkpoint.objects.names("spark-replaced") == [str(BATCHES + 2)]
     for name, data in old.items():
         assert checkpoint.objects.read(f"spark-replaced/{BATCHES + 2}/sources/0/{name}") == data
-    assert not finish(checkpoint, head_of(checkpoint))
-    reset(checkpoint, 3)
+    assert not finish_checkpoint(checkpoint, head_of(checkpoint))
+    reset_to(checkpoint, 3)
     as_spark_has_it(checkpoint, 1)
-    reset(checkpoint, 2)
+    reset_to(checkpoint, 2)
     as_spark_has_it(checkpoint, 0)
-    reset(checkpoint, 1)
+    reset_to(checkpoint, 1)
     assert checkpoint.objects.names("spark") == []
 
 
@@ -72,13 +72,13 @@ def test_what_died_on_the_way_is_finished(root: str, moment: str) -> None:
             raise DiedError
 
     with pytest.raises(DiedError):
-        reset(checkpoint, 4, hook=dies)
+        reset_to(checkpoint, 4, hook=dies)
     for kind in ("rescale", "fence"):
         fence = following(checkpoint, checkpoint.head(), kind=kind, spark=head_of(checkpoint).spark)
         checkpoint.publish(fence)
-    assert finish(checkpoint, fence)
+    assert finish_checkpoint(checkpoint, fence)
     as_spark_has_it(checkpoint, 2)
-    assert not finish(checkpoint, fence)
+    assert not finish_checkpoint(checkpoint, fence)
     replaced = [
         checkpoint.objects.names(f"spark-replaced/{name}") for name in checkpoint.objects.names("spark-replaced")
     ]
@@ -92,9 +92,9 @@ def test_died_before_it_was_published(root: str) -> None:
         raise DiedError
 
     with pytest.raises(DiedError):
-        reset(checkpoint, 2, hook=dies)
+        reset_to(checkpoint, 2, hook=dies)
     assert checkpoint.ids() == [1, 2, 3]
-    assert not finish(checkpoint, head_of(checkpoint))
+    assert not finish_checkpoint(checkpoint, head_of(checkpoint))
     compare(head_of(checkpoint).spark, SparkLog(checkpoint.objects)).check()
 
 
@@ -107,10 +107,10 @@ def test_died_before_the_first_batch(root: str) -> None:
             raise DiedError
 
     with pytest.raises(DiedError):
-        reset(checkpoint, 1, hook=dies)
-    assert finish(checkpoint, head_of(checkpoint))
+        reset_to(checkpoint, 1, hook=dies)
+    assert finish_checkpoint(checkpoint, head_of(checkpoint))
     assert checkpoint.objects.names("spark") == []
-    assert not finish(checkpoint, head_of(checkpoint))
+    assert not finish_checkpoint(checkpoint, head_of(checkpoint))
 
 
 def forgotten(checkpoint: Checkpoint, upto: int) -> None:
@@ -124,11 +124,11 @@ def test_sparks_log_knows_what_collected_manifests_said(tmp_path: Path) -> None:
     checkpoint.objects.delete("spark/sources/0/9")  # a manifest has it
     wanted: dict[int, Entries] = {0: {number: files_of(number) for number in range(11)}}
     assert files_read(checkpoint, checkpoint.read(12).manifest) == wanted
-    reset(checkpoint, 12)
+    reset_to(checkpoint, 12)
     as_spark_has_it(checkpoint, 10)
     forgotten(checkpoint, 12)
     checkpoint.objects.move("spark", "gone")  # the reset has them all
-    reset(checkpoint, head_of(checkpoint).id)
+    reset_to(checkpoint, head_of(checkpoint).id)
     as_spark_has_it(checkpoint, 10)
 
 
@@ -144,7 +144,7 @@ def test_nothing_is_touched_where_files_are_forgotten(tmp_path: Path, how: str) 
         (tmp_path / "spark/metadata").write_bytes(b'{"id":"second"}')
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(IncompatibleError, match="spark-files-lost"):
-        reset(checkpoint, 7)
+        reset_to(checkpoint, 7)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -152,7 +152,7 @@ def test_state_of_sparks_own_goes_nowhere(tmp_path: Path) -> None:
     checkpoint = made(str(tmp_path), 3)
     checkpoint.objects.put("spark/state/0/0/1.delta", b"rows")
     with pytest.raises(IncompatibleError, match="spark-state"):
-        reset(checkpoint, 2)
+        reset_to(checkpoint, 2)
     assert checkpoint.ids() == [1, 2, 3, 4]
 
 
@@ -170,7 +170,7 @@ def test_a_batch_of_several_entries_and_one_of_none(tmp_path: Path) -> None:
     assert files_read(checkpoint, head.manifest) == {
         0: {0: (), 1: ("file:///a 1", "file:///b 2"), 2: ("file:///c 3",)}
     }
-    reset(checkpoint, 3)
+    reset_to(checkpoint, 3)
     position = head_of(checkpoint).spark
     assert position is not None
     compare(msgspec.structs.replace(position, read_ref=None), SparkLog(checkpoint.objects)).check()
@@ -196,7 +196,7 @@ def test_a_move_that_died_goes_on(root: str, monkeypatch: pytest.MonkeyPatch) ->
         else:
             with pytest.raises(DiedError):
                 objects.move("spark", "spark-replaced/6")
-    reset(checkpoint, 3)
+    reset_to(checkpoint, 3)
     as_spark_has_it(checkpoint, 1)
     folders = [f"spark-replaced/{one}/offsets" for one in objects.names("spark-replaced")]
     assert {"0", "1", "2"} <= {name for folder in folders for name in objects.names(folder)}

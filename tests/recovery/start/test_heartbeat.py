@@ -21,7 +21,7 @@ from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.lease import FOLDER, check_idle, leases, running
+from tidestate.recovery.log.lease import LEASE_FOLDER, all_leases, check_idle, running
 from tidestate.recovery.start.heartbeat import Presence
 from tidestate.statestore.errors import UsageError
 
@@ -32,7 +32,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 
 def names(checkpoint: Checkpoint) -> list[str]:
-    return checkpoint.objects.names(FOLDER)
+    return checkpoint.objects.names(LEASE_FOLDER)
 
 
 def eventually(what: Callable[[], bool]) -> None:
@@ -96,14 +96,14 @@ def test_who_is_fenced_stops_renewing(checkpoint: Checkpoint) -> None:
     older.begin()
     newer = Presence(checkpoint, 2)
     newer.begin()
-    eventually(lambda: [one.epoch for one in leases(checkpoint).values()] == [2])
+    eventually(lambda: [one.epoch for one in all_leases(checkpoint).values()] == [2])
     newer.end()
     eventually(lambda: not names(checkpoint))
     older.end()
 
 
 def test_a_lease_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / FOLDER).write_text("in the way")
+    (tmp_path / LEASE_FOLDER).write_text("in the way")
     with caplog.at_level(logging.WARNING):
         example("retracting").standalone(checkpoint=tmp_path).run(STREAM, drain=True)
     assert evidence.manifests(tmp_path)[-1]["drained"]
@@ -185,7 +185,7 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
         check_idle(checkpoint)
     assert len(evidence.manifests(root)) == before
     second = description.on_spark(stream(spark, tmp_path / "input"), checkpoint=root).start()
-    assert [one.epoch for one in leases(checkpoint).values()] == [2]
+    assert [one.epoch for one in all_leases(checkpoint).values()] == [2]
     assert not query.is_active  # Spark itself stops the older of two in one session
     second.stop()
     assert not names(checkpoint)
@@ -204,4 +204,4 @@ def test_who_is_running_on_s3(s3_root: str) -> None:  # noqa: F811
         refusing.run(STREAM)
     panes.close()  # type: ignore[attr-defined]
     assert refusing.run(STREAM, drain=True).num_rows
-    assert not leases(Checkpoint.open(s3_root))
+    assert not all_leases(Checkpoint.open(s3_root))

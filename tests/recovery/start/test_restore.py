@@ -28,7 +28,7 @@ from tidestate.statestore.files.compaction import plan
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Restored, StoreConfig
 from tidestate.statestore.stores import opening
-from tidestate.statestore.stores.restore_monitor import Restoring, progress_text
+from tidestate.statestore.stores.restore_monitor import RestoreMonitor, progress_text
 
 MB = 1_000_000
 
@@ -43,7 +43,7 @@ def state_of(manifest: Manifest) -> list[FileRef]:
 
 def test_a_restore_tells_how_far_it_is() -> None:
     seconds, told = [0.0], []
-    watch = Restoring(lambda done, whole: told.append((done, whole)), every_s=2.0, clock=lambda: seconds[0])
+    watch = RestoreMonitor(lambda done, whole: told.append((done, whole)), every_s=2.0, clock=lambda: seconds[0])
     small, large = ref(100, 10), ref(900, 90)
     rows = pa.table({"k": range(30)})
     with watch.at_work():
@@ -64,7 +64,7 @@ def test_a_restore_tells_how_far_it_is() -> None:
 
 def test_what_was_read_in_vain_is_not_counted_but_its_time_is() -> None:
     seconds = [0.0]
-    watch = Restoring(clock=lambda: seconds[0])
+    watch = RestoreMonitor(clock=lambda: seconds[0])
     with watch.at_work():
         watch.expect([ref(7)])
         watch.took([ref(7)])

@@ -22,9 +22,9 @@ from tidestate.operators.engine.partition import PartitionResult
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import HOUR_US, Retention
+from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention
 from tidestate.recovery.start import visibility
-from tidestate.recovery.start.visibility import Probe, Written, check_visible
+from tidestate.recovery.start.visibility import Probe, WrittenFile, check_visible
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.storage.objects import Objects
@@ -115,7 +115,7 @@ def test_a_probe_left_by_the_dead_is_collected(tmp_path: Path) -> None:
     objects = job.checkpoint.objects
     probe = Probe.leave(objects, job.head.id + 1)
     job.commit(taken(job, ""), "batch", Position())
-    collected = collect(job.checkpoint, Retention(keep=1, grace_us=0), now_us() + HOUR_US)
+    collected = collect(job.checkpoint, CheckpointRetention(keep=1, grace_us=0), now_us() + HOUR_US)
     assert probe.path in collected.files
     assert not objects.exists(probe.path)
 
@@ -127,7 +127,7 @@ def test_a_first_start_that_died_at_its_probe_is_begun_again(tmp_path: Path) -> 
 
 
 def test_no_files_cost_nothing() -> None:
-    check_visible(Objects("/nowhere"), list[Written]())
+    check_visible(Objects("/nowhere"), list[WrittenFile]())
 
 
 def _may_unshare() -> bool:

@@ -25,7 +25,7 @@ from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.spec.keyrange import EVERYTHING
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.table.layers import clustered, ordered
+from tidestate.statestore.table.layers import clustered, sorted_by_key
 
 DELETED: list[Row] = [(5, "gone", 1), (-7, "gone", 1)]
 PUTS: list[Row] = [(9, "b", 2, 1, 0.5, date(2024, 2, 29), None), (-3, "é", -1, None, None, None, "note")]
@@ -52,7 +52,7 @@ def write(objects: Objects, kind: FileKind, spec: TableSpec = MAIN) -> FileRef:
 
 
 def snapshot_rows() -> pa.Table:
-    return ordered(MAIN, table(MAIN, PUTS))
+    return sorted_by_key(MAIN, table(MAIN, PUTS))
 
 
 def run_rows() -> pa.Table:
@@ -61,7 +61,7 @@ def run_rows() -> pa.Table:
         *LAYERS[1:2],
         Layer(MERGE, table(MAIN, MERGES[1:2])),
     ]
-    return ordered(MAIN, pa.concat_tables([with_op(MAIN, layer) for layer in parts]))
+    return sorted_by_key(MAIN, pa.concat_tables([with_op(MAIN, layer) for layer in parts]))
 
 
 def read(objects: Objects, ref: FileRef) -> list[Layer]:

@@ -38,8 +38,8 @@ from tidestate.statestore.messages.store import (
     DUPLICATE,
     OUT_OF_RETENTION,
     add,
-    expire,
-    replay_from,
+    expire_messages,
+    messages_replay_from,
     retire,
     together,
 )
@@ -172,8 +172,8 @@ def test_a_forgotten_message_is_not_stored_again_and_a_bound_never_goes_back() -
     tables = tables_of("eq_ts_offset")
     store = Store(tables)
     store.add([simple(1, 5), simple(2, 9)])
-    store.apply(expire(tables, store.store, 5))
-    store.apply(expire(tables, store.store, 3))
+    store.apply(expire_messages(tables, store.store, 5))
+    store.apply(expire_messages(tables, store.store, 3))
     assert store.add([simple(1, 5), simple(7, 4), simple(2, 99)]) == [OUT_OF_RETENTION, OUT_OF_RETENTION, DUPLICATE]
     assert [m["time"] for m in store.everything()] == [9]
 
@@ -183,7 +183,7 @@ def test_a_lost_store_is_rebuilt_from_its_start_offsets() -> None:
     stream = [simple(n, n % 7 + n // 2, origin) for n in range(12) for origin in ("a", "b")]
     store, rebuilt = Store(tables), Store(tables)
     store.add(stream)
-    starts = {row["origin"]: row["start_offset"] for row in replay_from(tables, store.store).to_pylist()}
+    starts = {row["origin"]: row["start_offset"] for row in messages_replay_from(tables, store.store).to_pylist()}
     assert min(starts.values()) > 0
     rebuilt.add([m for m in stream if m["offset"] >= starts[m["origin"]]])
     assert rebuilt.everything() == store.everything()
@@ -303,7 +303,7 @@ def test_change_sets_of_one_step_go_together() -> None:
     store.add([simple(n, n) for n in range(3)])
     added = add(tables, store.store, batch_of(tables, [simple(3, 3)]))
     gone = retire(tables, store.store, pa.table({"start_time": [2], "end_time": [2]}))
-    store.apply(together(added.changes, gone, expire(tables, store.store, 0)))
+    store.apply(together(added.changes, gone, expire_messages(tables, store.store, 0)))
     assert [m["offset"] for m in store.everything()] == [1, 3]
 
 

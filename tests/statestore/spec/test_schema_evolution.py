@@ -12,7 +12,7 @@ import pytest
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
-from tidestate.statestore.spec.schema_evolution import declared, differences, readable, succeeding, widens
+from tidestate.statestore.spec.schema_evolution import declared_table, differences, readable, succeeding, widens
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 from tidestate.statestore.storage.objects import Objects
@@ -166,7 +166,7 @@ def test_identities() -> None:
     assert [column.identity for column in SECOND.values] == ["low", "__10.seen", ""]
     assert [column.identity for column in THIRD.key] == ["", "k"]
     assert [column.lasting for column in THIRD.values] == ["__20.note", "__20.low", "low", "__20.by", "__20.best"]
-    assert declared(THIRD).values[2] == Column("smallest", "decimal128(20, 1)", "min", "min")
+    assert declared_table(THIRD).values[2] == Column("smallest", "decimal128(20, 1)", "min", "min")
     assert readable(FIRST, SECOND)
     assert readable(FIRST, THIRD)
 

@@ -15,7 +15,7 @@ from tests.helpers.races import processes_race, threads_race
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.storage.sink import Sink
+from tidestate.statestore.storage.sink import ObjectSink
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_arrow_writes_into_a_sink(objects: Objects) -> None:
 
 
 def test_a_writer_that_fails_leaves_nothing(objects: Objects, tmp_path: Path) -> None:
-    def fill(sink: Sink) -> None:
+    def fill(sink: ObjectSink) -> None:
         sink.write(b"half of it")
         raise RuntimeError("mine")
 

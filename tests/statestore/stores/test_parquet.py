@@ -27,7 +27,7 @@ from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.parquet import ParquetStore
 from tidestate.statestore.testing import Crash, FaultyObjects
 from tidestate.statestore.testing.generated import applied, seeded_changes
-from tidestate.statestore.testing.history import History, check_store
+from tidestate.statestore.testing.history import ModelHistory, check_store
 from tidestate.statestore.testing.tables import SPECS
 
 NUMBERS = TableSpec("numbers", (Column("k", "string"), Column("i", "int64")), (Column("v", "int64", combiner="sum"),))
@@ -118,7 +118,7 @@ SEED, STEPS = 5, 8
 OFTEN = Parquet(max_levels=2, snapshot_bytes=500, budget_bytes=1 << 20)
 
 
-def run(objects: Objects, history: History, steps: range) -> None:
+def run(objects: Objects, history: ModelHistory, steps: range) -> None:
     store = DurableStore(SPECS, objects, OFTEN)
     check_store(store, history.now, "when it is opened")
     for sequence in steps:
@@ -129,12 +129,12 @@ def run(objects: Objects, history: History, steps: range) -> None:
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 def test_a_crash_at_any_io_call_loses_nothing_and_repeats_nothing(tmp_path: Path, when: Any) -> None:
     watched = FaultyObjects(Objects(tmp_path / "counted"), at=10**9)
-    run(watched, History(SPECS), range(1, STEPS))
+    run(watched, ModelHistory(SPECS), range(1, STEPS))
     calls = watched.calls
     assert calls > 60
     for at in range(1, calls + 1, 1 if os.environ.get("TIDESTATE_LONG") else 11):
         root = tmp_path / f"{when}-{at}"
-        history = History(SPECS)
+        history = ModelHistory(SPECS)
         with pytest.raises(Crash):
             run(FaultyObjects(Objects(root), at=at, crash=True, when=when), history, range(1, STEPS))
         again = DurableStore(SPECS, Objects(root), OFTEN)
@@ -150,7 +150,7 @@ def test_a_crash_at_any_io_call_loses_nothing_and_repeats_nothing(tmp_path: Path
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_storage_that_refuses_any_call_leaves_nothing_half_applied(tmp_path: Path, when: Any) -> None:
     objects = Objects(tmp_path / "root")
-    history = History(SPECS)
+    history = ModelHistory(SPECS)
     run(objects, history, range(1, 5))
     changes = seeded_changes(SEED, 5)
     refused = 0

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidestate.statestore.spec.keyrange import Cut, before, plain
-from tidestate.statestore.stores.rocks.bytestrings import Strings, between, matrix
-from tidestate.statestore.stores.rocks.keys import KeyCodec, successor
+from tidestate.statestore.spec.keyrange import Cut, comparable, key_before
+from tidestate.statestore.stores.rocks.bytestrings import Strings, matrix, strings_between
+from tidestate.statestore.stores.rocks.keys import KeyCodec, prefix_end
 from tidestate.statestore.stores.rocks.rows import decode_rows, encode_rows
 
 INTS = {str(t): t for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())}
@@ -184,11 +184,11 @@ def test_a_cut_divides_bytes_as_it_divides_rows(rows: pa.Table, data: st.DataObj
     codec = KeyCodec(b"\x05", rows.schema)
     width = data.draw(st.integers(1, rows.num_columns))
     place = data.draw(st.integers(0, rows.num_rows - 1))
-    values = tuple(plain(rows.column(i)[place]) for i in range(width))
+    values = tuple(comparable(rows.column(i)[place]) for i in range(width))
     for after in (False, True):
         cut = Cut(values, after)
         bound = codec.cut(cut)
-        assert [key < bound for key in codec.encode(rows).to_list()] == before(rows, cut).to_pylist()
+        assert [key < bound for key in codec.encode(rows).to_list()] == key_before(rows, cut).to_pylist()
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.date32(), pa.timestamp("us")], ids=str)
@@ -200,15 +200,15 @@ def test_a_bound_beyond_its_column_is_an_end(kind: pa.DataType, after: bool) -> 
 
 
 def test_successor() -> None:
-    assert successor(b"a\xff\xff") == b"b"
-    assert successor(b"\x00") == b"\x01"
+    assert prefix_end(b"a\xff\xff") == b"b"
+    assert prefix_end(b"\x00") == b"\x01"
 
 
 @given(st.lists(st.binary(max_size=3), max_size=8), st.booleans())
 def test_strings_in_order(values: list[bytes], alike: bool) -> None:
     values = [value.ljust(3, b"\x00") for value in values] if alike else values
     ends = np.cumsum([0, *map(len, values)])
-    strings: Strings = between(np.frombuffer(b"".join(values), np.uint8), ends)
+    strings: Strings = strings_between(np.frombuffer(b"".join(values), np.uint8), ends)
     assert strings.to_list() == values
     order = strings.order()
     ordered = strings if order is None else strings.take(order)

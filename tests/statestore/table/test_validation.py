@@ -12,7 +12,7 @@ from tidestate.statestore.spec import limits
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table import validation
-from tidestate.statestore.table.validation import admit, specs_by_name
+from tidestate.statestore.table.validation import specs_by_name, validate_changes
 
 SPEC = TableSpec("t", (Column("k", "string"), Column("b", "binary")), (Column("v", "list<item: string>"),))
 
@@ -23,7 +23,7 @@ def rows(key: str, raw: bytes, value: list[str]) -> pa.Table:
 
 def taken(changes: TableChanges) -> bool:
     try:
-        admit({"t": SPEC}, {"t": changes})
+        validate_changes({"t": SPEC}, {"t": changes})
     except LimitError as error:
         assert error.code == "limit"  # noqa: PT017
         return False
