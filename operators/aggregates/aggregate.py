@@ -5,19 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.spec.arrowtypes import is_comparable, parse_type, type_text
 from tidestate.statestore.spec.lists import flat, nested
 from tidestate.statestore.spec.tables import Column, Group
-
-Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 KIND, RETRACT = "kind", "retract"
 """The column of rows of which some take others back, and what it says of those."""
@@ -130,7 +129,9 @@ def kept_type(name: str, aggregate: Aggregate, column: str, schema: pa.Schema, *
     try:
         parse_type(type_text(kind))
     except UsageError:
-        raise unsupported_type(name, aggregate, column, kind, "no state column can have this type, cast it first") from None
+        raise unsupported_type(
+            name, aggregate, column, kind, "no state column can have this type, cast it first"
+        ) from None
     if sorts and not is_comparable(kind):
         raise unsupported_type(name, aggregate, column, kind, "its values have no order, cast it first")
     return kind

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
-    Values,
     doubles,
     is_number,
     ones,
     unsupported_type,
 )
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column, Group
 
@@ -212,8 +212,8 @@ class BoundMoments(BoundAggregate):
         with np.errstate(all="ignore"):
             shift = (mean - gone_mean) * (gone / safe)
             rest = mean + shift
-            spread = m2 - gone_m2 - (rest - gone_mean) ** 2 * (left * (gone / np.where(number == 0, 1, number)))
+            partition_by = m2 - gone_m2 - (rest - gone_mean) ** 2 * (left * (gone / np.where(number == 0, 1, number)))
         empty = left == 0
         # Rounding may leave a little less than nothing.
-        columns = (left, np.where(empty, 0.0, rest), np.where(empty, 0.0, np.maximum(spread, 0.0)))
+        columns = (left, np.where(empty, 0.0, rest), np.where(empty, 0.0, np.maximum(partition_by, 0.0)))
         return [pa.array(column) for column in columns]

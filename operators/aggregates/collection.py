@@ -12,18 +12,18 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
-    Values,
-    values_per_row,
     doubles,
     filled,
     is_number,
     kept_type,
-    unsupported_type,
     singles,
+    unsupported_type,
+    values_per_row,
 )
+from tidestate.statestore.arrays import Numbers, Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
-from tidestate.statestore.spec.lists import Numbers, by_value, flat, nested
+from tidestate.statestore.spec.lists import by_value, flat, nested
 from tidestate.statestore.spec.tables import Column
 
 Interpolation = Literal["linear", "lower", "higher", "nearest"]

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, values_per_row, kept_type, singles
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, singles, values_per_row
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 from tidestate.statestore.spec.combiners import Starts, register_combiner

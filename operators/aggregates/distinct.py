@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
-    Values,
-    values_per_row,
+    canonical_zero,
     filled,
     kept_type,
-    canonical_zero,
     singles,
+    values_per_row,
 )
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.lists import flat

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, kept_type
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column, Group
 

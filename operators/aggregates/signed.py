@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, Values, ones
+from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, ones
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
+from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.combiners import Starts, register_combiner
-from tidestate.statestore.spec.lists import Numbers, flat, nested, struct_fields, whole
+from tidestate.statestore.spec.lists import flat, nested, struct_fields, whole
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.group_ids import group_ids
@@ -26,7 +26,6 @@ from tidestate.statestore.table.sorting import sorting
 
 CANCEL = "tidestate-cancel"
 ROW = "_row"
-Flags = npt.NDArray[np.bool_]
 
 
 def signs(events: pa.Table) -> Numbers:
@@ -134,12 +133,12 @@ class BoundNet(BoundAggregate):
         rows, owners = _left(partials[self.state[0].name])
         there = np.bincount(owners, minlength=partials.num_rows) > 0
         places = np.cumsum(there) - 1
-        spread = pa.array(places, mask=~there)
+        partition_by = pa.array(places, mask=~there)
         folded = self._folded(rows, places[owners], int(there.sum()))
         if isinstance(self.aggregate, Accumulate | ApplyRows):
             # A function of yours is not asked about nothing.
-            return whole(self.inner.finish(folded)).take(spread)
-        return self.inner.finish(folded.take(spread))
+            return whole(self.inner.finish(folded)).take(partition_by)
+        return self.inner.finish(folded.take(partition_by))
 
     def _folded(self, rows: pa.Array, owners: Numbers, count: int) -> pa.Table:
         spec = TableSpec("net", (Column(ROW, "int64"),), self.inner.state, None, self.inner.groups)

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values, kept_type
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.combiners import Starts, register_combiner

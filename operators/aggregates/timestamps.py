@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, Values
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME, Column
 

@@ -122,7 +122,7 @@ def _check_signed(one: Runnable) -> None:
 
 def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
     """That panes of ``upstream`` add up for who reads them, and that time goes through it."""
-    if upstream.released(0, feed.time) == BEGINNING_US:
+    if upstream.output_watermark(0, feed.time) == BEGINNING_US:
         warnings.warn(
             f"{upstream.name} may show a row of any time until its input ends, so windows of {one.name} that wait "
             "for the watermark fire only then: give both sides bounds, and no update period",

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from tidestate.operators.local.bootstrap import Archive, Survey
     from tidestate.recovery.log.manifest import Manifest
 
-bootstrap = typer.Typer(add_completion=False)
+bootstrap_command = typer.Typer(add_completion=False)
 
 
-@bootstrap.command(
+@bootstrap_command.command(
     "bootstrap", epilog="Example: tidestate bootstrap flights:job /data/flights --input history/ --confirm"
 )
 def bootstrap_root(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tidestate.operators.describe.join import How, Join, Occurrence, Period, Retain, Unmatched
+from tidestate.operators.describe.join import Join, Occurrence, Period, Retain, Unmatched
 from tidestate.operators.describe.join_choices import JoinRetention, Update, every, keep
 from tidestate.operators.describe.runnable import checked_name
-from tidestate.operators.describe.sides import SIDES
+from tidestate.operators.describe.sides import SIDES, How
 from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError

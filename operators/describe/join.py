@@ -8,13 +8,12 @@ from typing import Any, Literal
 from tidestate.operators.describe.join_choices import JoinRetention, Update
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, Sides
+from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, How, Sides
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.durations import Span, text_of
 from tidestate.statestore.messages.keys import Layout, choose_layout
 
-How = Literal["inner", "left", "right", "full"]
 Occurrence = Literal["first", "each"]
 Unmatched = Literal["close", "final"]
 Retain = Span | int | JoinRetention

@@ -62,7 +62,7 @@ class Standalone(ABC):
         """Move the watermark to the end of time: every window fires, and no new input is taken. The last panes."""
 
     @abstractmethod
-    def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
+    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the late ledger holds of events that came too late, each once; the panes that changes.
 
         Or ``rows`` that you bring, each time you bring them; in a chain, to this ``operator``. Windows that are
@@ -161,7 +161,7 @@ class DurableQuery(ABC):
         """
 
     @abstractmethod
-    def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
+    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         """Take back what the late ledger holds of events that came too late, each once, between two batches.
 
         Or ``rows`` that you bring, each time you bring them; in a chain, to this ``operator``. Windows that are

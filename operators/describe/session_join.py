@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tidestate.operators.describe.given_sides import (
     columns_of,
@@ -16,15 +16,13 @@ from tidestate.operators.describe.given_sides import (
 )
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Sided, checked_name
-from tidestate.operators.describe.sides import LEFT, RIGHT, Sides
+from tidestate.operators.describe.sides import LEFT, RIGHT, How, Sides
 from tidestate.operators.describe.windows import Sessions
 from tidestate.operators.describe.windows import session as sessions_of
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout, choose_layout
-
-How = Literal["inner", "left", "right", "full"]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Joins, merges and unions read such a stream, whether its rows come from the inpu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
@@ -16,6 +17,8 @@ SIDE, AT = "side", "time"
 """Columns of every row: which side it is of, and its event time."""
 LEFT, RIGHT = "left", "right"
 SIDES = (LEFT, RIGHT)
+How = Literal["inner", "left", "right", "full"]
+"""Which sides keep rows without a partner."""
 
 
 @dataclass(frozen=True)

@@ -166,8 +166,8 @@ class Windowed(Runnable):
         return replace(self, lateness=Lateness(allowed_us, rule, kept, future_us, given=allowed is not None))
 
     def retain(self, span: Span | None = None, *, windows: int | None = None) -> Self:
-        """Keep a window for ``span`` after its end, to be read and to take what `feed_back` brings; with ``windows``
-        only that many of the grid behind the watermark. By default, and at least, it is kept while it takes events.
+        """Keep a window for ``span`` after its end, to be read and to reprocess late events; with ``windows`` only
+        that many of the grid behind the watermark. By default, and at least, it is kept while it takes events.
         """
         span_of = span_us(span) if span is not None else None
         whole = windows is None or (isinstance(windows, int) and not isinstance(windows, bool) and windows > 0)

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tidestate.statestore.arrays import Times
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.lists import places_within
 
-Times = npt.NDArray[np.int64]
 START, END = "window_start", "window_end"
 """Columns of panes and tables that bound a window."""
 FAR = 2**62

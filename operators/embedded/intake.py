@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.embedded.plan import OperatorPlan
 from tidestate.operators.plan.classify import Intake, prepare, with_types
-from tidestate.operators.plan.ledger import ledger
+from tidestate.operators.plan.ledger import BEYOND_RETENTION, ledger
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.rounds import Claims
 from tidestate.statestore.errors import UsageError
@@ -20,9 +20,6 @@ from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
-
-FORGOTTEN = "out_of_retention"
-"""Why a message that is older than everything known is in the late ledger."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,8 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake)
     gone = rows.filter(pa.array(known.verdicts == OUT_OF_RETENTION))
     counters = dict(prepared.counters)
     if gone.num_rows:
-        rejected.append(ledger(plan, gone, FORGOTTEN, watermark_us))
-        counters[FORGOTTEN] = gone.num_rows
+        rejected.append(ledger(plan, gone, BEYOND_RETENTION, watermark_us))
+        counters[BEYOND_RETENTION] = gone.num_rows
     if duplicates := int(np.count_nonzero(known.verdicts == DUPLICATE)):
         counters["duplicates"] = duplicates
     return Accepted(

@@ -60,7 +60,7 @@ class FromMessages(BoundAggregate):
     def finish(self, partials: pa.Table) -> pa.Array | pa.ChunkedArray:
         """By the function, over all messages of these windows in order of (time, offset, origin)."""
         found = self.read(partials)
-        lengths = np.bincount(np.asarray(found.asker), minlength=partials.num_rows).astype(np.int64)
+        lengths = np.bincount(np.asarray(found.request_index), minlength=partials.num_rows).astype(np.int64)
         lists = [
             nested(found.rows[name].combine_chunks(), lengths, kept.arrow)
             for name, kept in zip(self.columns, self.rows.state, strict=True)

@@ -50,8 +50,8 @@ def windows_in(
         kind = tables.windows.schema.field(START).type
         asked = [pa.array([value], tables.windows.schema.field(name).type) for name, value in key.items()]
         bounds = [pa.array([bound], pa.int64()).cast(kind) for bound in (low, upper)]
-        asker = pa.table([*asked, *bounds], names=[*key, "start", "end"])
-        rows = get_sessions(tables, view, asker, per_origin=True).rows
+        request_index = pa.table([*asked, *bounds], names=[*key, "start", "end"])
+        rows = get_sessions(tables, view, request_index, per_origin=True).rows
     else:
         rows = _all_sessions(tables, view, low, high)
     counts = view.lookup(tables.windows.name, rows.select(tables.windows.key_names)).rows["count"]
@@ -163,12 +163,12 @@ def sessions_over(
         found = found.filter(pc.less_equal(found[START], high))
     starts, ends = (found[name].cast(TIME) for name in (START, END))
     held = view.ranges(tables.name, found.select(names), starts, ends)
-    rows = held.rows.select([ORIGIN, OFFSET]).append_column("window", held.asker)
+    rows = held.rows.select([ORIGIN, OFFSET]).append_column("window", held.request_index)
     each = rows.group_by(["window", ORIGIN], use_threads=False).aggregate(
         [(OFFSET, "count"), (OFFSET, "min"), (OFFSET, "max")]
     )
     window = each["window"]
-    counts = np.bincount(held.asker.to_numpy(), minlength=found.num_rows)
+    counts = np.bincount(held.request_index.to_numpy(), minlength=found.num_rows)
     shown = {name: found[name].take(window) for name in _public(names)}
     offsets = {"start_offset": each["offset_min"], "last_offset": each["offset_max"]}
     columns = {START: starts.take(window), END: ends.take(window), **shown}

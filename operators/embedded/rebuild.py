@@ -53,4 +53,4 @@ def _of_sessions(plan: OperatorPlan, view: StateView, rows: pa.Table) -> pa.Tabl
     for name in plan.group_keys[len(keys) :]:
         askers = askers.append_column(name, pa.array(np.zeros(rows.num_rows, np.int8)))
     askers = askers.append_column("start", times).append_column("end", pc.add(times, 1))
-    return rows.take(pa.array(np.unique(np.asarray(get_sessions(plan.metadata, view, askers).asker))))
+    return rows.take(pa.array(np.unique(np.asarray(get_sessions(plan.metadata, view, askers).request_index))))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Global, Sessions, Sliding
 from tidestate.operators.embedded.intake import accept
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
@@ -22,6 +21,7 @@ from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.operators.windows.general.names import END, GROUPS, START
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import read_marks, retention_bound
@@ -64,7 +64,9 @@ def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake
     prepared = prepare(plan, rows, intake, 1)
     state.apply(record(plan, state, prepared.accepted, intake).changes)
     low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
-    moved = move(plan, state, prepared.partials[0], StepTimes(low, low, intake.now_us, intake.now_us, feeding=True))
+    moved = move(
+        plan, state, prepared.partials[0], StepTimes(low, low, intake.now_us, intake.now_us, reprocessing=True)
+    )
     rejected = [*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected]
     return StepResult(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
 
@@ -94,13 +96,15 @@ def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ran
         return messages_for(tables, state, pa.table(asked))
     metadata = plan.metadata.offsets
     known = state.ranges(metadata.name, windows.select(metadata.key_names[:-1]))
-    offsets = pa.table({"asker": known.asker, "first": known.rows["start_offset"], "last": known.rows["last_offset"]})
-    spans = offsets.group_by(["asker"], use_threads=False).aggregate([("first", "min"), ("last", "max")])
-    spans = spans.sort_by("asker")
-    asked = {name: column.take(spans["asker"]) for name, column in asked.items()}
+    offsets = pa.table(
+        {"request_index": known.request_index, "first": known.rows["start_offset"], "last": known.rows["last_offset"]}
+    )
+    spans = offsets.group_by(["request_index"], use_threads=False).aggregate([("first", "min"), ("last", "max")])
+    spans = spans.sort_by("request_index")
+    asked = {name: column.take(spans["request_index"]) for name, column in asked.items()}
     asked |= {"start_offset": spans["first_min"], "end_offset": spans["last_max"]}
     found = messages_for(tables, state, pa.table(asked))
-    place = spans["asker"].take(found.asker)
+    place = spans["request_index"].take(found.request_index)
     number = found.rows[NUMBER]
     inside = pc.and_(pc.greater_equal(number, windows[START].take(place)), pc.less(number, windows[END].take(place)))
     return Ranges(place.filter(inside).combine_chunks(), found.rows.filter(inside))

@@ -174,9 +174,9 @@ def get_sessions(tables: WindowTables, view: StateView, askers: pa.Table, *, per
     spec = tables.offsets if per_origin else tables.windows
     kind = spec.schema.field(START).type
     found = view.ranges(spec.name, askers.select(tables.key_names), None, askers["end"].cast(kind))
-    start = askers["start"].cast(kind).take(found.asker)
+    start = askers["start"].cast(kind).take(found.request_index)
     keep = pc.fill_null(pc.greater(found.rows[END], start), True)
-    return Ranges(found.asker.filter(_whole(keep)), found.rows.filter(keep))
+    return Ranges(found.request_index.filter(_whole(keep)), found.rows.filter(keep))
 
 
 def ending(tables: WindowTables, view: StateView, after: int | None, upto: int) -> pa.Table:
@@ -222,7 +222,7 @@ def _replaced(tables: WindowTables, view: StateView, replaced: pa.Table) -> tupl
     place = pa.array(np.flatnonzero(np.asarray(found.found)))
     offsets = view.ranges(tables.offsets.name, keys)
     windows = found.rows.take(place)
-    return _moved(windows, replaced.take(place)), _moved(offsets.rows, replaced.take(offsets.asker))
+    return _moved(windows, replaced.take(place)), _moved(offsets.rows, replaced.take(offsets.request_index))
 
 
 def _moved(rows: pa.Table, replaced: pa.Table) -> _Replaced:

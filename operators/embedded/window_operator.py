@@ -87,7 +87,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         step = take_messages(self._plan, state, rows, at.progress, intake)
         return self._took(state, step, rows.num_rows, at.now_us)
 
-    def feed_back(self, rows: pa.Table | None = None) -> dict[str, int]:
+    def reprocess_late(self, rows: pa.Table | None = None) -> dict[str, int]:
         """Take back what the late ledger holds of messages that came too late, each once; how many were.
 
         Or ``rows`` that you bring, each time you bring them. Windows that are still kept take them, whatever the
@@ -99,7 +99,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         if back is None:
             return {}
         at, state = self._standing, self._current().fork()
-        step = take_back(self._plan, state, back, Intake(self.watermark_us, at.now_us or 0, feeding=True))
+        step = take_back(self._plan, state, back, Intake(self.watermark_us, at.now_us or 0, reprocessing=True))
         with self._all_or_nothing():
             self._adopt(state, step, 0, at)
             self._flush(fed=rows is None)

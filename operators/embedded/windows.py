@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Counted, Sliding
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
 from tidestate.operators.embedded.window_metadata import add_messages, extend
@@ -20,14 +18,13 @@ from tidestate.operators.windows.assignment import assign_windows, last_refused,
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
 from tidestate.operators.windows.general.counting import count_windows, number
 from tidestate.operators.windows.general.groups import int_bounds
-from tidestate.operators.windows.general.names import NO_KEY, COUNTED, END, START
+from tidestate.operators.windows.general.names import COUNTED, END, NO_KEY, START
 from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.statestore.arrays import Numbers, Values
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.retention import tally
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,9 @@ def _together(plan: OperatorPlan, parts: list[ChangeSet]) -> ChangeSet:
     if len(parts) < 2:
         return parts[0] if parts else {}
     return {
-        spec.name: TableChanges(merge=combined_parts(spec, [rows for part in parts if (rows := part[spec.name].merge)]))
+        spec.name: TableChanges(
+            merge=combined_parts(spec, [rows for part in parts if (rows := part[spec.name].merge)])
+        )
         for spec in plan.metadata.specs
     }
 
@@ -81,8 +80,8 @@ def _pairs(
         return
     times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
     closed = None
-    if (plan.rule != "event" or intake.feeding) and intake.watermark_us is not None:
-        closed = last_refused(plan, intake.watermark_us, feeding=intake.feeding)
+    if (plan.rule != "event" or intake.reprocessing) and intake.watermark_us is not None:
+        closed = last_refused(plan, intake.watermark_us, reprocessing=intake.reprocessing)
     if isinstance(kind, Sliding):
         first, counts = sliding_windows(kind, times, accepted, closed)
         for index, nth in bands(counts, pairs_within(accepted, intake.budget_bytes)):
@@ -128,7 +127,7 @@ def _sessions(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Inta
     keys, spec = plan.group_keys, plan.metadata.windows
     asked = batch.select(keys).group_by(keys, use_threads=False).aggregate([])
     stored = view.ranges(spec.name, asked).rows.select([*keys, START, END])
-    if intake.watermark_us is not None and not intake.feeding:
+    if intake.watermark_us is not None and not intake.reprocessing:
         stored = open_to(plan, stored, intake.watermark_us)
     merged = merge_sessions(keys, int_bounds(pa.concat_tables([stored, batch.select(stored.column_names)])))
     becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}

@@ -128,9 +128,9 @@ class Driver(Generic[B, _P]):
         """Take a batch of history; without ``deliver`` no sink gets its panes. ``position`` as in `batch`."""
         return self._take("bootstrap", history, now_us(), position, withheld=not deliver)
 
-    def feed_back(self, rows: Mapping[str, pa.Table], *, whole: bool, clock_us: int | None = None) -> Manifest:
+    def reprocess_late(self, rows: Mapping[str, pa.Table], *, whole: bool, clock_us: int | None = None) -> Manifest:
         """Take ``rows``, by operator, that came too late; ``whole``: they are all that the late ledger has."""
-        round_ = self._round(clock_us, feeding=True)
+        round_ = self._round(clock_us, reprocessing=True)
         results = self._engine.run(round_, fed_back(round_, rows))
         return self.commit(round_.sequence, results, "feed", _clock(round_, clock_us), fed=whole)
 
@@ -200,9 +200,9 @@ class Driver(Generic[B, _P]):
         panes = manifest.panes if manifest is not None else ()
         return read_rows(self.job.checkpoint, panes, self.job.plan.pane_schema)
 
-    def _round(self, clock_us: int | None, *, feeding: bool = False) -> GraphRound:
+    def _round(self, clock_us: int | None, *, reprocessing: bool = False) -> GraphRound:
         self.job.check_open()
-        return self.job.round(clock_us, feeding=feeding)
+        return self.job.round(clock_us, reprocessing=reprocessing)
 
     def _take(
         self, kind: CheckpointKind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool

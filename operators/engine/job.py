@@ -164,9 +164,9 @@ class Job:
                 id=self.head.id,
             )
 
-    def round(self, now_us: int | None = None, *, feeding: bool = False) -> GraphRound:
+    def round(self, now_us: int | None = None, *, reprocessing: bool = False) -> GraphRound:
         """What all are told about the next checkpoint, at this processing time (default: the last one's).
-        ``feeding``: its input comes back from the late ledger.
+        ``reprocessing``: its input comes back from the late ledger.
         """
         was = self.head.processing_us
         now = max(known) if (known := [t for t in (was, now_us) if t is not None]) else 0
@@ -184,7 +184,7 @@ class Job:
                 was_us=now if was is None else was,
                 now_us=now,
                 origins=self.head.operators[name].origins,
-                feeding=feeding,
+                reprocessing=reprocessing,
                 shows=plan is self.graph.output,
                 combiners=registrations(self.tables(name)),
             )

@@ -65,7 +65,7 @@ class Round:
     now_us: int = 0
     origins: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
-    feeding: bool = False
+    reprocessing: bool = False
     shows: bool = True
     combiners: tuple[Registration, ...] = ()
 
@@ -79,7 +79,13 @@ class Round:
         """How the batch is taken in."""
         budget = self.store.budget_bytes
         return Intake(
-            self.before_us, self.now_us, self.feeding, budget, self.origins, began=self.progress, so_far=self.progress
+            self.before_us,
+            self.now_us,
+            self.reprocessing,
+            budget,
+            self.origins,
+            began=self.progress,
+            so_far=self.progress,
         )
 
     @property
@@ -227,7 +233,7 @@ def step_times(round_: Round, after: Progress) -> StepTimes:
         max(before, after.watermark_us),
         round_.was_us,
         round_.now_us,
-        round_.feeding,
+        round_.reprocessing,
         sides_before=marks.newest(round_.progress),
         sides=marks.newest(after),
         steps=marks.steps(after),

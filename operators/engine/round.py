@@ -58,7 +58,7 @@ class GraphRound:
 
     def after(self, claims: Mapping[str, Sequence[Claims]]) -> dict[str, Progress]:
         """The progress of all after what the pieces of the streams claim; as it is, where input is fed back."""
-        if self.first.feeding:
+        if self.first.reprocessing:
             return self.progress
         return self.graph.after(self.progress, claims, self.now_us)
 

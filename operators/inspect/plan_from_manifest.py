@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.aggregates import Aggregate, BoundAggregate
-from tidestate.operators.aggregates.arithmetic import Variance, Plain
+from tidestate.operators.aggregates.arithmetic import Plain, Variance
 from tidestate.operators.aggregates.collection import ListAggregate, Quantile
 from tidestate.operators.aggregates.distinct import Distinct, Top
 from tidestate.operators.aggregates.selection import Choice
 from tidestate.operators.aggregates.sketches import Sketch
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.bind.default_watermark import default_watermarks
+from tidestate.operators.bind.evolve_columns import Configuration
 from tidestate.operators.describe.sides import LEFT, RIGHT
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.windows import Counted, Global, NamedWindow, Sessions, Sliding, Windows
@@ -24,7 +25,7 @@ from tidestate.operators.embedded.plan import METADATA, metadata_tables
 from tidestate.operators.embedded.window_metadata import START, WindowTables
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.windows.general.names import NO_KEY, GROUPS
+from tidestate.operators.windows.general.names import GROUPS, NO_KEY
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.succession import SucceedingPlan
@@ -35,7 +36,6 @@ from tidestate.statestore.messages.keys import parse_layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, ORIGIN, MessageTables
 from tidestate.statestore.spec.tables import TIME, TableSpec
 
-Configuration = Mapping[str, Any]
 MESSAGES = "messages"
 _CLASSES: dict[str, type[Aggregate]] = {
     **dict.fromkeys(("count", "sum", "min", "max", "mean"), Plain),
@@ -191,7 +191,7 @@ def _store(spec: TableSpec, layout: str, session: list[str], equal: list[str]) -
         time=columns[MESSAGE_TIME].type,
         origin=columns[ORIGIN].type,
         name=spec.name,
-        spread=spec.spread,
+        partition_by=spec.partition_by,
     )
     invariant(found.messages == spec, "messages lie in the table they were told to", table=spec.name)
     return found

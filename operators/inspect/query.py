@@ -32,7 +32,7 @@ from tidestate.operators.inspect.plan_from_manifest import (
 )
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.windows.general.names import NO_KEY, GROUPS
+from tidestate.operators.windows.general.names import GROUPS, NO_KEY
 from tidestate.operators.windows.general.panes import results_of
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.slices.plan import SlicePlan
@@ -48,7 +48,7 @@ from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.stores.opening import open_store
 
 _T = TypeVar("_T")
-Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
+QuerySchemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
 class Query:
@@ -192,7 +192,7 @@ def query(
     checkpoint: int | None = None,
     operator: str | None = None,
     description: Runnable | None = None,
-    schema: Schemas | None = None,
+    schema: QuerySchemas | None = None,
     budget_bytes: int = 256 << 20,
 ) -> Query:
     """Ask a checkpoint of the job in folder ``root``, its newest by default, about one of its operators.
@@ -211,7 +211,7 @@ def query(
     return Query(folder, manifest.id, name, state, plan, store, drained=manifest.drained)
 
 
-def _described(name: str, state: OperatorState, description: Runnable, schema: Schemas | None) -> Plan:
+def _described(name: str, state: OperatorState, description: Runnable, schema: QuerySchemas | None) -> Plan:
     """The plan of the description, which must be what the state was written by."""
     if schema is None:
         raise UsageError("give the schema of the input beside the description: schema=", code="query-description")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import Times
 from tidestate.operators.progress.instants import OFFSET_LIMIT
+from tidestate.statestore.arrays import Times
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges

@@ -8,8 +8,9 @@ import numpy as np
 
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.joins.rule import PositionBound, Mark, JoinRule, closed_at
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags, Times
+from tidestate.operators.joins.rule import JoinRule, Mark, PositionBound, closed_at
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.arrays import Flags, Times
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class DistanceRule(JoinRule):
         found: Flags = (times <= over) & (times < closed)
         return found
 
-    def released(self, watermark: int) -> int:
+    def output_watermark(self, watermark: int) -> int:
         """Of a pair neither row is over; a row alone is not."""
         closed = watermark - self.joined.allowed_us
         earliest = {

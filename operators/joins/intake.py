@@ -7,24 +7,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import AT, SIDE, SIDES
-from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.batch import DUPLICATES, Admitted, bad_offsets
 from tidestate.operators.joins.names import SENT
 from tidestate.operators.joins.rule import mark_after, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import NUMBERED
-from tidestate.operators.plan.ledger import BAD_OFFSET, ledger
+from tidestate.operators.plan.ledger import BAD_OFFSET, BEYOND_RETENTION, ledger
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.progress.instants import Flags
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import firsts, order, ranks
-
-FORGOTTEN = "out_of_retention"
-"""Why a row that is older than what its side keeps is in the late ledger."""
 
 
 def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Admitted:
@@ -99,8 +95,8 @@ def _refuse_old(plan: JoinTables, side: str, rows: pa.Table, taken: Admitted, at
     if not old.any():
         return rows
     gone = rows.filter(pa.array(old))
-    taken.rejected.append(ledger(plan, _as_given(plan, gone), FORGOTTEN, at.before))
-    taken.count(FORGOTTEN, gone.num_rows)
+    taken.rejected.append(ledger(plan, _as_given(plan, gone), BEYOND_RETENTION, at.before))
+    taken.count(BEYOND_RETENTION, gone.num_rows)
     return rows.filter(pa.array(~old))
 
 

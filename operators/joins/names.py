@@ -21,6 +21,6 @@ def waiting(side: str) -> str:
     return f"waiting_{side}"
 
 
-def UNMATCHED_NAME(side: str) -> str:
+def unmatched_table(side: str) -> str:
     """The table of rows that were shown alone, and may still be taken back."""
     return f"alone_{side}"

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
-from tidestate.operators.joins.batch import JoinedRows, Admitted
+from tidestate.operators.joins.batch import Admitted, JoinedRows
 from tidestate.operators.joins.names import OTHER_SIDE, ROW
-from tidestate.operators.joins.rule import PositionBound, Mark, mark_before
+from tidestate.operators.joins.rule import Mark, PositionBound, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.statestore.messages.tables import MESSAGE_TIME
@@ -34,39 +34,41 @@ def meet(plan: JoinTables, view: StateView, taken: Admitted, at: StepTimes) -> l
     return [_in_order(LEFT, stored[LEFT], _with_new(plan, taken, LEFT, mark)), rights]
 
 
-def _with_stored(plan: JoinTables, view: StateView, taken: Admitted, side: str, mark: Mark, at: StepTimes) -> JoinedRows:
+def _with_stored(
+    plan: JoinTables, view: StateView, taken: Admitted, side: str, mark: Mark, at: StepTimes
+) -> JoinedRows:
     """Pairs of a side's new rows and stored ones of the other."""
-    asking, other = taken.rows[side], OTHER_SIDE[side]
+    requests, other = taken.rows[side], OTHER_SIDE[side]
     lower, upper = plan.meeting.reach(side, taken.times(side), mark)
-    lower = _not_over(plan, other, asking.num_rows, lower, at)
-    if not asking.num_rows:
+    lower = _not_over(plan, other, requests.num_rows, lower, at)
+    if not requests.num_rows:
         found = Ranges(pa.array([], pa.int64()), plan.sides[other].schema.empty_table())
     elif "eq" in plan.layouts[other].lead:
-        prefixes = asking.select(plan.equal_names)
+        prefixes = requests.select(plan.equal_names)
         found = view.ranges(other, prefixes, _column(plan, other, lower), _column(plan, other, upper))
     else:
-        found = _one_range(plan, view, other, asking, lower, upper)
-    index = np.asarray(found.asker)
+        found = _one_range(plan, view, other, requests, lower, upper)
+    index = np.asarray(found.request_index)
     nobody = np.full(len(index), -1, np.int64)
-    near = JoinedRows({side: asking.take(found.asker), other: found.rows}, {side: index, other: nobody})
+    near = JoinedRows({side: requests.take(found.request_index), other: found.rows}, {side: index, other: nobody})
     return _meeting(plan, near, mark)
 
 
 def _with_new(plan: JoinTables, taken: Admitted, side: str, mark: Mark) -> JoinedRows:
     """Pairs of a side's new rows and new ones of the other; where the order counts, those before them."""
-    asking, other, times = taken.rows[side], OTHER_SIDE[side], taken.times(side)
+    requests, other, times = taken.rows[side], OTHER_SIDE[side], taken.times(side)
     among = taken.rows[other]
     lower, upper = plan.meeting.reach(side, times, mark)
     ends = plan.meeting.ends(side, times, mark)
     if ends is not None:
         upper = ends if upper is None else np.minimum(upper, ends)
-    found = _assigned(plan, other, among, asking, lower, upper)
-    places, askers = found.rows[ROW].to_numpy(), np.asarray(found.asker)
+    found = _assigned(plan, other, among, requests, lower, upper)
+    places, askers = found.rows[ROW].to_numpy(), np.asarray(found.request_index)
     if plan.meeting.moves:
         apart = times[askers] - taken.times(other)[places]
         earlier = apart >= 0 if side == RIGHT else apart > 0
         places, askers = places[earlier], askers[earlier]
-    rows = {other: among.take(pa.array(places)), side: asking.take(pa.array(askers))}
+    rows = {other: among.take(pa.array(places)), side: requests.take(pa.array(askers))}
     return _meeting(plan, JoinedRows(rows, {other: places, side: askers}), mark)
 
 
@@ -79,7 +81,9 @@ def _not_over(plan: JoinTables, side: str, count: int, lower: PositionBound, at:
     return first if lower is None else np.maximum(lower, first)
 
 
-def _one_range(plan: JoinTables, view: StateView, side: str, asking: pa.Table, lower: PositionBound, upper: PositionBound) -> Ranges:
+def _one_range(
+    plan: JoinTables, view: StateView, side: str, requests: pa.Table, lower: PositionBound, upper: PositionBound
+) -> Ranges:
     """One read of all positions anybody asks for, then to each asking row its own."""
     low = None if lower is None else (int(lower.min()),)
     high = None if upper is None else (int(upper.max()),)
@@ -87,15 +91,15 @@ def _one_range(plan: JoinTables, view: StateView, side: str, asking: pa.Table, l
         rows = plan.sides[side].schema.empty_table()
     else:
         rows = pa.concat_tables([plan.sides[side].schema.empty_table(), *view.scan(side, low, high)])
-    found = _assigned(plan, side, rows, asking, lower, upper, ordered=True)
-    return Ranges(found.asker, rows.take(found.rows[ROW]))
+    found = _assigned(plan, side, rows, requests, lower, upper, ordered=True)
+    return Ranges(found.request_index, rows.take(found.rows[ROW]))
 
 
 def _assigned(
     plan: JoinTables,
     side: str,
     rows: pa.Table,
-    asking: pa.Table,
+    requests: pa.Table,
     lower: PositionBound,
     upper: PositionBound,
     *,
@@ -107,7 +111,7 @@ def _assigned(
     if not ordered:
         order = np.argsort(positions(rows[position]), kind="stable")
         thin = thin.take(pa.array(order))
-    keys = asking.select(plan.equal_names)
+    keys = requests.select(plan.equal_names)
     return assign_keys(plan.sides[side], thin, keys, _column(plan, side, lower), _column(plan, side, upper))
 
 

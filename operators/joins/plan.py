@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import AT, LEFT, SIDE, SIDES
-from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.rule import JoinRule
 from tidestate.operators.joins.step import join_step
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.joins.window_rules import rule_of
-from tidestate.operators.plan.plan import Arrival, Flags, no_bound
+from tidestate.operators.plan.plan import Arrival, no_bound
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import refused_windows
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
 
 
@@ -31,16 +31,18 @@ class JoinPlan(JoinTables):
         """Which rows meet."""
         return rule_of(self.joined)
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """Rows behind the watermark that no partner can come for any more."""
         is_left = np.asarray(pc.fill_null(pc.equal(events[SIDE], LEFT), False))
         late = [self.meeting.too_late(side, times, watermark) for side in SIDES]
         found: Flags = np.where(is_left, *late)
         return found
 
-    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
         """A row per row and window in which nothing meets any more."""
-        return refused_windows(self, accepted, times, watermark, feeding=feeding) if self.overlapping else None
+        return (
+            refused_windows(self, accepted, times, watermark, reprocessing=reprocessing) if self.overlapping else None
+        )
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Rows as they are, in order."""
@@ -50,11 +52,11 @@ class JoinPlan(JoinTables):
         """Show what meets, remember the rest."""
         return self.taking(view, arriving, at, lambda rows: join_step(self, view, rows, at))
 
-    def released(self, watermark: int, column: str = AT) -> int:
+    def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No pane from now on, not even a late one, has an earlier time; `BEGINNING_US` where any may come."""
         if column != AT:
             raise no_bound(self, column, f"pairs are placed by {AT}")
         if watermark in (BEGINNING_US, END_US):
             return watermark
         # What is held back may be of any time.
-        return BEGINNING_US if self.joined.held else self.meeting.released(watermark)
+        return BEGINNING_US if self.joined.held else self.meeting.output_watermark(watermark)

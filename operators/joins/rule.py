@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.describe.windows import Times
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
+from tidestate.statestore.arrays import Flags, Times
 
 PositionBound = Times | None
 
@@ -35,11 +35,11 @@ class Mark:
         """The newest position of a side; `BEGINNING_US` before its first row."""
         return self.newest[SIDES.index(side)] if self.newest else BEGINNING_US
 
-    def seen(self, side: str, asking: str, times: Times) -> Times:
-        """The newest position of ``side`` before rows of the side ``asking`` at these times."""
+    def seen(self, side: str, requests: str, times: Times) -> Times:
+        """The newest position of ``side`` before rows of the side ``requests`` at these times."""
         if not self.steps:
             return np.full(len(times), self.of(side))
-        return self.steps[SIDES.index(side)].at(times, self.of(side), inclusive=(side, asking) == SIDES)
+        return self.steps[SIDES.index(side)].at(times, self.of(side), inclusive=(side, requests) == SIDES)
 
 
 def mark_before(at: StepTimes) -> Mark:
@@ -114,7 +114,7 @@ class JoinRule(ABC):
         return np.zeros(len(times), bool)
 
     @abstractmethod
-    def released(self, watermark: int) -> int:
+    def output_watermark(self, watermark: int) -> int:
         """No row that is shown from now on has an earlier time; ``watermark`` is neither end of time."""
 
 

@@ -26,13 +26,24 @@ import pyarrow as pa
 
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.sides import AT, LEFT, SIDES
-from tidestate.operators.describe.windows import Times
 from tidestate.operators.joins.batch import JoinedRows, kept_value
-from tidestate.operators.joins.names import DUE, FIRST, HELD_PAIRS, NUMBER, PHASE, SECOND, SENT, UNMATCHED_NAME, kept_as, waiting
+from tidestate.operators.joins.names import (
+    DUE,
+    FIRST,
+    HELD_PAIRS,
+    NUMBER,
+    PHASE,
+    SECOND,
+    SENT,
+    kept_as,
+    unmatched_table,
+    waiting,
+)
 from tidestate.operators.joins.rule import JoinRule
 from tidestate.operators.plan.held_rows import numbers_table
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import KINDS, constant
+from tidestate.statestore.arrays import Times
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.arrowtypes import positions, type_text
@@ -92,7 +103,7 @@ class JoinTables(Plan):
         return [column.name for column in self.equal]
 
     @property
-    def spread(self) -> tuple[str, ...]:
+    def partition_by(self) -> tuple[str, ...]:
         """The key, as the sides' tables have it."""
         return tuple(self.equal_names)
 
@@ -124,7 +135,7 @@ class JoinTables(Plan):
         """Rows without a partner, of sides that are shown alone."""
         due = Column(DUE, "int64")
         return {
-            side: TableSpec(waiting(side), (due, *self.identity[side]), (), spread=self.spread)
+            side: TableSpec(waiting(side), (due, *self.identity[side]), (), partition_by=self.partition_by)
             for side in SIDES
             if self.joined.keeps(side)
         }
@@ -133,7 +144,7 @@ class JoinTables(Plan):
     def alone(self) -> dict[str, TableSpec]:
         """Rows that were shown alone and may be taken back."""
         return {
-            side: TableSpec(UNMATCHED_NAME(side), spec.key, (), DUE, spread=self.spread)
+            side: TableSpec(unmatched_table(side), spec.key, (), DUE, partition_by=self.partition_by)
             for side, spec in self.waiting.items()
             if self.takes_back
         }
@@ -150,12 +161,12 @@ class JoinTables(Plan):
         others = [field for field in self.pane_schema if field.name not in ("kind", *self.key_names)]
         values = tuple(Column(field.name, type_text(field.type)) for field in others)
         # The numbers are those of a state partition: without the key pairs of two might look alike in a third.
-        return TableSpec(HELD_PAIRS, (*order, *self.key_specs), values, DUE, spread=tuple(self.key_names))
+        return TableSpec(HELD_PAIRS, (*order, *self.key_specs), values, DUE, partition_by=tuple(self.key_names))
 
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows there were."""
-        return numbers_table(self.spread)
+        return numbers_table(self.partition_by)
 
     @property
     def identified(self) -> tuple[str, ...]:
@@ -237,5 +248,5 @@ class JoinTables(Plan):
             equal=self.equal,
             origin=type_text(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
-            spread=self.spread,
+            partition_by=self.partition_by,
         )

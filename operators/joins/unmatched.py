@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.batch import JoinedRows, Admitted
+from tidestate.operators.joins.batch import Admitted, JoinedRows
 from tidestate.operators.joins.names import DUE
 from tidestate.operators.joins.rule import mark_after, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import END_US
+from tidestate.statestore.arrays import Times
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges

@@ -8,11 +8,12 @@ import numpy as np
 
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.describe.windows import Sliding, Times
+from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.joins.distance_rule import DistanceRule, distances
 from tidestate.operators.joins.names import OTHER_SIDE
-from tidestate.operators.joins.rule import PositionBound, Mark, JoinRule, closed_at
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags
+from tidestate.operators.joins.rule import JoinRule, Mark, PositionBound, closed_at
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import expect
 
 
@@ -102,7 +103,7 @@ class SharedWindowRule(JoinRule):
         found: Flags = (times <= over) & (self._last_end(times) > times)
         return found
 
-    def released(self, watermark: int) -> int:
+    def output_watermark(self, watermark: int) -> int:
         """The start of the first window that is open."""
         return max(BEGINNING_US, self._behind(watermark - self.joined.allowed_us) + 1)
 
@@ -214,7 +215,7 @@ class OwnWindowRule(JoinRule):
         found: Flags = (positions < starts) & (newest != BEGINNING_US)
         return found
 
-    def released(self, watermark: int) -> int:
+    def output_watermark(self, watermark: int) -> int:
         """Rows of past windows may always come."""
         return BEGINNING_US
 

@@ -77,11 +77,11 @@ class Harness:
         manifest = self._driver.batch([tables], self._now, lambda _id: Position())
         return self._driver.rows(manifest)
 
-    def feed_back(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
+    def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
         given = rows if rows is None or isinstance(rows, pa.Table) else _table(rows, self._schemas())
         back = to_feed(self._job, given, operator)
-        fed = self._driver.feed_back(back, whole=rows is None, clock_us=self._now) if back else None
+        fed = self._driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
         return self._driver.rows(fed)
 
     def _schemas(self) -> Mapping[str, pa.Schema]:

@@ -126,13 +126,13 @@ class StandaloneRunner(Standalone):
         with driver.at_work():
             return driver.rows(driver.head if driver.drain() else None)
 
-    def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
+    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
         """See `Standalone`."""
         driver = self._started("feed a batch first, or run over those that there were")
         with driver.at_work():
             driver.deliver()
             back = to_feed(driver.job, rows, operator)
-            return driver.rows(driver.feed_back(back, whole=rows is None) if back else None)
+            return driver.rows(driver.reprocess_late(back, whole=rows is None) if back else None)
 
     @property
     def head(self) -> Manifest:

@@ -32,11 +32,10 @@ from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.rounds import Claims, Observed, Progress, Rounds
+from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.tables import TIME
-
-Counters = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
 
     Events that are fed back may have a column ``window_start``: the window that each is meant for, or null.
     """
-    named = events["window_start"] if intake.feeding and "window_start" in events.column_names else None
+    named = events["window_start"] if intake.reprocessing and "window_start" in events.column_names else None
     events = _conform(plan, events, intake)
     first = _source_first(plan, events, intake)
     events = first.events if first else events
@@ -86,25 +85,25 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
     claims = Claims()
     if first is not None:
         claims, counters, rejected = first.claims, _with_first(counters, first), _both(plan, first, rejected, intake)
-    elif not intake.feeding:
+    elif not intake.reprocessing:
         # What is rejected for its time or key says nothing of how far the stream has come, but that it is there.
-        heard = Rounds(plan.watermarks).hear(accepted, intake.now_us, intake.so_far, intake.began)
-        counters |= heard.counters
-        claims = heard.claims.beside(Rounds(plan.watermarks).present(rejected) if rejected is not None else {})
+        observed = Rounds(plan.watermarks).observe(accepted, intake.now_us, intake.so_far, intake.began)
+        counters |= observed.counters
+        claims = observed.claims.beside(Rounds(plan.watermarks).present(rejected) if rejected is not None else {})
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
         nothing = [plan.exchanged.schema.empty_table()] * partitions
         return Prepared(nothing, accepted, rejected, None, counters, origins, claims)
     times = _int_times(accepted[plan.event_time])
     if intake.watermark_us is not None:
-        partly = plan.refused(accepted, times, intake.watermark_us, feeding=intake.feeding)
+        partly = plan.refused(accepted, times, intake.watermark_us, reprocessing=intake.reprocessing)
         if partly is not None:
-            partly = ledger(plan, partly, PURGED if intake.feeding else VERY_LATE, intake.watermark_us)
+            partly = ledger(plan, partly, PURGED if intake.reprocessing else VERY_LATE, intake.watermark_us)
             rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
-            counters["purged_windows" if intake.feeding else "refused_windows"] = partly.num_rows
+            counters["purged_windows" if intake.reprocessing else "refused_windows"] = partly.num_rows
     partials = _split(plan, plan.arrive(accepted, times, intake), partitions)
     newest = None
-    if not intake.feeding:
+    if not intake.reprocessing:
         peak = peak_of(times, accepted, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     return Prepared(partials, accepted, rejected, newest, counters, origins, claims)
@@ -115,17 +114,17 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | No
 
     Rows without a place in the order are refused before that, where it counts.
     """
-    if intake.feeding or not plan.watermarks.acts_first:
+    if intake.reprocessing or not plan.watermarks.acts_first:
         return None
     bad = _bad_order(plan, events) if plan.watermarks.order else np.zeros(0, bool)
     if not len(bad):
-        return Rounds(plan.watermarks).hear(events, intake.now_us, intake.so_far, intake.began)
+        return Rounds(plan.watermarks).observe(events, intake.now_us, intake.so_far, intake.began)
     out, sound = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
-    heard = Rounds(plan.watermarks).hear(sound, intake.now_us, intake.so_far, intake.began)
-    rows, reasons = heard.refused or (out.schema.empty_table(), pa.array([], pa.string()))
+    observed = Rounds(plan.watermarks).observe(sound, intake.now_us, intake.so_far, intake.began)
+    rows, reasons = observed.refused or (out.schema.empty_table(), pa.array([], pa.string()))
     why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
-    claims = heard.claims.beside(Rounds(plan.watermarks).present(out))
-    return replace(heard, claims=claims, refused=(pa.concat_tables([rows, out]), why))
+    claims = observed.claims.beside(Rounds(plan.watermarks).present(out))
+    return replace(observed, claims=claims, refused=(pa.concat_tables([rows, out]), why))
 
 
 def _with_first(counters: Counters, first: Observed) -> Counters:
@@ -169,7 +168,7 @@ def _conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
         raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
     chosen = events.select(plan.read_names)
     for name in plan.added:
-        there = intake.feeding and name in events.column_names
+        there = intake.reprocessing and name in events.column_names
         times = events[name] if there else _added(name, chosen, intake.now_us)
         chosen = chosen.append_column(name, times.cast(TIME))
     return with_types(chosen, plan.input_schema)
@@ -202,9 +201,9 @@ def _classify(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, p
     times = _int_times(events[plan.event_time])
     early = np.zeros(0, bool)
     if watermark_us is not None:
-        early = plan.too_late(events, times, watermark_us, feeding=intake.feeding)
+        early = plan.too_late(events, times, watermark_us, reprocessing=intake.reprocessing)
     reasons = _reasons(
-        (early, PURGED if intake.feeding else VERY_LATE),
+        (early, PURGED if intake.reprocessing else VERY_LATE),
         (_out_of_range(times), OUT_OF_RANGE),
         (null_key, NULL_KEY),
         (null_time, NULL_TIME),
@@ -228,7 +227,7 @@ def _classify(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, p
 def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], intake: Intake) -> Counters:
     """How many events there were, by class."""
     accepted = int(np.count_nonzero(keep))
-    if intake.feeding:
+    if intake.reprocessing:
         return {"fed": len(keep), "fed_accepted": accepted}
     counters = {"events": len(keep)}
     if intake.watermark_us is not None:

@@ -181,7 +181,9 @@ def _report(plan: Plan, watermark: int, time: str) -> SourceReport:
     """What an operator at this watermark says to who reads its panes by their column ``time``."""
     if watermark == END_US:
         return SourceReport(ended=True)
-    return SourceReport(BEGINNING_US if watermark == BEGINNING_US else plan.released(watermark, time), generated=True)
+    return SourceReport(
+        BEGINNING_US if watermark == BEGINNING_US else plan.output_watermark(watermark, time), generated=True
+    )
 
 
 def shown_schema(plan: Plan) -> pa.Schema:

@@ -45,7 +45,7 @@ class Holding:
         values = tuple(one for one in (*self.rows.key, *self.rows.values) if one.name not in names)
         plain = tuple(Column(one.name, one.type) for one in values)
         key = (Column(HELD_AT, "int64"), Column(NUMBER, "int64"), *self.keys)
-        return TableSpec(AHEAD, key, plain, HELD_AT, spread=names)
+        return TableSpec(AHEAD, key, plain, HELD_AT, partition_by=names)
 
     @cached_property
     def numbered(self) -> TableSpec:
@@ -90,7 +90,7 @@ class Holding:
         return self.rows.conform(due), changes
 
 
-def numbers_table(spread: tuple[str, ...]) -> TableSpec:
+def numbers_table(partition_by: tuple[str, ...]) -> TableSpec:
     """How many there were of what is counted, in a state partition of rows that are spread by these columns."""
     key, count = (Column("what", "string"),), (Column("count", "int64", combiner="max"),)
-    return TableSpec(NUMBERED, key, count, spread=spread, shared=bool(spread))
+    return TableSpec(NUMBERED, key, count, partition_by=partition_by, shared=bool(partition_by))

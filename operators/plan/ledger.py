@@ -11,6 +11,8 @@ from tidestate.operators.plan.plan import ONLY, Plan
 
 VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
 BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
+BEYOND_RETENTION = "out_of_retention"
+"""Why a row that is older than what is kept is in the late ledger."""
 LEDGER_REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
 
 

@@ -9,18 +9,17 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import KIND, BoundAggregate
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.triggers import Triggers
-from tidestate.operators.describe.windows import Sliding, Times, Windows, by_offset
+from tidestate.operators.describe.windows import Sliding, Windows, by_offset
 from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.transition import BUDGET_BYTES, StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import UsageError
@@ -28,7 +27,6 @@ from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
 
-Flags = npt.NDArray[np.bool_]
 PROCESSING_TIME, PANE_TIME = "processing_time", "pane_time"
 """Columns that are added to the input where it has no event time of its own."""
 PANE_KIND = KIND
@@ -52,13 +50,13 @@ RESERVED = {
 class Arrival:
     """How accepted events arrive: at this watermark (None: none yet) and clock.
 
-    ``feeding``: they come back from the late ledger. ``budget_bytes``: how much memory may go to what is only made to
-    combine it.
+    ``reprocessing``: they come back from the late ledger. ``budget_bytes``: how much memory may go to
+    what is only made to combine it.
     """
 
     watermark_us: int | None
     now_us: int = 0
-    feeding: bool = False
+    reprocessing: bool = False
     budget_bytes: int = BUDGET_BYTES
 
 
@@ -108,7 +106,7 @@ class Plan(ABC):
         return [field.name for field in self.key_fields]
 
     @property
-    def spread(self) -> tuple[str, ...]:
+    def partition_by(self) -> tuple[str, ...]:
         """The columns of state tables by which rows go to state partitions, as `prepare` sends them."""
         return tuple(self.key_names)
 
@@ -244,10 +242,10 @@ class Plan(ABC):
         return self.holding.through(view, arriving, at, step) if self.holding else step(arriving)
 
     @abstractmethod
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """Which events of these times are taken no more. Shape ``(events,)``."""
 
-    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
         """Accepted events that some of their windows take no more, with the bounds of those; None if there are none.
 
         A row per event and window.
@@ -262,7 +260,7 @@ class Plan(ABC):
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Take ``arriving`` into the state that ``view`` shows. Pure."""
 
-    def released(self, watermark: int, column: str) -> int:
+    def output_watermark(self, watermark: int, column: str) -> int:
         """What the panes from now on, but for late ones, have at least in ``column``: a watermark for who reads them.
 
         Raises `UsageError` where nothing can be said.

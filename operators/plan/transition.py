@@ -25,7 +25,7 @@ TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 class StepTimes:
     """The watermark and the processing time before and after a step, in microseconds; `BEGINNING_US` is none yet.
 
-    ``feeding``: what arrives comes back from the late ledger. ``sides_before`` and ``sides``: the newest position of
+    ``reprocessing``: what arrives comes from the late ledger. ``sides_before`` and ``sides``: the newest position of
     each side of an operator that asks for them (`Watermarks.positions`), before and after; ``steps`` between them.
     ``budget_bytes``: how much memory a step may take for what it only makes to combine it.
     """
@@ -34,7 +34,7 @@ class StepTimes:
     after: int
     was: int = 0
     now: int = 0
-    feeding: bool = False
+    reprocessing: bool = False
     sides_before: tuple[int, ...] = ()
     sides: tuple[int, ...] = ()
     steps: tuple[Maxima, ...] = ()

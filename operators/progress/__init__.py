@@ -6,9 +6,9 @@ from tidestate.operators.progress.advance_time import Generation as Generation
 from tidestate.operators.progress.advance_time import Lifetimes as Lifetimes
 from tidestate.operators.progress.advance_time import advance as advance
 from tidestate.operators.progress.advance_time import advance_time as advance_time
+from tidestate.operators.progress.advance_time import effective_settings as effective_settings
 from tidestate.operators.progress.advance_time import finish as finish
 from tidestate.operators.progress.advance_time import generation as generation
-from tidestate.operators.progress.advance_time import effective_settings as effective_settings
 from tidestate.operators.progress.advance_time import lifetimes as lifetimes
 from tidestate.operators.progress.buffers import Buffers as Buffers
 from tidestate.operators.progress.buffers import buffers as buffers
@@ -22,12 +22,12 @@ from tidestate.operators.progress.metrics import metrics as metrics
 from tidestate.operators.progress.metrics import prometheus_text as prometheus_text
 from tidestate.operators.progress.origins import Origins as Origins
 from tidestate.operators.progress.origins import OriginsState as OriginsState
+from tidestate.operators.progress.origins import advance_origins as advance_origins
 from tidestate.operators.progress.origins import assigned as assigned
 from tidestate.operators.progress.origins import end as end
 from tidestate.operators.progress.origins import origins as origins
 from tidestate.operators.progress.origins import restore as restore
 from tidestate.operators.progress.origins import save as save
-from tidestate.operators.progress.origins import advance_origins as advance_origins
 from tidestate.operators.progress.origins import wait as wait
 from tidestate.operators.progress.sources import merged as merged
 from tidestate.operators.progress.tracker import TrackedSource as TrackedSource

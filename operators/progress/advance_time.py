@@ -12,16 +12,15 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, Flags, Times, instants, is_watermark, moved
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, instants, is_watermark, moved
+from tidestate.statestore.arrays import Flags, Reasons, Times
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
-Codes = npt.NDArray[np.int8]
 LatePolicy = Literal["drop", "adjust"]
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
@@ -91,7 +90,9 @@ def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = Fa
     return Generation(span_us=span, delay_us=span_us(delay), final=final)
 
 
-def advance_time(policy: LatePolicy, generation: Generation | None = None, import_from: str | None = None) -> AdvanceTime:
+def advance_time(
+    policy: LatePolicy, generation: Generation | None = None, import_from: str | None = None
+) -> AdvanceTime:
     """Settings of a query. Raises `UsageError` for a policy that is neither "drop" nor "adjust", and when nothing
     would move time: neither a generation nor a stream to import from.
     """
@@ -143,7 +144,7 @@ class Lifetimes:
     An end counts for intervals and edge ends only. Where a flag says that there is none the number means nothing.
     """
 
-    shapes: Codes
+    shapes: Reasons
     starts: Times
     ends: Times
     no_start: Flags
@@ -155,15 +156,15 @@ class Advanced:
     """What became of a batch.
 
     ``kept``: rows that go on. ``starts``: their start times, adjusted ones at the CTI that they violated.
-    ``reasons``: indices of `ADVANCE_REASONS` (int8). All of shape ``(rows,)``. ``cti_us`` are the CTIs in order, each above
-    the last, and ``cti_rows`` the row each comes after (-1: before the first row). Events before a CTI may be
-    released by it.
+    ``reasons``: indices of `ADVANCE_REASONS` (int8). All of shape ``(rows,)``. ``cti_us`` are the CTIs in order,
+    each above the last, and ``cti_rows`` the row each comes after (-1: before the first row). Events before a
+    CTI may be released by it.
     """
 
     kept: Flags
     starts: Times
     adjusted: Flags
-    reasons: Codes
+    reasons: Reasons
     cti_rows: Times
     cti_us: Times
     state: Advance
@@ -245,7 +246,7 @@ def finish(settings: AdvanceTime, state: Advance) -> Advance:
     return msgspec.structs.replace(state, cti_us=END_US, ctis=state.ctis + 1)
 
 
-def _unsound(rows: Lifetimes) -> Codes:
+def _unsound(rows: Lifetimes) -> Reasons:
     """Reasons for rows that are no events, 0 for the others."""
     ends_count = (rows.shapes == INTERVAL) | (rows.shapes == EDGE_END)
     # An edge may end where it starts: that takes the event back. An interval without length is none.

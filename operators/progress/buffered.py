@@ -13,11 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
+from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.figures import Gap
-from tidestate.operators.progress.instants import BEGINNING_US, Flags
-from tidestate.operators.progress.origins import SEEN, Origins, OriginsState, end, origins, restore, save, advance_origins, wait
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.origins import (
+    SEEN,
+    Origins,
+    OriginsState,
+    advance_origins,
+    end,
+    origins,
+    restore,
+    save,
+    wait,
+)
 from tidestate.operators.progress.watermarks import BufferProgress, SourceReport
+from tidestate.statestore.arrays import Flags, Numbers
 
 GIVEN_UP = "gap_given_up"
 """Why a row is refused: its buffer came after the gap that it belongs to was given up."""

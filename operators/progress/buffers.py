@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times, instants, is_watermark
+from tidestate.operators.progress.instants import BEGINNING_US, instants, is_watermark
+from tidestate.statestore.arrays import Flags, Numbers, Times
 from tidestate.statestore.errors import UsageError
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.progress.advance_time import (
+    ADVANCE_REASONS,
     CTI,
     EDGE_END,
-    ADVANCE_REASONS,
     Advance,
     Advanced,
     AdvanceTime,
     Lifetimes,
     advance,
-    finish,
     effective_settings,
+    finish,
     lifetimes,
 )
-from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.sources import SourceRows
-from tidestate.operators.progress.watermarks import Counters
+from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

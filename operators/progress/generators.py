@@ -14,18 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.instants import (
-    BEGINNING_US,
-    FIRST_US,
-    LAST_US,
-    Flags,
-    Times,
-    instants,
-    is_watermark,
-    moved_one,
-)
-from tidestate.operators.progress.sources import SourceRows, source_column, parts_of, same_claim
-from tidestate.operators.progress.watermarks import Counters, SourceReading, SourceReport
+from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
+from tidestate.operators.progress.sources import SourceRows, parts_of, same_claim, source_column
+from tidestate.operators.progress.watermarks import SourceReading, SourceReport
+from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME

@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
-
-Times = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 BEGINNING_US, END_US = -(2**63), 2**63 - 1
 LIMIT_US = 2**61

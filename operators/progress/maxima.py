@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Times = npt.NDArray[np.int64]
+from tidestate.statestore.arrays import Times
+
 STEP_BYTES = 16
 """What a step takes where steps are packed."""
 

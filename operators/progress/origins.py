@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from tidestate.operators.progress.buffers import Buffers, Numbers, buffers
+from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.figures import Gap
-from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.units import BufferRows, Units, absorbed_of, no_numbers, no_rows, units_of
+from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times
 from tidestate.statestore.errors import UsageError, invariant
 
 OPEN = -1
@@ -35,7 +35,6 @@ ORIGIN_REASONS = (
 )
 """What is said of a buffer; the first: it counts. `seen_before`: a duplicate, or at or behind the prefix."""
 SEEN, BAD_SEQUENCE, BAD_CHUNK, AFTER_LAST, TWO_LAST, AFTER_END = range(1, len(ORIGIN_REASONS))
-Codes = npt.NDArray[np.int8]
 ChunkRanges = tuple[tuple[int, int], ...]
 ENDED_RANGES = 1_000
 """As many ranges of ids of ended origins are kept, the highest; ids given in turn make one."""
@@ -115,7 +114,7 @@ class OriginsStep:
     """After a batch of buffers: the origins, and of each buffer what is said (int8, indices of `ORIGIN_REASONS`)."""
 
     origins: Origins
-    reasons: Codes
+    reasons: Reasons
     watermark_refused: Flags
 
 
@@ -318,7 +317,7 @@ def _places(ids: Numbers, wanted: Numbers) -> Numbers:
     return places
 
 
-def _first_look(known: Origins, arrived: Buffers, owners: Numbers) -> Codes:
+def _first_look(known: Origins, arrived: Buffers, owners: Numbers) -> Reasons:
     """What can be said of each buffer by itself."""
     reasons = np.zeros(len(arrived), np.int8)
     over = known.have_ended(arrived.origins)

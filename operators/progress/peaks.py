@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, Times
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.arrays import Times
 
 PEAK_SAMPLE_ROWS = 10_000
 BULK_SHARE, STRAYS = 20, 2

@@ -28,12 +28,12 @@ from tidestate.operators.progress.tracker import Tracker, begin, observe, reset_
 from tidestate.operators.progress.watermarks import (
     INPUT,
     BufferProgress,
-    Counters,
     Generator,
-    SourceReport,
     Reports,
+    SourceReport,
     Watermarks,
 )
+from tidestate.statestore.arrays import Counters
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -107,17 +107,17 @@ class Rounds:
         )
         return Progress(begin(self.settings.sources), {}, buffers)
 
-    def hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Observed:
+    def observe(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Observed:
         """What ``events`` claim, at processing time ``now_us``. ``began`` is the progress at the start of the batch,
         ``so_far`` with the pieces of the same sources before this one.
         """
-        heard = self._hear(events, now_us, so_far, began)
+        observed = self._observe(events, now_us, so_far, began)
         if not self.settings.positions:
-            return heard
+            return observed
         claims = msgspec.structs.replace(
-            heard.claims, newest={one.side: one.steps(heard.events) for one in self.settings.positions}
+            observed.claims, newest={one.side: one.steps(observed.events) for one in self.settings.positions}
         )
-        return replace(heard, claims=claims)
+        return replace(observed, claims=claims)
 
     def placed(self, progress: Progress, claims: Iterable[Claims]) -> Progress:
         """With the positions of the rows of a round."""
@@ -158,7 +158,7 @@ class Rounds:
         tracker = msgspec.structs.replace(progress.tracker, newest=newest, ahead=ahead)
         return msgspec.structs.replace(progress, tracker=tracker)
 
-    def _hear(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Observed:
+    def _observe(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Observed:
         so_far = so_far or self.begin()
         if isinstance(self.settings.generator, Ctis):
             return self._ctis(self.settings.generator, events, so_far, began or so_far)

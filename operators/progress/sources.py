@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import BEGINNING_US, Times
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.watermarks import SourceReport
+from tidestate.statestore.arrays import Times
 from tidestate.statestore.errors import UsageError
 
 

@@ -90,20 +90,20 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, SourceRep
     last = tracker.processing_us
     elapsed = 0 if last is None else max(0, now_us - last)
     before = tracker.watermark_us
-    heard, left = dict(tracker.sources), []
-    for name in sorted(heard.keys() | reports.keys()):
-        source = heard.get(name) or TrackedSource(watermark_us=before)
+    observed, left = dict(tracker.sources), []
+    for name in sorted(observed.keys() | reports.keys()):
+        source = observed.get(name) or TrackedSource(watermark_us=before)
         report = reports.get(name) or SourceReport(asked=False)
-        heard[name] = _settle(_hear(source, report, elapsed, settings.timeout_us(name)), before)
+        observed[name] = _settle(_observe(source, report, elapsed, settings.timeout_us(name)), before)
         if report.ended:
-            left.append(heard.pop(name))
+            left.append(observed.pop(name))
     ended = tracker.ended + len(left)
     ended_us = max([tracker.ended_us, *(one.watermark_us for one in left)])
-    after = _overall(heard, before, ended_us)
+    after = _overall(observed, before, ended_us)
     old = tracker.sources.values()
-    now = [*heard.values(), *left]
+    now = [*observed.values(), *left]
     grown = Tracker(
-        sources=heard,
+        sources=observed,
         watermark_us=after,
         processing_us=now_us if last is None else max(last, now_us),
         advances=tracker.advances + (after > before),
@@ -119,7 +119,7 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, SourceRep
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
 
 
-def _hear(source: TrackedSource, report: SourceReport, elapsed_us: int, timeout_us: int | None) -> TrackedSource:
+def _observe(source: TrackedSource, report: SourceReport, elapsed_us: int, timeout_us: int | None) -> TrackedSource:
     """The source after its report, before it is known whether it has caught up."""
     if source.says_idle and report.status != "active":
         # Until it says that it is back, what it sends does not speak for it.
@@ -154,7 +154,7 @@ def _settle(source: TrackedSource, watermark_us: int) -> TrackedSource:
     return source
 
 
-def _overall(heard: Mapping[str, TrackedSource], before_us: int, ended_us: int) -> int:
-    counted = [source.watermark_us for source in heard.values() if source.standing == "counted"]
-    reached = min(counted, default=before_us) if heard else ended_us
+def _overall(observed: Mapping[str, TrackedSource], before_us: int, ended_us: int) -> int:
+    counted = [source.watermark_us for source in observed.values() if source.standing == "counted"]
+    reached = min(counted, default=before_us) if observed else ended_us
     return max(before_us, reached)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from tidestate.operators.progress.instants import BEGINNING_US, Flags, Times
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.statestore.arrays import Flags, Numbers, Times
 
-Numbers = npt.NDArray[np.int64]
 _MORE_THAN_ANY = np.iinfo(np.int64).max
 
 

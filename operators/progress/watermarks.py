@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.maxima import Placed
+from tidestate.statestore.arrays import Counters
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
 INPUT = "input"
 """The one source of a stream that is not told apart."""
-Counters = dict[str, int]
-Reports = dict[str, "Report"]
+Reports = dict[str, "SourceReport"]
 
 
 @dataclass(frozen=True)

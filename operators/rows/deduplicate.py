@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import Times
-from tidestate.operators.plan.plan import Arrival, Flags, Plan
+from tidestate.operators.plan.plan import Arrival, Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -31,7 +31,7 @@ class DedupPlan(Plan):
     @cached_property
     def seen(self) -> TableSpec:
         """Ids, and until which watermark each is remembered (int64 microseconds)."""
-        return TableSpec("seen", self.key_specs, (Column(UNTIL, "int64"),), UNTIL, spread=self.spread)
+        return TableSpec("seen", self.key_specs, (Column(UNTIL, "int64"),), UNTIL, partition_by=self.partition_by)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -49,7 +49,7 @@ class DedupPlan(Plan):
         """Rows as they came."""
         return self.input_schema
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """What is behind the watermark: its id may have been forgotten."""
         late: Flags = times < watermark
         return late
@@ -58,10 +58,10 @@ class DedupPlan(Plan):
         """Rows as they are, in order."""
         return self.exchanged.conform(accepted)
 
-    def released(self, watermark: int, column: str) -> int:
+    def output_watermark(self, watermark: int, column: str) -> int:
         """Rows are passed on as they come, none from behind the watermark."""
         if column != self.event_time:
-            return super().released(watermark, column)
+            return super().output_watermark(watermark, column)
         return watermark
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.sides import AT
-from tidestate.operators.describe.windows import Times
-from tidestate.operators.plan.plan import Arrival, Flags, Plan
+from tidestate.operators.plan.plan import Arrival, Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.store import StateView
@@ -38,7 +38,7 @@ class UnionPlan(Plan):
         """Rows as they came."""
         return self.input_schema
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """None: who reads the rows says what is too late there."""
         return np.zeros(len(times), bool)
 
@@ -51,7 +51,7 @@ class UnionPlan(Plan):
         counters = {"passed": arriving.num_rows} if arriving.num_rows else {}
         return Transition({}, arriving.select(self.input_schema.names), counters)
 
-    def released(self, watermark: int, column: str = AT) -> int:
+    def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No row to come has an earlier time, but for those that are behind ``watermark`` as they come."""
         if column != AT:
             raise UsageError("a union goes by the times of its rows", code="chain-time", column=column, use=AT)

@@ -162,13 +162,13 @@ class QueryOnSpark(DurableQuery):
         if failure is not None and not self._ended_by_us:
             raise failure
 
-    def feed_back(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
+    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         """See `DurableQuery`."""
         with self._driver.lock:
             back = to_feed(self._job, rows, operator)
             if back:
                 with contextlib.suppress(StoppingError):
-                    self._driver.feed_back(back, whole=rows is None)
+                    self._driver.reprocess_late(back, whole=rows is None)
         return sum(table.num_rows for table in back.values())
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:

@@ -45,8 +45,8 @@ def _file_system(session: SparkSession, url: str) -> tuple[Any, Any]:
         return path, path.getFileSystem(settings)
     except Py4JJavaError as error:
         raise UsageError(
-            f"spark has no file system for this root, and its own checkpoint ({SPARK_FOLDER}/) lies there: for s3:// it "
-            "needs hadoop-aws (STORES.md, remote roots)",
+            f"spark has no file system for this root, and its own checkpoint ({SPARK_FOLDER}/) lies there: for s3:// "
+            "it needs hadoop-aws (STORES.md, remote roots)",
             code="spark-storage",
             url=url,
             reason=_said(error),

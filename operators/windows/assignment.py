@@ -6,19 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import (
-    END,
-    START,
-    Counted,
-    Global,
-    NamedWindow,
-    Sessions,
-    Sliding,
-    Times,
-    Windows,
-)
-from tidestate.operators.plan.plan import ONLY, Flags, Plan
+from tidestate.operators.describe.windows import END, START, Counted, Global, NamedWindow, Sessions, Sliding, Windows
+from tidestate.operators.plan.plan import ONLY, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.lists import places_within
 
@@ -63,20 +54,20 @@ def _gaps(kind: Sessions, events: pa.Table) -> Times | int:
     return gaps
 
 
-def refusing(plan: Plan, ends: Times, watermark: int, *, feeding: bool) -> Flags:
-    """Of windows with these ends, which take no event any more; ``feeding``: none that comes back either."""
-    return ends <= last_refused(plan, watermark, feeding=feeding)
+def refusing(plan: Plan, ends: Times, watermark: int, *, reprocessing: bool) -> Flags:
+    """Of windows with these ends, which take no event any more; ``reprocessing``: none that comes back either."""
+    return ends <= last_refused(plan, watermark, reprocessing=reprocessing)
 
 
-def last_refused(plan: Plan, watermark: int, *, feeding: bool) -> int:
+def last_refused(plan: Plan, watermark: int, *, reprocessing: bool) -> int:
     """Windows that end at or before this take no event any more."""
-    return plan.forgotten(watermark) if feeding else plan.closed_at(watermark)
+    return plan.forgotten(watermark) if reprocessing else plan.closed_at(watermark)
 
 
-def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
     """Events that no window takes any more, by the rule ``window``; one that lies in none at all is not late."""
     last = last_ends(plan.kind, times, events)
-    closed: Flags = (last != BEGINNING_US) & refusing(plan, last, watermark, feeding=feeding)
+    closed: Flags = (last != BEGINNING_US) & refusing(plan, last, watermark, reprocessing=reprocessing)
     return closed
 
 
@@ -91,10 +82,14 @@ def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
     return last
 
 
-def refused_windows(plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+def refused_windows(
+    plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool
+) -> pa.Table | None:
     """Accepted events with each window that takes them no more; None where there are none."""
     kind = of_type(plan.kind, Sliding)
-    first, counts = sliding_windows(kind, times, accepted, high=last_refused(plan, watermark, feeding=feeding))
+    first, counts = sliding_windows(
+        kind, times, accepted, high=last_refused(plan, watermark, reprocessing=reprocessing)
+    )
     index = np.repeat(np.arange(len(times)), counts)
     if not len(index):
         return None
@@ -135,5 +130,5 @@ def narrowed(kind: Sliding, first: Times, counts: Times, only: Times) -> tuple[T
 def open_to(plan: Plan, sessions: pa.Table, watermark: int) -> pa.Table:
     """Those of ``sessions`` that an event may still join: others are only kept."""
     ends = sessions[END].cast(pa.int64()).to_numpy()
-    over = refusing(plan, ends, watermark, feeding=False)
+    over = refusing(plan, ends, watermark, reprocessing=False)
     return sessions.filter(pa.array(~over)) if over.any() else sessions

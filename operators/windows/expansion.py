@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine
 from tidestate.statestore.table.sorting import ranks
 
-Numbers = npt.NDArray[np.int64]
 Made = Callable[[Numbers, Numbers], pa.Table]
 """Pairs as rows of a table: of which rows they are, and of which of the row's windows, from 0."""
 

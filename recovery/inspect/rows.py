@@ -25,7 +25,7 @@ from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows, read_schema
 from tidestate.statestore.spec.lists import whole
-from tidestate.statestore.spec.schema_evolution import project
+from tidestate.statestore.spec.schema_evolution import project_columns
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.opening import open_store
@@ -144,7 +144,7 @@ def state_difference(
         spec = table_of(state, table)
         found[number] = spec, pa.concat_tables(state_rows(checkpoint, state, spec, wanted))
     newest, _ = found[max(between)]
-    before, after = (project(spec, newest, rows) for spec, rows in (found[number] for number in between))
+    before, after = (project_columns(spec, newest, rows) for spec, rows in (found[number] for number in between))
     return difference(before, after, newest.key_names)
 
 

@@ -33,7 +33,7 @@ _WRITTEN = re.compile(r"([0-9]{1,20})-[0-9a-f]{32}\.")
 
 @dataclass(frozen=True)
 class Traces:
-    """``noted``: the highest id that a note or a pin names. ``written_files``: the highest that a file was written for,
+    """``noted``: the highest id that a note or a pin names. ``written``: the highest that a file was written for,
     which the attempt at a next checkpoint leaves, published or not. ``committed``: Spark's query and its last batch.
     """
 

@@ -116,7 +116,7 @@ def check_partitions(partitions: int) -> None:
 
 
 def _check_divisible(name: str, operator: OperatorState) -> None:
-    whole = [spec.name for spec in operator.tables if spec.spread is None]
+    whole = [spec.name for spec in operator.tables if spec.partition_by is None]
     if whole:
         raise UsageError(
             "an operator that is fed by hand has one partition: its tables cannot be divided",
@@ -143,14 +143,14 @@ def _of_partition(
     files: list[FileRef] = []
     expired: dict[str, int] = {}
     for spec in specs:
-        near = _near(old, mine) if spec.spread else [(0, old[0])] if number == 0 else []
+        near = _near(old, mine) if spec.partition_by else [(0, old[0])] if number == 0 else []
         bounds = [state.expired.get(spec.name) for _, state in near]
         known = [bound for bound in bounds if bound is not None]
         # A row counts as long as it did where it was. So the lowest bound is that of all, and files say the rest.
         common = min(known) if known and len(known) == len(bounds) else None
         if common is not None:
             expired[spec.name] = common
-        if spec.spread:
+        if spec.partition_by:
             files += _once(spec, _numbered(_shares(spec, near, len(old), mine, common)))
         else:  # without a key all rows are in the first partition, and stay there as they are
             files += [ref for _, state in near for ref in state.files if ref.table == spec.name]

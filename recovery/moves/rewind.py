@@ -120,7 +120,9 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
         unreadable=tuple(one for one in reversed(later) if isinstance(one, int)),
         sources=_spans(checkpoint, chosen, newest, undone),
         panes=tuple(
-            RepeatedPanes(one.id, sum(ref.rows for ref in one.panes), one.id <= had) for one in reversed(undone) if one.panes
+            RepeatedPanes(one.id, sum(ref.rows for ref in one.panes), one.id <= had)
+            for one in reversed(undone)
+            if one.panes
         ),
     )
 
@@ -146,7 +148,9 @@ def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int
         yield manifest
 
 
-def _spans(checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: list[Manifest]) -> tuple[ReplaySpan, ...]:
+def _spans(
+    checkpoint: Checkpoint, chosen: Manifest, newest: Manifest, undone: list[Manifest]
+) -> tuple[ReplaySpan, ...]:
     if newest.spark is None:
         return ()
     begin = chosen.spark.end if chosen.spark is not None else ()

@@ -145,7 +145,7 @@ def mend(
 
 
 def unfinished(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
-    """The reset or bootstrap that `finish_checkpoint` would bring Spark's checkpoint to; None where nothing is to be done."""
+    """The reset or bootstrap that `finish_checkpoint` would bring Spark's checkpoint to; None where there is none."""
     reset = head
     while reset.kind not in ("reset", "bootstrap", *WORK) and reset.id > 1 and reset.parent:
         try:

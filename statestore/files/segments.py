@@ -28,7 +28,7 @@ from tidestate.statestore.files.arrowfile import read_batches
 from tidestate.statestore.files.refs import EXPIRY, FILE_FORMAT, Contents, FileRef, SegmentName, fact
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, Layer
-from tidestate.statestore.spec.schema_evolution import project, readable
+from tidestate.statestore.spec.schema_evolution import project_columns, readable
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 
@@ -61,7 +61,7 @@ def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]
             raise damaged(ref, "its columns are not those of its table")
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         check_count(ref, sum(table.num_rows for table in tables), ref.rows)
-        return [_layer(spec, ref, project(written, spec, table)) for table in tables]
+        return [_layer(spec, ref, project_columns(written, spec, table)) for table in tables]
 
 
 def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:

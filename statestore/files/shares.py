@@ -27,7 +27,7 @@ class Share:
 
     def _of(self, layer: Layer) -> list[Layer]:
         if self._hashes is not None and layer.rows.num_rows:
-            layer = _kept(layer, _within(layer.rows.select(list(self._spec.spread or ())), self._hashes))
+            layer = _kept(layer, _within(layer.rows.select(list(self._spec.partition_by or ())), self._hashes))
         if self._spec.shared and self._spec.combines and layer.op == PUT:
             # What another partition had folded whole is a part of what this one has.
             layer = Layer(MERGE, layer.rows, layer.ordered)

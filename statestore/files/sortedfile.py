@@ -26,7 +26,7 @@ from tidestate.statestore.files.segments import OP, check_described, check_ops, 
 from tidestate.statestore.files.tails import check_metadata, checked_rows, open_verified, read_tail, tail_of
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, bisect, comparable
-from tidestate.statestore.spec.schema_evolution import project
+from tidestate.statestore.spec.schema_evolution import project_columns
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.layers import cut
@@ -210,7 +210,7 @@ class SortedFile:
         schema = pa.schema([*op, *written.schema])
         with open_verified(self._objects, self._ref) as source:
             file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
-            return [project(written, self._spec, self._block(file, block, schema)) for block in blocks]
+            return [project_columns(written, self._spec, self._block(file, block, schema)) for block in blocks]
 
     def _block(self, file: pq.ParquetFile, block: int, schema: pa.Schema) -> pa.Table:
         rows = file.read_row_group(block, use_threads=False).cast(schema)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.retention import position_column
 from tidestate.statestore.messages.tables import BOUND_NAMES, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
@@ -21,7 +22,6 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.layers import assign_keys
 
 FIRST, LAST = -(2**63), 2**63 - 1
-Numbers = npt.NDArray[np.int64]
 
 
 def get_messages(
@@ -60,13 +60,13 @@ def messages_for(tables: MessageTables, view: StateView, askers: pa.Table) -> Ra
     ask = _Askers(tables, _checked(tables, askers))
     found = _candidates(tables, view, ask)
     keep = ask.wants(found)
-    asker, rows = np.asarray(found.asker), found.rows.select(tables.schema.names)
+    request_index, rows = np.asarray(found.request_index), found.rows.select(tables.schema.names)
     if not keep.all():
-        asker, rows = asker[keep], rows.filter(pa.array(keep))
+        request_index, rows = request_index[keep], rows.filter(pa.array(keep))
     if not ask.reads_in_order:
-        order = _order(tables, asker, rows)
-        asker, rows = asker[order.to_numpy()], rows.take(order)
-    return Ranges(pa.array(ask.number[asker], pa.int64()), rows)
+        order = _order(tables, request_index, rows)
+        request_index, rows = request_index[order.to_numpy()], rows.take(order)
+    return Ranges(pa.array(ask.number[request_index], pa.int64()), rows)
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,16 @@ class _Askers:
 
     def wants(self, found: Ranges) -> npt.NDArray[np.bool_]:
         """Which of the rows found lie within the exact bounds of their asker and equal what it gives."""
-        asker, rows = np.asarray(found.asker), found.rows
+        request_index, rows = np.asarray(found.request_index), found.rows
         place, offset = positions(rows[self.tables.position]), rows[OFFSET].to_numpy()
-        start, end = self.start[asker], self.end[asker]
+        start, end = self.start[request_index], self.end[request_index]
         keep = (place >= start) & (place <= end)
         if self.tables.layout.by_time:
-            keep &= (place > start) | (offset >= self._bound("start_offset", FIRST)[asker])
-            keep &= (place < end) | (offset <= self._bound("end_offset", LAST)[asker])
+            keep &= (place > start) | (offset >= self._bound("start_offset", FIRST)[request_index])
+            keep &= (place < end) | (offset <= self._bound("end_offset", LAST)[request_index])
         for name in self.names:
             if name not in self.prefix:
-                keep &= np.asarray(pc.equal(rows[name], self.rows[name].take(pa.array(asker))))
+                keep &= np.asarray(pc.equal(rows[name], self.rows[name].take(pa.array(request_index))))
         return np.asarray(keep, bool)
 
     def _bound(self, name: str, default: int) -> Numbers:
@@ -184,9 +184,9 @@ def _shared(tables: MessageTables, view: StateView, ask: _Askers, lower: pa.Arra
     return assign_keys(tables.messages, rows, ask.rows.select(ask.names), lower, upper)
 
 
-def _order(tables: MessageTables, asker: Numbers, rows: pa.Table) -> pa.Array:
+def _order(tables: MessageTables, request_index: Numbers, rows: pa.Table) -> pa.Array:
     keys = [tables.position, OFFSET, ORIGIN] if tables.layout.by_time else [OFFSET, ORIGIN]
-    sortable = rows.select(keys).append_column("__asker", pa.array(asker))
+    sortable = rows.select(keys).append_column("__asker", pa.array(request_index))
     return pc.sort_indices(sortable, sort_keys=[(name, "ascending") for name in ("__asker", *keys)])
 
 

@@ -46,7 +46,7 @@ class Added:
 
 
 def add(tables: MessageTables, view: StateView, batch: pa.Table, *, expire: int | None = None) -> Added:
-    """Take ``batch`` (columns of ``tables.schema``, any order) in, and forget what retention or ``expire_messages`` says.
+    """Take ``batch`` (columns of ``tables.schema``, any order) in, and forget what retention or ``expire`` says.
 
     Rows are judged one after the other, against the bound before the batch: known ones are duplicates, then those
     at or below the bound are out of retention, the others are stored. A message that the batch itself makes too old

@@ -74,7 +74,7 @@ class MessageTables:
     time: str = str(TIME)
     origin: str = "string"
     name: str = "messages"
-    spread: tuple[str, ...] | None = None
+    partition_by: tuple[str, ...] | None = None
     """The columns by which messages go to state partitions, see `TableSpec`; None: they stay in one."""
 
     def __post_init__(self) -> None:
@@ -124,17 +124,19 @@ class MessageTables:
         """The messages themselves."""
         key = [*(column for part in self.layout.parts for column in self._parts[part]), self._origin]
         # A delete has the key alone, and must say whose it is.
-        key += [column for column in self.equal if column.name in (self.spread or ()) and column not in key]
+        key += [column for column in self.equal if column.name in (self.partition_by or ()) and column not in key]
         rest = [column for part in ("ts", "eq") if part not in self.layout.parts for column in self._parts[part]]
         rest = [column for column in rest if column not in key]
-        return TableSpec(self.name, tuple(key), (*rest, *self.payload), self.position, spread=self.spread)
+        return TableSpec(self.name, tuple(key), (*rest, *self.payload), self.position, partition_by=self.partition_by)
 
     @cached_property
     def seen(self) -> TableSpec:
         """The identity index: every message ever stored, until its position is forgotten."""
         place = Column("position", type_text(self.schema.field(self.position).type))
-        key, shared = (*self._parts["offset"], self._origin), bool(self.spread)
-        return TableSpec(f"{self.name}_seen", key, (place,), "position", spread=self.spread, shared=shared)
+        key, shared = (*self._parts["offset"], self._origin), bool(self.partition_by)
+        return TableSpec(
+            f"{self.name}_seen", key, (place,), "position", partition_by=self.partition_by, shared=shared
+        )
 
     @cached_property
     def marks(self) -> TableSpec:

@@ -67,5 +67,5 @@ class Lookup:
 class Ranges:
     """Rows found for many askers at once, by asker and in key order. ``asker[i]`` is the asking row's number."""
 
-    asker: pa.Array = field(repr=False)  # int64
+    request_index: pa.Array = field(repr=False)  # int64
     rows: pa.Table = field(repr=False)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Numbers = npt.NDArray[np.int64]
+from tidestate.statestore.arrays import Numbers
 
 
 def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:

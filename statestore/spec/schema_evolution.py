@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 
 
-def project(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:
+def project_columns(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.Table:
     """``rows`` of the table as it was ``written`` (and whatever else they have, in front) in the form of ``spec``."""
     if written == spec:
         return rows

@@ -89,9 +89,9 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     The expiry column holds integers, times or dates. It is a key column, leading or not, or a value column; with
     a value column the table takes puts only, because a row that has expired may not be merged into.
 
-    ``spread`` are the key columns by whose hash rows go to state partitions; with none all rows are in the first
-    partition, and without it (None) the table cannot be divided anew. Rows of a ``shared`` table do not say whose
-    they are: when partitions are divided anew each has those of all it is made of, as merges where columns combine.
+    ``partition_by`` are the key columns by whose hash rows go to state partitions; with none
+    all rows are in the first partition; None: the table cannot be rescaled. Rows of a ``shared`` table do not name
+    their key: a rescaled partition has those of all partitions that it is made of, as merges where columns combine.
     """
 
     name: str
@@ -99,7 +99,7 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     values: tuple[Column, ...]
     expiry: str | None = None
     groups: tuple[Group, ...] = ()
-    spread: tuple[str, ...] | None = None
+    partition_by: tuple[str, ...] | None = None
     shared: bool = False
 
     def __post_init__(self) -> None:
@@ -121,9 +121,12 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
                 raise UsageError(
                     "a key column cannot have this type", code="key-type", column=column.name, type=column.type
                 )
-        if self.spread and not self.shared and not set(self.spread) <= set(self.key_names):
+        if self.partition_by and not self.shared and not set(self.partition_by) <= set(self.key_names):
             raise UsageError(
-                "rows are spread by columns of their key", code="table-columns", table=self.name, spread=self.spread
+                "rows are spread by columns of their key",
+                code="table-columns",
+                table=self.name,
+                partition_by=self.partition_by,
             )
         self._check_expiry()
         self._check_combiners()

@@ -21,7 +21,7 @@ from tidestate.statestore.table.validation import (
     validate_changes,
 )
 
-MAX_LAYERS = 16
+MAX_TABLE_LAYERS = 16
 """Layers a table may have in RAM before the young ones are folded."""
 
 
@@ -84,7 +84,7 @@ class MemoryStore:
     ) -> Ranges:
         """Rows of many prefixes at once, each with its own interval."""
         spec = spec_of(self._specs, table)
-        prefixes, lower, upper = reading.asking(spec, prefixes, lower, upper)
+        prefixes, lower, upper = reading.requests(spec, prefixes, lower, upper)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
         near = reading.matching(reading.rows_between(self._layers[table], reading.extent(asked)), asked)
         rows = reading.sorted_by_key(spec, reading.folded(spec, near, self._expired.get(table)))
@@ -140,10 +140,10 @@ class MemoryStore:
 
 def tidied(spec: TableSpec, layers: list[Layer], expired: int | None) -> list[Layer]:
     """``layers``, or with the young ones folded when there are many: each row is folded a few times in its life."""
-    if len(layers) <= MAX_LAYERS:
+    if len(layers) <= MAX_TABLE_LAYERS:
         return layers
     first, size = len(layers), 0
-    while first and (len(layers) - first < MAX_LAYERS // 2 or layers[first - 1].rows.num_rows <= size):
+    while first and (len(layers) - first < MAX_TABLE_LAYERS // 2 or layers[first - 1].rows.num_rows <= size):
         first -= 1
         size += layers[first].rows.num_rows
     young = fold_run(spec, layers[first:]) if first else [Layer(PUT, reading.folded(spec, layers, expired))]

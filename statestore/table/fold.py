@@ -9,18 +9,16 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.arrowtypes import is_position, positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.spec.combiners import append, combine_group
 from tidestate.statestore.spec.tables import HASHED, Column, TableSpec
 from tidestate.statestore.table.sorting import firsts, lasts, ranks, taken
-
-Numbers = npt.NDArray[np.int64]
 
 
 def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:

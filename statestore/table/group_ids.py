@@ -8,7 +8,8 @@ from typing import cast, overload
 import numpy as np
 import pyarrow as pa
 
-from tidestate.statestore.spec.lists import Numbers, flat, lengths_of, struct_fields
+from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.spec.lists import flat, lengths_of, struct_fields
 from tidestate.statestore.table.sorting import ranks
 
 

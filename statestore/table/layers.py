@@ -219,7 +219,7 @@ KeyBound: TypeAlias = pa.Array | pa.ChunkedArray | None
 """A bound for each asker; null, or no array at all, is none."""
 
 
-def asking(
+def requests(
     spec: TableSpec, prefixes: pa.Table, lower: KeyBound, upper: KeyBound
 ) -> tuple[pa.Table, KeyBound, KeyBound]:
     """What askers give, as leading key columns and bounds of the next. Raises `UsageError` when they are not."""
@@ -270,10 +270,10 @@ def assign_keys(
     first = np.searchsorted(line, asker_code * width + low, "left")
     last = np.searchsorted(line, asker_code * width + high, "left")
     counts = np.maximum(0, last - first)
-    asker = np.repeat(np.arange(askers), counts)
-    within = np.arange(len(asker)) - np.repeat(np.cumsum(counts) - counts, counts)
+    request_index = np.repeat(np.arange(askers), counts)
+    within = np.arange(len(request_index)) - np.repeat(np.cumsum(counts) - counts, counts)
     found = place[np.repeat(first, counts) + within]
-    return Ranges(pa.array(asker, pa.int64()), taken(rows, found))
+    return Ranges(pa.array(request_index, pa.int64()), taken(rows, found))
 
 
 def _codes(askers: pa.Table, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -98,7 +98,7 @@ class Overlay:
         spec, expired = self._spec(table)
         if expired is None and not self._layers[table]:
             return self._store.ranges(table, prefixes, lower, upper)
-        prefixes, lower, upper = reading.asking(spec, prefixes, lower, upper)
+        prefixes, lower, upper = reading.requests(spec, prefixes, lower, upper)
         stored = _once(spec, self._store.ranges(table, prefixes, lower, upper).rows)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
         near = reading.matching(reading.rows_between(self._layers[table], reading.extent(asked)), asked)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.arrowtypes import is_position, positions
 
 BITS = 64
@@ -25,8 +26,6 @@ ROOM = 4
 LARGEST = 2**63 - 1
 SAMPLE = 1000
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 RankCodes = npt.NDArray[np.uint64]
 
 

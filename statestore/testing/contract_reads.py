@@ -169,12 +169,12 @@ class ReadContract(Opening):
         """Null, inverted and missing bounds, askers who repeat, who find nothing, and no asker at all."""
         domain: list[list[Any]] = [[None, 0, 1, 2, 9], [None, "", "b", "bb", "z"], [None, 0, 10, 15, 99]]
         pairs = list(product(domain[width], domain[width]))
-        asking: list[KeyRow] = [(2, "b", 0), (9, "b", 0), (1, "a", 0), (2, "none", 0), (2, "bb", 0)]
+        requests: list[KeyRow] = [(2, "b", 0), (9, "b", 0), (1, "a", 0), (2, "none", 0), (2, "bb", 0)]
         lower, upper = [low for low, _ in pairs], [high for _, high in pairs]
-        model, many = _grid_model(), (asking * len(pairs))[: len(pairs)]
+        model, many = _grid_model(), (requests * len(pairs))[: len(pairs)]
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
             check_ranges(store, model, Askers(many, width, lower, upper))
-            check_ranges(store, model, Askers(asking, width, None, None))
+            check_ranges(store, model, Askers(requests, width, None, None))
             check_ranges(store, model, Askers(many, width, lower, None))
             check_ranges(store, model, Askers(many, width, None, upper))
             check_ranges(store, model, Askers([], width, [], []))
@@ -184,12 +184,16 @@ class ReadContract(Opening):
     def test_ranges_take_bounds_in_chunks(self, tmp_path: Path) -> None:
         """Askers and bounds may be chunked, each in its own way."""
         rows: list[KeyRow] = [(1, "a", 0), (2, "b", 0), (3, "c", 0)]
-        asking = pa.concat_tables([prefixes(GRID, rows[:1], 1), prefixes(GRID, rows[1:], 1)])
+        requests = pa.concat_tables([prefixes(GRID, rows[:1], 1), prefixes(GRID, rows[1:], 1)])
         lower = pa.chunked_array([["a", "b"], [None]], pa.string())
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            found = store.ranges("grid", asking, lower, pa.chunked_array([["b"], ["c", "c"]], pa.string()))
+            found = store.ranges("grid", requests, lower, pa.chunked_array([["b"], ["c", "c"]], pa.string()))
             expected = _grid_model().ranges([row[:1] for row in rows], ["a", "b", None], ["b", "c", "c"])
-            same(found.asker.to_pylist(), [asker for asker, _ in expected], "bounds may come in chunks")
+            same(
+                found.request_index.to_pylist(),
+                [request_index for request_index, _ in expected],
+                "bounds may come in chunks",
+            )
 
     def test_askers_give_leading_key_columns(self, tmp_path: Path) -> None:
         """Not all of them, none left out, in order, and no others."""
@@ -228,7 +232,7 @@ class ReadContract(Opening):
             for width in (1, 2):
                 ranges = store.ranges("grid", asked.select(GRID.key_names[:width]), None, None)
                 known = {0, 2} if width == 1 else {0}
-                askers = set(ranges.asker.to_pylist())
+                askers = set(ranges.request_index.to_pylist())
                 promise(askers == known, "an asker with a null finds nothing", width=width, found=askers)
 
     def test_reading_changes_nothing(self, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def _whole(bits: int, *, signed: bool) -> list[int]:
 
 TIME_VALUES = [-(2**62), -86_400_000_001, -1, 0, 1, 255, 256, 1_700_000_000_000_000, 2**62]
 
-KEY_VALUES: dict[str, list[Any]] = {
+DISTINCT_VALUES: dict[str, list[Any]] = {
     **{f"int{bits}": _whole(bits, signed=True) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": _whole(bits, signed=False) for bits in (8, 16, 32, 64)},
     "bool": [False, True],
@@ -92,10 +92,10 @@ def _steps(spec: TableSpec, keys: list[KeyRow]) -> list[TableChanges]:
 class Typed(Opening):
     """Every type of key and value."""
 
-    @pytest.mark.parametrize("kind", KEY_VALUES)
+    @pytest.mark.parametrize("kind", DISTINCT_VALUES)
     def test_keys_of_every_type(self, tmp_path: Path, kind: str) -> None:
         """In order, bounded, looked up, as prefix or bound of ranges, and from a snapshot."""
-        specs, values = _keyed(kind), KEY_VALUES[kind]
+        specs, values = _keyed(kind), DISTINCT_VALUES[kind]
         invariant(values == sorted(values, key=orderly), "the values are listed in order")
         keys, history = {spec.name: _keys(spec, values) for spec in specs}, ModelHistory(specs)
         steps = zip(*(_steps(spec, keys[spec.name]) for spec in specs), strict=True)

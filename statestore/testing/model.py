@@ -86,10 +86,10 @@ class TableModel:
     ) -> list[tuple[int, KeyRow]]:
         """Each asker's number with the rows that are in its range, by asker and in key order."""
         found: list[tuple[int, KeyRow]] = []
-        for asker, prefix in enumerate(prefixes):
-            low = None if lower is None or lower[asker] is None else (lower[asker],)
-            high = None if upper is None or upper[asker] is None else (upper[asker],)
-            found += [(asker, row) for row in self.scan(low, high, prefix=prefix)]
+        for request_index, prefix in enumerate(prefixes):
+            low = None if lower is None or lower[request_index] is None else (lower[request_index],)
+            high = None if upper is None or upper[request_index] is None else (upper[request_index],)
+            found += [(request_index, row) for row in self.scan(low, high, prefix=prefix)]
         return found
 
     def folded(self, parts: Sequence[KeyRow]) -> list[KeyRow]:

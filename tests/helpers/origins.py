@@ -12,9 +12,9 @@ from tidestate.operators.progress.origins import (
     Origins,
     OriginsState,
     OriginsStep,
+    advance_origins,
     restore,
     save,
-    advance_origins,
 )
 
 

@@ -155,7 +155,7 @@ class Root:
             if self.kind.feeds and self.held.sizes:
                 runner = self.runner(store)
                 runner.run(self.batches(self.held))
-                runner.feed_back()
+                runner.reprocess_late()
                 self.acted[step] += runner.head.kind == "feed"
                 self.note(self.held)
         else:

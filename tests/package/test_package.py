@@ -186,7 +186,11 @@ def types(installed: Installed, program: str) -> list[str]:
     (installed.project / "typed.py").write_text(program)
     options = ["--no-pretty", "--python-executable", str(installed.bin / "python"), "typed.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options], cwd=installed.project, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "mypy", *options],
+        cwd=installed.project,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stderr == ""
     return done.stdout.splitlines()

@@ -130,12 +130,12 @@ def test_feeding_the_ledger_back_equals_the_standalone_runner(spark: SparkSessio
         stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", partitions=3
     ).start()
     query.process_all_available()
-    fed = query.feed_back()
-    assert query.feed_back() == 0
+    fed = query.reprocess_late()
+    assert query.reprocess_late() == 0
     query.stop(drain=True)
     alone = description.standalone(checkpoint=tmp_path / "alone")
     alone.run(tables)
-    again = alone.feed_back()
+    again = alone.reprocess_late()
     assert again.num_rows
     alone.drain()
     assert output(tmp_path / "spark", "panes") == output(tmp_path / "alone", "panes")

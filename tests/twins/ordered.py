@@ -83,7 +83,7 @@ class OrderedTwin(Twin):
     setting: OrderedSetting
     fed: int = 0
     """How many entries of the ledger a feeding has looked at."""
-    feeding: bool = False
+    reprocessing: bool = False
     fresh: list[Element] = field(default_factory=list)
     """Elements of this batch, in order."""
     fates: dict[int, Fate] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class OrderedTwin(Twin):
 
     def takers(self) -> list[Window]:
         # Choice: an ordinary session event does not wake a session that is only retained, as if it were not there.
-        return [w for w in self.live if self.feeding or not self.over((w.start, w.end), self.watermark)]
+        return [w for w in self.live if self.reprocessing or not self.over((w.start, w.end), self.watermark)]
 
     # Retention
 
@@ -199,13 +199,13 @@ class OrderedTwin(Twin):
         """A window that is only retained shows something when it is fed, and then only."""
         if not self.over((window.start, window.end), before):
             return False
-        return not (self.feeding and window.touched)
+        return not (self.reprocessing and window.touched)
 
     # Feeding back
 
-    def feed_back(self, rows: Iterable[Message] | None = None) -> list[Row]:
+    def reprocess_late(self, rows: Iterable[Message] | None = None) -> list[Row]:
         """What was too late comes after all; the watermark stays."""
-        self.fresh, self.feeding = [], True
+        self.fresh, self.reprocessing = [], True
         for window in self.live:
             window.touched = False
         if rows is None:
@@ -219,7 +219,7 @@ class OrderedTwin(Twin):
         for event, only in lines:
             self.feed(event, only)
         panes = self.step(None, None)
-        self.feeding = False
+        self.reprocessing = False
         return panes
 
     def lines(self, entry: Rejected) -> list[tuple[Any, tuple[int, int] | None]]:

@@ -161,8 +161,8 @@ class OrderedHarness:
     def feed(self, events: Sequence[Message]) -> list[Row]:
         return self.rows(self.harness.feed(arrow(self.setting, events)))
 
-    def feed_back(self, events: Sequence[Message] | None = None) -> list[Row]:
-        panes = self.harness.feed_back(*([] if events is None else [arrow(self.setting, events)]))
+    def reprocess_late(self, events: Sequence[Message] | None = None) -> list[Row]:
+        panes = self.harness.reprocess_late(*([] if events is None else [arrow(self.setting, events)]))
         return self.rows(panes)
 
     def move(self, what: str, time: int) -> list[Row]:
@@ -174,7 +174,7 @@ class OrderedHarness:
 
     def play(self, step: Told) -> list[Row]:
         if step.feeds:
-            return self.feed_back(step.events if step.feeds == "feed:" else None)
+            return self.reprocess_late(step.events if step.feeds == "feed:" else None)
         found = self.feed(step.events) if step.events else []
         for what, time in step.moves:
             found += self.move(what, time)
@@ -238,7 +238,7 @@ class TwinPlayer:
         if step.kind == "feed":
             return self.twin.batch(step.events, self.twin.reached(step.events) if self.generate else None)
         if step.kind == "back":
-            return self.twin.feed_back(step.events if step.given else None)
+            return self.twin.reprocess_late(step.events if step.given else None)
         return self.twin.batch([], now=step.time) if step.kind == "P" else self.twin.batch([], step.time)
 
     def finish(self) -> list[Row]:
@@ -252,7 +252,7 @@ class RealPlayer(OrderedHarness):
         if step.kind == "feed":
             return self.feed(step.events)
         if step.kind == "back":
-            return self.feed_back(step.events if step.given else None)
+            return self.reprocess_late(step.events if step.given else None)
         return self.move(step.kind, step.time)
 
     def finish(self) -> list[Row]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidestate.operators.progress.buffers import Buffers, buffers
-from tidestate.operators.progress.origins import Origins, origins, restore, save, advance_origins
+from tidestate.operators.progress.origins import Origins, advance_origins, origins, restore, save
 
 BATCH = 100_000
 BATCHES = 20

@@ -90,7 +90,7 @@ class Recorder:
             shown, label = self._harness.feed([self._row(event) for event in events]), self._label(events)
         elif step == "feed":
             events, self._refused = self._refused, []
-            shown, label = self._harness.feed_back(), f"feed back: {_values(events)}"
+            shown, label = self._harness.reprocess_late(), f"feed back: {_values(events)}"
         elif step == "end":
             shown, label = self._harness.finish(), "end of the input"
         elif step.startswith("W"):

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.inspect.history.changes import names_places
 from tidestate.operators.inspect.report.points import counts_offsets
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, expect
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.files.tails import read_file_rows

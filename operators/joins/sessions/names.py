@@ -5,6 +5,4 @@ from tidestate.operators.describe.windows import START as START
 
 SESSIONS, ENDS, NUMBERED = "sessions", "ends", "numbered"
 PLACE, UNTIL = "_time", "_until"
-NO_KEY = "_key"
-"""The key column where all rows are of one group."""
 EMIT, RETRACT = "emit", "retract"

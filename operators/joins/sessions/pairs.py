@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import LEFT, RIGHT
 from tidestate.operators.joins.batch import kept_value
-from tidestate.operators.joins.sessions.names import NO_KEY, END, START
+from tidestate.operators.joins.sessions.names import END, START
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.transition import KINDS, constant
+from tidestate.operators.windows.general.names import NO_KEY
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.tables import TIME
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class PaneRows:
     paired: bool
 
 
-def session_pairs(plan: SessionJoinTables, windows: pa.Table, left: SessionRows, right: SessionRows, kind: str) -> PaneRows:
+def session_pairs(
+    plan: SessionJoinTables, windows: pa.Table, left: SessionRows, right: SessionRows, kind: str
+) -> PaneRows:
     """Every left row with every right row that it matches, by left row."""
     by_match = np.argsort(right.match, kind="stable")
     there = right.match[by_match]
@@ -67,7 +69,9 @@ def session_pairs(plan: SessionJoinTables, windows: pa.Table, left: SessionRows,
     return PaneRows(_panes(plan, windows, left.of[lefts], sides, kind), True)
 
 
-def unmatched_rows(plan: SessionJoinTables, windows: pa.Table, own: SessionRows, other: SessionRows | None, side: str, kind: str) -> PaneRows:
+def unmatched_rows(
+    plan: SessionJoinTables, windows: pa.Table, own: SessionRows, other: SessionRows | None, side: str, kind: str
+) -> PaneRows:
     """Rows of a side that match none of the other one, where the join keeps them; ``other`` None: all of them."""
     if not plan.keeps(side):
         return PaneRows(plan.pane_schema.empty_table(), False)

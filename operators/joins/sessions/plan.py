@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.sides import AT
-from tidestate.operators.describe.windows import Times
-from tidestate.operators.joins.sessions.names import NO_KEY, END, PLACE, UNTIL
+from tidestate.operators.joins.sessions.names import END, PLACE, UNTIL
 from tidestate.operators.joins.sessions.step import session_step
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
-from tidestate.operators.plan.plan import PANE_TIME, Arrival, Flags
+from tidestate.operators.plan.plan import PANE_TIME, Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import assign_windows, too_late
+from tidestate.operators.windows.general.names import NO_KEY
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StateView
 
@@ -23,9 +24,9 @@ from tidestate.statestore.spec.store import StateView
 class SessionJoinPlan(SessionJoinTables):
     """A session join bound to the schema of its one stream."""
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """Rows whose own session would be over."""
-        return too_late(self, events, times, watermark, feeding=feeding)
+        return too_late(self, events, times, watermark, reprocessing=reprocessing)
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Rows with their times, in order."""
@@ -40,7 +41,7 @@ class SessionJoinPlan(SessionJoinTables):
         """Sessions with what is new; pairs of those that are over."""
         return session_step(self, view, arriving, at)
 
-    def released(self, watermark: int, column: str = AT) -> int:
+    def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No row to come, late ones included, has an earlier ``time``, or ``window_end``."""
         if column not in (AT, END, PANE_TIME):
             raise UsageError(

@@ -10,24 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
 from tidestate.operators.joins.sessions.intake import admit_sessions
 from tidestate.operators.joins.sessions.names import EMIT, END, ENDS, PLACE, RETRACT, SESSIONS, START, UNTIL
-from tidestate.operators.joins.sessions.pairs import SessionRows, PaneRows, unmatched_rows, session_pairs
+from tidestate.operators.joins.sessions.pairs import PaneRows, SessionRows, session_pairs, unmatched_rows
 from tidestate.operators.joins.sessions.tables import SessionJoinTables
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks
-
-Flags = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -176,7 +173,7 @@ def _rows(plan: SessionJoinTables, view: StateView, sessions: _Sessions, new: pa
     read = np.flatnonzero(sessions.read)
     asked = sessions.stored.take(pa.array(read))
     found = view.ranges(side, asked.select(plan.group_keys), asked[START].cast(TIME), asked[END].cast(TIME))
-    session = read[found.asker.to_numpy()]
+    session = read[found.request_index.to_numpy()]
     rows = pa.concat_tables([found.rows, plan.rows[side].conform(new)])
     window = np.concatenate([sessions.of_stored[session], sessions.of_new[side]])
     session = np.concatenate([session, np.full(new.num_rows, -1)])
@@ -197,7 +194,9 @@ def _taken_back(plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _R
     return _all(plan, sessions.stored, left, right, RETRACT)
 
 
-def _all(plan: SessionJoinTables, windows: pa.Table, left: SessionRows, right: SessionRows, kind: str) -> list[PaneRows]:
+def _all(
+    plan: SessionJoinTables, windows: pa.Table, left: SessionRows, right: SessionRows, kind: str
+) -> list[PaneRows]:
     return [
         session_pairs(plan, windows, left, right, kind),
         unmatched_rows(plan, windows, left, right, LEFT, kind),

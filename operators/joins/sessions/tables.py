@@ -22,8 +22,9 @@ import pyarrow as pa
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.joins.names import kept_as
-from tidestate.operators.joins.sessions.names import NO_KEY, END, ENDS, NUMBERED, PLACE, SESSIONS, START, UNTIL
+from tidestate.operators.joins.sessions.names import END, ENDS, NUMBERED, PLACE, SESSIONS, START, UNTIL
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.windows.general.names import NO_KEY
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.arrowtypes import type_text
@@ -51,7 +52,7 @@ class SessionJoinTables(Plan):
         return [column.name for column in self.key_columns]
 
     @property
-    def spread(self) -> tuple[str, ...]:
+    def partition_by(self) -> tuple[str, ...]:
         """The key, as tables have it."""
         return tuple(self.group_keys) if self.key_fields else ()
 
@@ -112,9 +113,9 @@ class SessionJoinTables(Plan):
         """Who has been here, of sides that name offsets."""
         stores = {side: self.stores[side] for side in self.identified}
         until = (Column(UNTIL, "int64"),)
-        spread, shared = self.spread, bool(self.spread)
+        partition_by, shared = self.partition_by, bool(self.partition_by)
         return {
-            side: TableSpec(store.seen.name, store.seen.key, until, UNTIL, spread=spread, shared=shared)
+            side: TableSpec(store.seen.name, store.seen.key, until, UNTIL, partition_by=partition_by, shared=shared)
             for side, store in stores.items()
         }
 
@@ -122,13 +123,13 @@ class SessionJoinTables(Plan):
     def sessions(self) -> TableSpec:
         """Sessions by their start."""
         key = (*self.key_columns, self._bounds[0])
-        return TableSpec(SESSIONS, key, (self._bounds[1],), END, spread=self.spread)
+        return TableSpec(SESSIONS, key, (self._bounds[1],), END, partition_by=self.partition_by)
 
     @cached_property
     def ends(self) -> TableSpec:
         """Sessions by their end."""
         key = (self._bounds[1], *self.key_columns, self._bounds[0])
-        return TableSpec(ENDS, key, (), END, spread=self.spread)
+        return TableSpec(ENDS, key, (), END, partition_by=self.partition_by)
 
     @property
     def _bounds(self) -> tuple[Column, Column]:
@@ -138,7 +139,7 @@ class SessionJoinTables(Plan):
     def numbered(self) -> TableSpec:
         """How many rows there were."""
         key, count = (Column(SIDE, "string"),), (Column("count", "int64", combiner="max"),)
-        return TableSpec(NUMBERED, key, count, spread=self.spread, shared=bool(self.spread))
+        return TableSpec(NUMBERED, key, count, partition_by=self.partition_by, shared=bool(self.partition_by))
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -175,7 +176,7 @@ class SessionJoinTables(Plan):
             session=self.key_columns,
             origin=type_text(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
-            spread=self.spread,
+            partition_by=self.partition_by,
         )
 
 

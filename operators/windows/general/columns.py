@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.windows.general.groups import NEVER
+from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.spec.lists import flat
 from tidestate.statestore.table.group_ids import entries
-
-Flags = npt.NDArray[np.bool_]
-Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def equal(now: Values, then: Values) -> Flags:

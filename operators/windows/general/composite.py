@@ -7,7 +7,6 @@ what `repeatedly` begins anew. A tree that has finished closes its window.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
@@ -15,9 +14,7 @@ from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.windows.general.groups import NEVER, Phases, column_numbers
 from tidestate.operators.windows.general.names import CLOSED, PENDING
 from tidestate.operators.windows.general.tables import GeneralTables
-
-Flags = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int64]
+from tidestate.statestore.arrays import Flags, Numbers
 
 
 class Tree:

@@ -7,12 +7,10 @@ messages count, and stay; only the number of messages so far is kept per key.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.table.sorting import shared_ranks
-
-Numbers = npt.NDArray[np.int64]
 
 
 def number(keys: list[str], rows: pa.Table, counted: pa.Table) -> Numbers:

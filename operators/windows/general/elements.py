@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,12 +19,10 @@ from tidestate.operators.windows.general.columns import chosen, equal, with_colu
 from tidestate.operators.windows.general.groups import NEVER, Gathered, Phases, column_numbers
 from tidestate.operators.windows.general.names import PANES, PENDING, SHOWN, SINCE
 from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
 from tidestate.statestore.table.layers import align
-
-Flags = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -235,11 +232,11 @@ def _after(
         SHOWN: pa.array(np.where(shows > 0, 1, column_numbers(groups, SHOWN))),
     }
     # An equal pane was not shown, but then its values are those shown before.
-    spread = np.zeros(groups.num_rows, np.int64)
-    spread[of[ends]] = ends
+    partition_by = np.zeros(groups.num_rows, np.int64)
+    partition_by[of[ends]] = ends
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"
-        newest = values[aggregate.name].take(pa.array(spread))
+        newest = values[aggregate.name].take(pa.array(partition_by))
         changed[name] = chosen(pa.array(where), newest, groups[name])
     return with_columns(groups, changed)
 

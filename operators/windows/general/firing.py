@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.general.groups import Fired, Gathered, Phases, column_numbers
+from tidestate.operators.windows.general.groups import NEVER, Fired, Gathered, Phases, column_numbers
 from tidestate.operators.windows.general.names import END, PENDING, SHOWN, SINCE, START
 from tidestate.operators.windows.general.tables import GeneralTables
-
-Flags = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int64]
-NEVER = END_US
+from tidestate.statestore.arrays import Flags, Numbers
 
 
 def phases(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> Phases:

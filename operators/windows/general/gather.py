@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import open_to
 from tidestate.operators.windows.general.counting import count_windows, message_number
-from tidestate.operators.windows.general.groups import Gathered, closed, int_bounds, column_numbers
+from tidestate.operators.windows.general.groups import Gathered, closed, column_numbers, int_bounds
 from tidestate.operators.windows.general.names import (
     CLOCK,
     COUNTED,
@@ -33,14 +31,13 @@ from tidestate.operators.windows.general.names import (
 from tidestate.operators.windows.general.refused import without_closed
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.layers import align
 from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, shared_ranks, taken
 
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 NO_ROWS = np.empty(0, np.int64)
 
 
@@ -110,7 +107,7 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
     due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
     asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
     stored = plan.whole.conform(view.ranges(GROUPS, asked).rows)
-    if at.before != BEGINNING_US and not at.feeding:
+    if at.before != BEGINNING_US and not at.reprocessing:
         stored = open_to(plan, stored, at.before)
     arriving, refused = _without_closed(plan, stored, arriving)
     if plan.triggers.finishes:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.windows.general.names import CLOSED, END, START
+from tidestate.statestore.arrays import Flags, Numbers
 
-Flags = npt.NDArray[np.bool_]
-Numbers = npt.NDArray[np.int64]
 NEVER = END_US
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Arrival
@@ -15,11 +13,9 @@ from tidestate.operators.windows.expansion import combined_parts, expand_windows
 from tidestate.operators.windows.general.groups import int_bounds
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.arrays import Times, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.table.fold import combine, combine_values
-
-Times = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 def arriving_parts(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
@@ -27,8 +23,8 @@ def arriving_parts(plan: GeneralTables, events: pa.Table, times: Times, arrival:
     if plan.overlapping and not plan.per_event:
         return _overlapping(plan, events, times, arrival)
     index, starts, ends = assign_windows(plan.kind, times, events)
-    if (plan.rule == "window" or arrival.feeding) and arrival.watermark_us is not None and not plan.by_number:
-        open_ = ~refusing(plan, ends, arrival.watermark_us, feeding=arrival.feeding)
+    if (plan.rule == "window" or arrival.reprocessing) and arrival.watermark_us is not None and not plan.by_number:
+        open_ = ~refusing(plan, ends, arrival.watermark_us, reprocessing=arrival.reprocessing)
         index, starts, ends = index[open_], starts[open_], ends[open_]
     places = pa.array(index)
     keys: list[Values] = [events[name].take(places) for name in plan.key_names] or [_alone(len(index))]
@@ -59,8 +55,8 @@ def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: A
     if only is None and plan.orderless:
         rows = combine(spec, rows)
     closed = None
-    if (plan.rule == "window" or arrival.feeding) and arrival.watermark_us is not None:
-        closed = last_refused(plan, arrival.watermark_us, feeding=arrival.feeding)
+    if (plan.rule == "window" or arrival.reprocessing) and arrival.watermark_us is not None:
+        closed = last_refused(plan, arrival.watermark_us, reprocessing=arrival.reprocessing)
     first, counts = kind.windows_of(rows["slice_end"].cast(pa.int64()).to_numpy(), closed)
     if only is not None:
         first, counts = narrowed(kind, first, counts, only)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.windows.general.names import END, NET, PANES, START
 from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.arrays import Flags
 
 if TYPE_CHECKING:
     from tidestate.operators.plan.plan import Plan
-
-Flags = npt.NDArray[np.bool_]
-Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def values_where(plan: GeneralTables, groups: pa.Table, where: Flags) -> pa.Table:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.describe.windows import Times
 from tidestate.operators.plan.output_watermark import output_watermark
-from tidestate.operators.plan.plan import Arrival, Flags
+from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import refused_windows, too_late
 from tidestate.operators.windows.general.intake import arriving_parts
 from tidestate.operators.windows.general.single import step_by_element
 from tidestate.operators.windows.general.step import general_step
 from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
 
 
@@ -23,26 +23,26 @@ from tidestate.statestore.spec.store import StateView
 class GeneralPlan(GeneralTables):
     """A plan with triggers, for any kind of window."""
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """By the event's time or by the ends of its windows; counted windows take everything that comes back."""
-        if self.rule == "window" or feeding:
+        if self.rule == "window" or reprocessing:
             if self.by_number:
                 return np.zeros(len(times), bool)
-            return too_late(self, events, times, watermark, feeding=feeding)
+            return too_late(self, events, times, watermark, reprocessing=reprocessing)
         late: Flags = times < self.closed_at(watermark)
         return late
 
-    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
         """A row per event and window that takes it no more."""
-        if not self.overlapping or not (self.rule == "window" or feeding):
+        if not self.overlapping or not (self.rule == "window" or reprocessing):
             return None
-        return refused_windows(self, accepted, times, watermark, feeding=feeding)
+        return refused_windows(self, accepted, times, watermark, reprocessing=reprocessing)
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Windows of the events, and what they bring to each."""
         return arriving_parts(self, accepted, times, arrival)
 
-    def released(self, watermark: int, column: str) -> int:
+    def output_watermark(self, watermark: int, column: str) -> int:
         """By the windows that have not ended yet."""
         return output_watermark(self, watermark, column)
 

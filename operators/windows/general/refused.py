@@ -7,14 +7,12 @@ each other alone.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.windows.general.groups import closed, column_numbers
 from tidestate.operators.windows.general.names import END, START
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.table.sorting import lasts, shared_ranks
-
-Numbers = npt.NDArray[np.int64]
 
 
 def without_closed(
@@ -58,5 +56,7 @@ def _overlapped(shut: pa.Table, arriving: pa.Table, names: list[str]) -> Numbers
     candidate = np.full(len(key), -1)
     candidate[sequence] = np.where(last >= 0, sequence[last], -1)
     found = candidate[shut.num_rows :]
-    overlaps = (found >= 0) & (key[found] == of_new) & (column_numbers(shut, END)[found] > column_numbers(arriving, START))
+    overlaps = (
+        (found >= 0) & (key[found] == of_new) & (column_numbers(shut, END)[found] > column_numbers(arriving, START))
+    )
     return np.where(overlaps, found, -1)

@@ -41,12 +41,11 @@ from tidestate.operators.windows.general.names import (
 )
 from tidestate.operators.windows.general.panes import taken_back, values_where
 from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.lists import struct_fields
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
-
-Flags = npt.NDArray[np.bool_]
 
 
 def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
@@ -86,7 +85,9 @@ def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: S
 def _check_fired(plan: GeneralTables, groups: pa.Table, fired: Fired, at: StepTimes) -> None:
     windows = groups.select(plan.groups.key_names)
     windows = windows if fired.on_time.all() else windows.filter(pa.array(fired.on_time))
-    check_on_time(windows, None if plan.by_number else column_numbers(groups, END)[fired.on_time], at.before, at.after)
+    check_on_time(
+        windows, None if plan.by_number else column_numbers(groups, END)[fired.on_time], at.before, at.after
+    )
 
 
 def _shown_already(groups: pa.Table, first: OneByOne | None) -> Flags:

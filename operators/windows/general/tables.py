@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windows import Counted, Sessions
-from tidestate.operators.plan.plan import Flags, Plan
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
 from tidestate.operators.windows.general.names import (
-    NO_KEY,
     CLOCK,
     CLOSED,
     COUNTED,
@@ -35,6 +34,7 @@ from tidestate.operators.windows.general.names import (
     GROUPS,
     MARKS,
     NET,
+    NO_KEY,
     PANES,
     PENDING,
     SHOWN,
@@ -42,6 +42,7 @@ from tidestate.operators.windows.general.names import (
     START,
     TIME_OF,
 )
+from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableSpec
 
@@ -136,8 +137,8 @@ class GeneralTables(Plan):
         if self.sessions or self.by_number:
             expiry = END if self.sessions else None
             key = (*self.key_columns, start)
-            return TableSpec(GROUPS, key, (end, *values), expiry, self.state_groups, self.spread)
-        return TableSpec(GROUPS, (end, start, *self.key_columns), values, END, self.state_groups, self.spread)
+            return TableSpec(GROUPS, key, (end, *values), expiry, self.state_groups, self.partition_by)
+        return TableSpec(GROUPS, (end, start, *self.key_columns), values, END, self.state_groups, self.partition_by)
 
     @cached_property
     def arriving(self) -> TableSpec:
@@ -179,22 +180,26 @@ class GeneralTables(Plan):
     @cached_property
     def ends(self) -> TableSpec:
         """Sessions by their end."""
-        return TableSpec(ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END, spread=self.spread)
+        return TableSpec(
+            ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END, partition_by=self.partition_by
+        )
 
     @cached_property
     def counted(self) -> TableSpec:
         """Messages so far, per key."""
-        return TableSpec(COUNTED, self.key_columns, (Column("count", "int64", "count"),), spread=self.spread)
+        return TableSpec(
+            COUNTED, self.key_columns, (Column("count", "int64", "count"),), partition_by=self.partition_by
+        )
 
     @cached_property
     def clock(self) -> TableSpec:
         """Groups by the processing time at which they are due."""
-        return TableSpec(CLOCK, self._due_key, (), "due", spread=self.spread)
+        return TableSpec(CLOCK, self._due_key, (), "due", partition_by=self.partition_by)
 
     @cached_property
     def marks(self) -> TableSpec:
         """Groups by the watermark at which they are due before their end."""
-        return TableSpec(MARKS, self._due_key, (), "due", spread=self.spread)
+        return TableSpec(MARKS, self._due_key, (), "due", partition_by=self.partition_by)
 
     @property
     def _due_key(self) -> tuple[Column, ...]:

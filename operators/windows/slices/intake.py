@@ -6,8 +6,8 @@ import math
 
 import pyarrow as pa
 
-from tidestate.operators.describe.windows import Times
 from tidestate.operators.windows.slices.tables import SliceTables
+from tidestate.statestore.arrays import Times
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.fold import combine
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidestate.operators.describe.windows import Times
 from tidestate.operators.plan.output_watermark import output_watermark
-from tidestate.operators.plan.plan import ONLY, Arrival, Flags
+from tidestate.operators.plan.plan import ONLY, Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import refused_windows, too_late
 from tidestate.operators.windows.slices.intake import partials_of
 from tidestate.operators.windows.slices.step import slice_step
 from tidestate.operators.windows.slices.tables import SliceTables
+from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StateView
 
@@ -22,18 +22,18 @@ from tidestate.statestore.spec.store import StateView
 class SlicePlan(SliceTables):
     """Windows of a fixed size, kept in slices."""
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, feeding: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """By its own time, whatever its windows; what comes back, by its windows."""
-        if feeding:
-            return too_late(self, events, times, watermark, feeding=True)
+        if reprocessing:
+            return too_late(self, events, times, watermark, reprocessing=True)
         late: Flags = times < self.closed_at(watermark)
         return late
 
-    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, feeding: bool) -> pa.Table | None:
+    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
         """Of events that come back, a row per window that is gone."""
-        if not (feeding and self.overlapping):
+        if not (reprocessing and self.overlapping):
             return None
-        return refused_windows(self, accepted, times, watermark, feeding=True)
+        return refused_windows(self, accepted, times, watermark, reprocessing=True)
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """Partials of slices and keys; keys may repeat."""
@@ -44,7 +44,7 @@ class SlicePlan(SliceTables):
             )
         return partials_of(self, accepted, times)
 
-    def released(self, watermark: int, column: str) -> int:
+    def output_watermark(self, watermark: int, column: str) -> int:
         """By the windows that have not ended yet."""
         return output_watermark(self, watermark, column)
 

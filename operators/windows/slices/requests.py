@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.windows.expansion import expand_windows
 from tidestate.operators.windows.slices.tables import SliceTables
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import Lookup
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.sorting import lasts, shared_ranks, taken
-
-Numbers = npt.NDArray[np.int64]
 
 
 class Asked:
@@ -43,7 +41,7 @@ class Asked:
         begin[order] = low
         return begin, (self.ends - begin) // self._plan.windows.slice
 
-    def spread(self, rows: pa.Table, budget_bytes: int) -> Iterator[pa.Table]:
+    def partition_by(self, rows: pa.Table, budget_bytes: int) -> Iterator[pa.Table]:
         """``rows`` of the slices table combined by the windows they lie in, in parts; those in none are left out."""
         names = [column.name for column in self.spec.values]
         first, counts, places = self._windows_of(rows)

@@ -29,13 +29,12 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows
 from tidestate.operators.windows.slices.requests import Asked
 from tidestate.operators.windows.slices.tables import SliceTables
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import Lookup, TableChanges
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.fold import combine
-
-Numbers = npt.NDArray[np.int64]
 
 LOOKED_UP = 1 << 18
 """Up to so many slices are looked up one by one."""
@@ -186,7 +185,7 @@ def values_of_windows(
     asked = Asked(plan, keys)
     partials = plan.slices.schema.empty_table() if partials is None else _fold_up(plan, partials)
     pieces = _pieces(plan, chain(_asked_slices(plan, view, asked), [partials]), budget_bytes)
-    values = combined_parts(asked.spec, (part for rows in pieces for part in asked.spread(rows, budget_bytes)))
+    values = combined_parts(asked.spec, (part for rows in pieces for part in asked.partition_by(rows, budget_bytes)))
     return asked.found(values)
 
 

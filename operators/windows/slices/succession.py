@@ -15,17 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Values
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.names import (
-    NO_KEY,
     CLOCK,
     ELEMENTS,
     END,
     GROUPS,
     MARKS,
+    NO_KEY,
     PANES,
     PENDING,
     SHOWN,
@@ -35,6 +34,7 @@ from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.step import bounds, by_window, values_of_windows
 from tidestate.operators.windows.slices.tables import FIRED
+from tidestate.statestore.arrays import Values
 from tidestate.statestore.spec.changes import Lookup, Ranges, TableChanges
 from tidestate.statestore.spec.keyrange import Key
 from tidestate.statestore.spec.store import StateView

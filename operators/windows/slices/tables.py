@@ -32,7 +32,7 @@ class SliceTables(Plan):
         role = "window_end" if self.windows.tumbles else "slice_end"
         state = tuple(column for aggregate in self.aggregates for column in aggregate.state)
         key = (_time("slice_end", role), *self.key_specs)
-        return TableSpec(SLICES, key, state, "slice_end", self.state_groups, self.spread)
+        return TableSpec(SLICES, key, state, "slice_end", self.state_groups, self.partition_by)
 
     @cached_property
     def fired(self) -> TableSpec:
@@ -40,7 +40,7 @@ class SliceTables(Plan):
         results = tuple(Column(a.name, type_text(a.result_type), "result") for a in self.aggregates)
         last = Column("pane", "int64", "pane_index")
         key = (_time("window_end", "window_end"), *self.key_specs)
-        return TableSpec(FIRED, key, (last, *results), "window_end", spread=self.spread)
+        return TableSpec(FIRED, key, (last, *results), "window_end", partition_by=self.partition_by)
 
     @property
     def exchanged(self) -> TableSpec:

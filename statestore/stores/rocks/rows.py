@@ -14,10 +14,10 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.arrowtypes import item_type
 from tidestate.statestore.stores.rocks.bytestrings import (
     Bytes,
-    Numbers,
     Strings,
     concatenated,
     fixed_width,

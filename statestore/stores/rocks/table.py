@@ -10,15 +10,16 @@ import numpy as np
 import pyarrow as pa
 from rocksdict import WriteBatch
 
+from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import KeyRange, after_expiry
 from tidestate.statestore.spec.tables import TableSpec
-from tidestate.statestore.stores.rocks.bytestrings import Numbers, Strings
+from tidestate.statestore.stores.rocks.bytestrings import Strings
 from tidestate.statestore.stores.rocks.files import Cursor, Database, Staging
 from tidestate.statestore.stores.rocks.keys import KeyCodec, prefix_end
 from tidestate.statestore.stores.rocks.rows import decode_rows, encode_rows
 from tidestate.statestore.table.fold import combine, fold
-from tidestate.statestore.table.layers import SCAN_ROWS, asking, assign_keys, unexpired
+from tidestate.statestore.table.layers import SCAN_ROWS, assign_keys, requests, unexpired
 
 CHUNK_BYTES = 64 << 20
 """Bytes of rows that are read or encoded at once."""
@@ -80,7 +81,7 @@ class RocksTable:
         bound: int | None,
     ) -> Ranges:
         """Rows of many prefixes at once, each with its own interval; what askers share is read once."""
-        prefixes, lower, upper = asking(self.spec, prefixes, lower, upper)
+        prefixes, lower, upper = requests(self.spec, prefixes, lower, upper)
         values = self._values(self._intervals(prefixes, lower, upper))
         rows = unexpired(self.spec, decode_rows(values, self.spec.schema), bound)
         return assign_keys(self.spec, rows, prefixes, lower, upper)

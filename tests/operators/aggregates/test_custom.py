@@ -248,7 +248,7 @@ def test_only_some_aggregates_can_take_events_back() -> None:
 
 @pytest.mark.spark
 def test_aggregates_on_spark_are_those_of_the_standalone_runner(spark: Any, tmp_path: Path) -> None:
-    def spread(of: pa.Table) -> pa.Array:
+    def partition_by(of: pa.Table) -> pa.Array:
         found = of.group_by("group", use_threads=False).aggregate([("v", "max"), ("v", "min")])
         return pc.subtract(found["v_max"], found["v_min"])
 
@@ -264,7 +264,7 @@ def test_aggregates_on_spark_are_those_of_the_standalone_runner(spark: Any, tmp_
             deviation=stddev("v"),
             newest=last("v", by="id"),
             own=own(name="spark-sum"),
-            spread=apply_rows(spread, columns=["v"], result_type=pa.int64()),
+            partition_by=apply_rows(partition_by, columns=["v"], result_type=pa.int64()),
         )
         .late("1 minute")
         .accumulation("retracting")

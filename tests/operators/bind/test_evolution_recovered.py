@@ -294,9 +294,9 @@ def test_what_came_too_late_is_fed_back_under_other_names(tmp_path: Path, name: 
         runner.run(rows_of(parts[:number], names))
     runner.run(rows_of(parts, names))
     key = names[1]
-    fed = [(row[key], row["n"], row["s"]) for row in runner.feed_back().to_pylist()]
+    fed = [(row[key], row["n"], row["s"]) for row in runner.reprocess_late().to_pylist()]
     assert sorted(fed) == [("a", 3, 21), ("b", 1, 5)]
-    assert runner.feed_back().num_rows == 0
+    assert runner.reprocess_late().num_rows == 0
 
 
 def test_a_new_column_by_an_old_name_is_not_what_the_ledger_has(tmp_path: Path) -> None:
@@ -308,4 +308,4 @@ def test_a_new_column_by_an_old_name_is_not_what_the_ledger_has(tmp_path: Path) 
     newest = named(("t", "k", "price")).aggregate(other=sum_("v"))
     runner = newest.standalone(checkpoint=tmp_path)
     runner.run([part.append_column("v", part["price"]) for part in rows_of(parts, ("t", "k", "price"))])
-    assert runner.feed_back().select(["n", "s", "other"]).to_pylist() == [{"n": 2, "s": 5, "other": None}]
+    assert runner.reprocess_late().select(["n", "s", "other"]).to_pylist() == [{"n": 2, "s": 5, "other": None}]

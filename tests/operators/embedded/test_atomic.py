@@ -49,7 +49,7 @@ def timeout(now: int, watermark: int | None = None) -> Call:
     return "timeout", lambda one: one.timeout(now * SECOND, watermark_us=mark)
 
 
-FEED: Call = ("feed_back", lambda one: one.feed_back())
+FEED: Call = ("reprocess_late", lambda one: one.reprocess_late())
 DRAIN: Call = ("drain", lambda one: one.drain())
 FLUSH: Call = ("flush", lambda one: one.flush())
 JOBS: dict[str, tuple[Callable[..., ByHand], list[Call]]] = {

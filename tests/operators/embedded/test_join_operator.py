@@ -203,7 +203,7 @@ def take(running: JoinOperator, receiver: Receiver) -> None:
         running.acknowledge(result.id)
 
 
-def asking(asked: Any, what: str, side: str, *given: Any, **by: Any) -> pa.Table:
+def requests(asked: Any, what: str, side: str, *given: Any, **by: Any) -> pa.Table:
     """The same question to an operator and to a checkpoint."""
     call = getattr(asked, what)
     return call(side, *given, **by) if isinstance(asked, JoinOperator) else call(*given, side=side, **by)
@@ -222,7 +222,7 @@ def test_windows_and_messages_of_each_side(tmp_path: Path) -> None:
         }
         running.flush()
         for asked in (running, query(tmp_path)):
-            ask = partial(asking, asked)
+            ask = partial(requests, asked)
             every_ = ask("get_messages", "right")["offset"].to_pylist()
             assert every_ == list(range(12)), "all of a side without windows"
             some = ask("get_messages", "right", 3 * SECOND, 3, 9 * SECOND, 8)["offset"].to_pylist()

@@ -45,10 +45,10 @@ def test_as_the_harness_with_a_crash_after_it(tmp_path: Path, windows: str, stor
         with operator(job, tmp_path / "hand", config) as running:
             running.add_messages(table(batch))
             if number % 4 == 3:
-                wanted += plain(harness.feed_back())
-                counters = running.feed_back()
+                wanted += plain(harness.reprocess_late())
+                counters = running.reprocess_late()
                 assert counters["fed"] == counters["fed_accepted"] + counters.get("purged", 0)
-                assert running.feed_back() == {}
+                assert running.reprocess_late() == {}
             else:
                 running.flush()
             take(running, receiver)
@@ -74,5 +74,5 @@ def test_a_message_without_a_watermark_of_its_own_is_counted_on(tmp_path: Path) 
         running.add_messages(table([Message("x", 1, 100, "a", 1), Message("x", 2, 101, "a", 2)]))
         running.add_messages(table([Message("x", 3, 5, "a", 4)]))
         assert not [r for r in running.get_result() if r.panes.num_rows]
-        running.feed_back()
+        running.reprocess_late()
         assert [row[3:5] for r in running.get_result() for row in plain(r.panes)] == [(3, 7)]

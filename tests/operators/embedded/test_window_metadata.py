@@ -188,7 +188,8 @@ def test_sessions_equal_the_twin(
         )
         found = metadata.get_sessions(tables, store, askers)
         got = [
-            (n, r["k"], r["window_start"]) for n, r in zip(found.asker.to_pylist(), plain(found.rows), strict=True)
+            (n, r["k"], r["window_start"])
+            for n, r in zip(found.request_index.to_pylist(), plain(found.rows), strict=True)
         ]
         assert got == [
             (n, k, w[0])

@@ -216,9 +216,9 @@ def test_what_was_too_late_comes_back_through_all_operators() -> None:
     ]
     assert tested.ledger("per_user").num_rows == 2
     assert tested.ledger().num_rows == 0
-    parts.append(tested.feed_back())
+    parts.append(tested.reprocess_late())
     assert net(pa.concat_tables(parts), "country", "users", "total") == Counter({("nl", 1, 11): 1, ("be", 1, 2): 1})
-    assert tested.feed_back().num_rows == 0
+    assert tested.reprocess_late().num_rows == 0
 
 
 def test_each_operator_has_its_own_ledger_and_windows() -> None:

@@ -123,7 +123,7 @@ def test_a_harness_on_a_root_keeps_what_was_acknowledged(tmp_path: Path) -> None
     run(tmp_path, sink, STREAM[:4])
     tested = Harness(example("retracting"), STREAM[0].schema, folder=tmp_path, partitions=2)
     tested.feed(batch([(60, "a", 1)]))
-    tested.feed_back()
+    tested.reprocess_late()
     tested.finish()
     assert [one["delivered"] for one in evidence.manifests(tmp_path)[5:]] == [5] * 3
     checkpoint = Checkpoint.open(tmp_path)

@@ -65,14 +65,14 @@ def by_harness(described: Runnable, root: Path, batches: Sequence[pa.Table], sin
     tested = Harness(described, batches[0].schema, store=Parquet(), folder=root, partitions=2, sink=sink)
     for one in batches:
         tested.feed(one)
-    tested.feed_back()
+    tested.reprocess_late()
     tested.finish()
 
 
 def by_standalone(described: Runnable, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
     started = described.standalone(checkpoint=root, sink=sink, partitions=2)
     started.run(batches)
-    started.feed_back()
+    started.reprocess_late()
     started.drain()
 
 
@@ -92,7 +92,7 @@ def by_spark(described: Runnable, root: Path, batches: Sequence[pa.Table], sink:
     stream = session.readStream.schema("t timestamp, k string, v long, id long").option("maxFilesPerTrigger", 1)
     query = described.on_spark(stream.parquet(str(folder)), checkpoint=root, sink=sink, partitions=2).start()
     query.process_all_available()
-    query.feed_back()
+    query.reprocess_late()
     query.stop(drain=True)
 
 

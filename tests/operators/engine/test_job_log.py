@@ -206,7 +206,7 @@ def test_an_operator_is_advised_of_settings_that_it_has(tmp_path: Path, caplog: 
     leapt_to, rejected = warnings(caplog)
     assert "a longer watermark delay (now 0 seconds) waits for the others" in leapt_to
     assert "20 rows rejected by deduplicated (very_late 20)" in rejected
-    assert "feed_back" not in rejected
+    assert "reprocess_late" not in rejected
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_what_was_fed_back_says_where_it_went(tmp_path: Path) -> None:
     tested = Harness(example().retain("1 hour"), SCHEMA, folder=tmp_path)
     for rows in (batch([(1, "a", 1)]), batch([(100, "b", 1)]), batch([(2, "a", 5)])):
         tested.feed(rows)
-    tested.feed_back()
+    tested.reprocess_late()
     lines = told(of(tmp_path, 0))
     late = "4 | rejected | rejected: very late; fed back in checkpoint 5"
     assert f"{late} | t=1970-01-01 00:00:02 v=5 | None | 38" in lines

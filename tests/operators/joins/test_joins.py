@@ -248,4 +248,4 @@ def test_the_block_of_the_page_runs() -> None:
 def test_a_join_keeps_no_windows_to_feed_back_to() -> None:
     description = join(event_time=("ordered", "shipped"), on="order", within=("0 s", "5 s"))
     with pytest.raises(UsageError, match=r"\[feed\]"):
-        Harness(description, description.schema(ORDERS, SHIPMENTS)).feed_back()
+        Harness(description, description.schema(ORDERS, SHIPMENTS)).reprocess_late()

@@ -144,10 +144,10 @@ def test_what_is_still_to_come_is_not_before_this() -> None:
     description = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late="10 s")
     plan: Any = bind_plan(description, description.schema(LEFT, RIGHT))
     marks = (BEGINNING_US, 30 * SECOND, END_US)
-    assert [plan.released(mark) for mark in marks] == [BEGINNING_US, 20 * SECOND, END_US]
-    assert plan.released(30 * SECOND, "window_end") == 20 * SECOND
+    assert [plan.output_watermark(mark) for mark in marks] == [BEGINNING_US, 20 * SECOND, END_US]
+    assert plan.output_watermark(30 * SECOND, "window_end") == 20 * SECOND
     with pytest.raises(UsageError, match="chain-time"):
-        plan.released(30 * SECOND, "window_start")
+        plan.output_watermark(30 * SECOND, "window_start")
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -186,7 +186,7 @@ def test_names_that_are_ours_are_refused_and_a_gap_of_nothing() -> None:
     with pytest.raises(UsageError, match="session-gap"):
         harness.feed(one_stream(description, [Row("left", "a", 1, 1, gap=0)]))
     with pytest.raises(UsageError, match=r"\[feed\]"):
-        harness.feed_back()
+        harness.reprocess_late()
 
 
 def test_a_key_that_begins_as_a_side_is_no_column_of_it() -> None:

@@ -98,21 +98,21 @@ def played(seed: int, store: StoreConfig) -> None:
     schema = description.schema(SCHEMA, SCHEMA)
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(description, schema, store=store, folder=folder, partitions=pick.choice([1, 2]))
-        plan, now, released = bind_plan(description, schema), 0, BEGINNING_US
+        plan, now, output_watermark = bind_plan(description, schema), 0, BEGINNING_US
         for batch in batches:
             sides = {side: table([row for row in batch if row.side == side]) for side in SIDES}
             panes = harness.feed(description.rows(schema, **sides))
             assert shown(panes, asked) == twin.batch(batch, now), asked
-            assert all(time >= released for time in panes["time"].cast(pa.int64()).to_pylist()), asked
+            assert all(time >= output_watermark for time in panes["time"].cast(pa.int64()).to_pylist()), asked
             if twin.watermark is not None:
-                released = plan.released(int(twin.watermark) * SECOND, "time")
+                output_watermark = plan.output_watermark(int(twin.watermark) * SECOND, "time")
             if pick.random() < 0.3:
                 harness.restart()
             now += pick.choice([0, 1, 3])
             assert shown(harness.advance_processing_time(now * SECOND), asked) == twin.clock(now), asked
         panes = harness.finish()
         assert shown(panes, asked) == twin.finish(), asked
-        assert all(time >= released for time in panes["time"].cast(pa.int64()).to_pylist()), asked
+        assert all(time >= output_watermark for time in panes["time"].cast(pa.int64()).to_pylist()), asked
         assert harness.ledger().num_rows == twin.rejected, asked
 
 

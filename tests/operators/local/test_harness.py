@@ -52,7 +52,7 @@ def test_what_has_no_windows_and_a_clock_that_goes_back(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="harness-windows"):
         harness.windows()
     with pytest.raises(UsageError, match=r"\[feed\]"):
-        harness.feed_back()
+        harness.reprocess_late()
     harness.advance_processing_time(5)
     with pytest.raises(UsageError, match="clock"):
         harness.advance_processing_time(4)

@@ -69,7 +69,7 @@ def test_no_later_pane_lies_behind_it(windows: Windows, batches: list[list[tuple
             panes.append(harness.feed([{"t": t, "k": k, "o": 0} for t, k in batch]))
         check(panes[-1], bounds)
         watermark = max([watermark, *(t for t, _ in batch or [] if t >= watermark)])
-        new = {name: plan.released(watermark, name) for name in bounds}
+        new = {name: plan.output_watermark(watermark, name) for name in bounds}
         assert all(new[name] >= bounds[name] for name in bounds), "it does not go back"
         bounds = new
 
@@ -98,22 +98,22 @@ def check(panes: pa.Table, bounds: dict[str, int]) -> None:
 )
 def test_what_is_known(windows: Windows, column: str, expected: int) -> None:
     plan = bind_plan(over(windows), SCHEMA)
-    assert plan.released(17, column) == expected
-    assert [plan.released(end, column) for end in (BEGINNING_US, END_US)] == [BEGINNING_US, END_US]
+    assert plan.output_watermark(17, column) == expected
+    assert [plan.output_watermark(end, column) for end in (BEGINNING_US, END_US)] == [BEGINNING_US, END_US]
 
 
 def test_the_end_of_the_window_as_a_column() -> None:
     plan = bind_plan(over(TUMBLING).timestamps("end_of_window"), SCHEMA)
-    assert plan.released(17, "timestamp") == 17
+    assert plan.output_watermark(17, "timestamp") == 17
     own = windowed(key="k").aggregate(n=count())
-    assert [bind_plan(own, PANES).released(17, name) for name in KNOWN["given"]] == [17, 17]
+    assert [bind_plan(own, PANES).output_watermark(17, name) for name in KNOWN["given"]] == [17, 17]
     ids = deduplicated(event_time="t", on=["k"])
-    assert bind_plan(ids, SCHEMA).released(17, "t") == 17
+    assert bind_plan(ids, SCHEMA).output_watermark(17, "t") == 17
 
 
 def test_the_beginning_of_time_takes_nothing_off() -> None:
     plan = bind_plan(over(SESSION), SCHEMA)
-    assert plan.released(BEGINNING_US + 2, "newest") == BEGINNING_US
+    assert plan.output_watermark(BEGINNING_US + 2, "newest") == BEGINNING_US
 
 
 OTHER = windowed(offset="o", key="k").aggregate(n=count())
@@ -133,11 +133,11 @@ UNKNOWN = [
 @pytest.mark.parametrize(("job", "schema", "column"), UNKNOWN)
 def test_what_is_not_known_is_refused(job: Windowed, schema: pa.Schema, column: str) -> None:
     with pytest.raises(UsageError) as caught:
-        bind_plan(job, schema).released(17, column)
+        bind_plan(job, schema).output_watermark(17, column)
     assert caught.value.code == "chain-time"
 
 
 def test_a_column_that_deduplication_does_not_go_by_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
-        bind_plan(deduplicated(event_time="t", on=["k"]), SCHEMA).released(17, "o")
+        bind_plan(deduplicated(event_time="t", on=["k"]), SCHEMA).output_watermark(17, "o")
     assert caught.value.code == "chain-time"

@@ -18,9 +18,9 @@ from tidestate.operators.progress.advance_time import (
     Advanced,
     advance,
     advance_time,
+    effective_settings,
     finish,
     generation,
-    effective_settings,
     lifetimes,
 )
 from tidestate.operators.progress.instants import END_US, LAST_US

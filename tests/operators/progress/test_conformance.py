@@ -14,7 +14,7 @@ from tests.conformance.case import read
 from tests.conformance.run import Result, run
 from tests.helpers.checkout import CASES
 from tidestate.operators.progress.buffers import buffers
-from tidestate.operators.progress.origins import origins, advance_origins
+from tidestate.operators.progress.origins import advance_origins, origins
 
 Raw = dict[str, Any]
 CARRIED: list[Raw] = [

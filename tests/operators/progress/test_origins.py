@@ -17,11 +17,11 @@ from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     ORIGIN_REASONS,
     OriginsStep,
+    advance_origins,
     assigned,
     end,
     origins,
     save,
-    advance_origins,
     wait,
 )
 from tidestate.statestore.errors import UsageError

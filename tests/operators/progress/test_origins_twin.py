@@ -14,9 +14,9 @@ from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.instants import BEGINNING_US, LAST_US
 from tidestate.operators.progress.origins import (
     ORIGIN_REASONS,
+    advance_origins,
     origins,
     save,
-    advance_origins,
     wait,
 )
 

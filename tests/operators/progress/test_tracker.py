@@ -314,7 +314,7 @@ class Twin:
         for name, one in list(self.sources.items()):
             report = given_.get(name)
             if report is not None:
-                self.hear(one, report, passed)
+                self.observe(one, report, passed)
             if one["state"] == "catching_up" and one["mark"] >= w:
                 one["state"] = "counted"
             if report is not None and report.ended:
@@ -326,7 +326,7 @@ class Twin:
         if not self.sources:
             self.w = max(self.w, self.reached)
 
-    def hear(self, one: dict[str, Any], report: SourceReport, passed: int) -> None:
+    def observe(self, one: dict[str, Any], report: SourceReport, passed: int) -> None:
         if one["said_idle"]:
             if report.status != "active":
                 return

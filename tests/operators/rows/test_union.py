@@ -90,9 +90,9 @@ def test_every_row_is_passed_on_in_its_batch(store: StoreConfig) -> None:
 def test_the_watermark_is_the_smallest_and_holds_what_is_to_come() -> None:
     description = union(event_time="t", sides=NAMES, watermark_delay=("0 s", "5 s", "0 s"))
     plan: Any = bind_plan(description, description.schema(PANES, PANES, PANES))
-    assert [plan.released(mark) for mark in (BEGINNING_US, 7, END_US)] == [BEGINNING_US, 7, END_US]
+    assert [plan.output_watermark(mark) for mark in (BEGINNING_US, 7, END_US)] == [BEGINNING_US, 7, END_US]
     with pytest.raises(UsageError, match="chain-time"):
-        plan.released(7, "window_end")
+        plan.output_watermark(7, "window_end")
     runner = description.standalone(checkpoint=tempfile.mkdtemp())
     batches = [[("a", "x", 20, [])], [("b", "x", 30, []), ("c", "x", 40, [])]]
     seen = []

@@ -125,7 +125,7 @@ def test_asking_whether_an_event_is_late_needs_no_pairs() -> None:
     plan = bind_plan(rolling_day().late(allowed="1 hour", rule="window"), SCHEMA)
     times = np.arange(-50_000, 50_000) * MINUTE
     events = pa.table([pa.array(times).cast(TIME), times, times], schema=SCHEMA)
-    late, peak = peak_bytes(lambda: plan.too_late(events, times, DAY, feeding=False))
+    late, peak = peak_bytes(lambda: plan.too_late(events, times, DAY, reprocessing=False))
     assert np.count_nonzero(late) == 50_000 - 59
     assert peak < 16 * MIB
 
@@ -194,7 +194,9 @@ def _played(
         columns = [pa.array(times).cast(TIME), *(pa.array([row[n] for row in rows], pa.int64()) for n in (1, 2))]
         events, after = pa.table(columns, schema=SCHEMA), mark * MINUTE
         fresh = (
-            np.ones(len(rows), bool) if before == -(2**63) else ~plan.too_late(events, times, before, feeding=False)
+            np.ones(len(rows), bool)
+            if before == -(2**63)
+            else ~plan.too_late(events, times, before, reprocessing=False)
         )
         intake = Intake(None if before == -(2**63) else before, budget_bytes=budget)
         arriving = plan.arrive(events.filter(pa.array(fresh)), times[fresh], intake)

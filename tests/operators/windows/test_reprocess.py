@@ -83,7 +83,7 @@ def table(*events: tuple[Any, ...]) -> pa.Table:
 def test_feeding_does_not_move_a_generated_watermark() -> None:
     harness = Harness(per_ten(), SCHEMA)
     feed(harness, (1, "a", 1), (12, "a", 2))
-    found = plain(harness.feed_back(table((1, "a", 4), (500, "a", 8))))
+    found = plain(harness.reprocess_late(table((1, "a", 4), (500, "a", 8))))
     assert [(*row[:4], row[5], row[7]) for row in found] == [(0, 10, "a", 5, "late", True)]
     assert feed(harness, (13, "a", 16)) == []  # 13 is on time: the watermark is 12 still
     assert harness.counters().get("very_late", 0) == 0
@@ -98,7 +98,7 @@ def test_counters_of_feeding() -> None:
     assert before["very_late"] == 2
     feed(harness, (32, "a", 1))  # [0, 10) is gone: 10 + 20 <= 32
     between = harness.counters()
-    harness.feed_back()
+    harness.reprocess_late()
     after = harness.counters()
     assert (after["fed"], after["fed_accepted"], after["purged"]) == (2, 1, 1)
     for name in (
@@ -112,7 +112,7 @@ def test_counters_of_feeding() -> None:
         "null_event_time",
     ):
         assert after.get(name, 0) == between.get(name, 0), name
-    harness.feed_back()
+    harness.reprocess_late()
     assert harness.counters() == after
 
 
@@ -121,7 +121,7 @@ def test_feeding_is_a_checkpoint_of_its_own(tmp_path: Path) -> None:
     feed(harness, (15, "a", 1))
     feed(harness, (2, "a", 4))
     before = len(evidence.work(tmp_path))
-    harness.feed_back()
+    harness.reprocess_late()
     assert len(evidence.work(tmp_path)) == before + 1
     assert evidence.work(tmp_path)[-1]["watermark_us"] == 15
 
@@ -130,7 +130,7 @@ def test_only_what_was_too_late_is_fed() -> None:
     harness = Harness(per_ten(), SCHEMA)
     feed(harness, (15, "a", 1))
     feed(harness, (None, "a", 1), (3, None, 1))
-    assert plain(harness.feed_back()) == []
+    assert plain(harness.reprocess_late()) == []
     assert harness.counters().get("fed", 0) == 0
     assert sorted(harness.ledger()["reason"].to_pylist()) == ["null_event_time", "null_key"]
 
@@ -140,16 +140,16 @@ def test_a_purged_row_is_in_the_ledger_beside_the_first_one() -> None:
     feed(harness, (15, "a", 1))
     feed(harness, (2, "b", 4))
     feed(harness, (18, "a", 1))
-    assert plain(harness.feed_back()) == []
+    assert plain(harness.reprocess_late()) == []
     found = plain(harness.ledger().select(["time", "k", "v", "reason", "watermark"]))
     assert found == [(2, "b", 4, "very_late", 15), (2, "b", 4, "purged", 18)]
 
 
 def test_feeding_an_empty_ledger_shows_nothing() -> None:
     harness = Harness(per_ten(), SCHEMA)
-    assert plain(harness.feed_back()) == []
+    assert plain(harness.reprocess_late()) == []
     feed(harness, (1, "a", 1))
-    assert plain(harness.feed_back()) == []
+    assert plain(harness.reprocess_late()) == []
     assert [row[:4] for row in feed(harness, (12, "a", 2))] == [(0, 10, "a", 1)]
 
 
@@ -159,16 +159,16 @@ def test_given_rows_may_be_fed_again_and_do_not_use_up_the_ledger() -> None:
     feed(harness, (15, "a", 1))
     feed(harness, (2, "a", 4))
     given = table((3, "a", 16))
-    assert [row[3] for row in plain(harness.feed_back(given))] == [16]
-    assert [row[3] for row in plain(harness.feed_back(given))] == [32]
-    assert [row[3] for row in plain(harness.feed_back())] == [36]
-    assert plain(harness.feed_back()) == []
+    assert [row[3] for row in plain(harness.reprocess_late(given))] == [16]
+    assert [row[3] for row in plain(harness.reprocess_late(given))] == [32]
+    assert [row[3] for row in plain(harness.reprocess_late())] == [36]
+    assert plain(harness.reprocess_late()) == []
 
 
 def test_rows_may_be_given_as_dicts() -> None:
     harness = Harness(per_ten(), SCHEMA)
     feed(harness, (15, "a", 1))
-    assert [row[3] for row in plain(harness.feed_back([{"time": 3, "k": "a", "v": 2}]))] == [2]
+    assert [row[3] for row in plain(harness.reprocess_late([{"time": 3, "k": "a", "v": 2}]))] == [2]
 
 
 def test_a_restart_remembers_what_was_fed() -> None:
@@ -176,12 +176,12 @@ def test_a_restart_remembers_what_was_fed() -> None:
     feed(harness, *[(15, key, 1) for key in "abcdef"])
     feed(harness, *[(2, key, 4) for key in "abcdef"])
     harness.restart()
-    assert sorted(row[2:4] for row in plain(harness.feed_back())) == [(key, 4) for key in "abcdef"]
+    assert sorted(row[2:4] for row in plain(harness.reprocess_late())) == [(key, 4) for key in "abcdef"]
     harness.restart()
-    assert plain(harness.feed_back()) == []
+    assert plain(harness.reprocess_late()) == []
     feed(harness, (3, "a", 8))
     harness.restart()
-    assert [row[2:4] for row in plain(harness.feed_back())] == [("a", 12)]
+    assert [row[2:4] for row in plain(harness.reprocess_late())] == [("a", 12)]
 
 
 def test_retention_below_the_allowed_lateness_is_refused() -> None:
@@ -210,7 +210,7 @@ def test_window_closed_is_counted_and_accepted() -> None:
         (7, "a", "window_closed", 0, 10),
         (7, "a", "window_closed", 5, 15),
     ]
-    assert plain(harness.feed_back()) == []
+    assert plain(harness.reprocess_late()) == []
     assert harness.counters().get("fed", 0) == 0
 
 
@@ -218,11 +218,11 @@ def test_standalone_feeds_back(tmp_path: Path) -> None:
     job = per_ten().standalone(checkpoint=str(tmp_path / "job"))
     batches = [table((1, "a", 1), (15, "a", 2)), table((2, "a", 4))]
     job.run(batches)
-    assert [row[:4] for row in plain(job.feed_back())] == [(0, 10, "a", 5)]
-    assert plain(job.feed_back()) == []
+    assert [row[:4] for row in plain(job.reprocess_late())] == [(0, 10, "a", 5)]
+    assert plain(job.reprocess_late()) == []
     again = per_ten().standalone(checkpoint=str(tmp_path / "job"))
     assert again.run(batches).num_rows == 0
-    assert plain(again.feed_back()) == []
+    assert plain(again.reprocess_late()) == []
     assert evidence.ledger(tmp_path / "job", ["time", "k"]) == Counter([(2, "a", "very_late", 15)])
     assert [row[:4] for row in plain(again.run([*batches, table((20, "a", 8))]))] == [(10, 20, "a", 2)]
 
@@ -275,7 +275,7 @@ def test_feeding_twice_changes_nothing(name: StoreName, told: tuple[OrderedSetti
                 before = real.harness.counters(), Counter(real.ledger()), sorted(real.windows(), key=str)
                 if restart:
                     real.harness.restart()
-                assert real.feed_back() == []
+                assert real.reprocess_late() == []
                 after = real.harness.counters(), Counter(real.ledger()), sorted(real.windows(), key=str)
                 assert after == before
         compare(setting, real.finish(), twin.finish(), "finish")

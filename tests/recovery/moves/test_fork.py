@@ -74,7 +74,7 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
     first = job.standalone(checkpoint=tmp_path / "first")
     first.run([near(1, 1), near(30, 1), near(2, 5)])
     with caplog.at_level(logging.WARNING, "tidestate"):
-        first.feed_back()
+        first.reprocess_late()
     said = caplog.messages[-1]
     command = said[said.index("tidestate fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
     done = subprocess.run(
@@ -84,7 +84,7 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
     assert json.loads(done.stdout)["files"] > 0
     second = job.standalone(checkpoint=tmp_path / "second")
     second.run([near(1, 1)])
-    second.feed_back(near(2, 5))
+    second.reprocess_late(near(2, 5))
     panes = second.run([near(1, 1), near(30, 1)])
     assert panes.select(["n", "s"]).to_pylist() == [{"n": 2, "s": 6}]
 

@@ -100,17 +100,17 @@ class Forked(Objects):
 def test_dead_while_it_lets_go_and_finished_by_the_next(root: Path, forked: Path, when: When) -> None:
     checkpoint = Checkpoint.open(forked)
 
-    def released(name: str, number: int | None = None) -> FaultyObjects:
+    def output_watermark(name: str, number: int | None = None) -> FaultyObjects:
         shutil.copytree(root, root.parent / name)
         base = FaultyObjects(Objects(root.parent / name), number, crash=number is not None, when=when)
         collect(dataclasses.replace(checkpoint, objects=Forked(checkpoint.objects, base)), NEWEST)
         return base
 
-    deletes = [number for number, call in enumerate(released("counted").log, 1) if call.startswith("delete ")]
+    deletes = [number for number, call in enumerate(output_watermark("counted").log, 1) if call.startswith("delete ")]
     assert len(deletes) == 2
     for number in deletes:
         with pytest.raises(Crash):
-            released(f"dead-{number}", number)
+            output_watermark(f"dead-{number}", number)
         left = Objects(root.parent / f"dead-{number}")
         assert held_pins(left) <= {one.name for one in read_pins(left)}
         collect(dataclasses.replace(checkpoint, objects=Forked(checkpoint.objects, left)), NEWEST)

@@ -63,14 +63,14 @@ def check_places(folder: str) -> int:
     assert head is not None
     manifest, found = head.manifest, 0
     for name, spec in tables(manifest):
-        assert spec.spread is not None, spec.name
+        assert spec.partition_by is not None, spec.name
         for number, state in enumerate(manifest.operators[name].partitions):
             stored = contents(checkpoint, state, manifest, name, spec.name)
             found += stored.num_rows
-            if spec.spread and not spec.shared:
-                places = partition_of(stored.select(list(spec.spread)), manifest.partitions)
+            if spec.partition_by and not spec.shared:
+                places = partition_of(stored.select(list(spec.partition_by)), manifest.partitions)
                 assert np.all(places == number), (name, spec.name, number)
-            elif not spec.spread:
+            elif not spec.partition_by:
                 assert number == 0 or not stored.num_rows, (name, spec.name, number)
     return found
 

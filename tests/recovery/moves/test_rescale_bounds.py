@@ -22,10 +22,10 @@ from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import open_store
 
-SPEC = TableSpec("ids", (Column("k", "string"),), (Column("until", "int64"),), expiry="until", spread=("k",))
+SPEC = TableSpec("ids", (Column("k", "string"),), (Column("until", "int64"),), expiry="until", partition_by=("k",))
 BY_KEY = TableSpec(
     "ends", (Column("end", "int64"), Column("k", "string")), (Column("n", "int64", combiner="sum"),), "end",
-    spread=("k",),
+    partition_by=("k",),
 )  # fmt: skip
 
 

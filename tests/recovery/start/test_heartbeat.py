@@ -154,7 +154,7 @@ def test_a_stream_says_so_as_long_as_it_is_read(tmp_path: Path) -> None:
     panes = alone.stream(STREAM)
     next(panes)
     assert running(Checkpoint.open(tmp_path)) is not None
-    alone.feed_back()
+    alone.reprocess_late()
     next(panes)
     assert running(Checkpoint.open(tmp_path)) is not None
     panes.close()  # type: ignore[attr-defined]

@@ -93,7 +93,7 @@ def test_each_message_once_and_reads_as_the_twin(layout: str, data: st.DataObjec
         if asked := data.draw(asks(tables)):
             found = messages_for(tables, store.store, asker_table(tables, asked))
             expected = [(number, message) for number, ask in enumerate(asked) for message in twin.read(ask)]
-            assert list(zip(found.asker.to_pylist(), plain_rows(tables, found.rows), strict=True)) == expected
+            assert list(zip(found.request_index.to_pylist(), plain_rows(tables, found.rows), strict=True)) == expected
     known = {(row["offset"], row["origin"]) for row in store.state()[tables.seen.name]}
     assert known == set(twin.seen)
 
@@ -252,7 +252,7 @@ def test_the_other_stores_hold_the_same(
         if asked := data.draw(asks(tables)):
             askers = asker_table(tables, asked)
             found, expected = messages_for(tables, opened, askers), messages_for(tables, memory.store, askers)
-            assert found.asker.equals(expected.asker)
+            assert found.request_index.equals(expected.request_index)
             assert found.rows.to_pylist() == expected.rows.to_pylist()
     assert store.state() == memory.state()
     opened.close()

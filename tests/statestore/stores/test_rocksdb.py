@@ -211,5 +211,5 @@ def told(store: MemoryStore | RocksStore, asked: list[pa.Table]) -> list[Any]:
         found += [rows_of(store, spec.name, reverse=reverse) for reverse in (False, True)]
         looked_up = store.lookup(spec.name, keys)
         near = store.ranges(spec.name, keys.select(spec.key_names[:-1]))
-        found += [looked_up.found, looked_up.rows, near.asker, near.rows]
+        found += [looked_up.found, looked_up.rows, near.request_index, near.rows]
     return found

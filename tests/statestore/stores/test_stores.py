@@ -140,22 +140,28 @@ class Stores(RuleBasedStateMachine):
         width=st.integers(0, 2),
     )
     def ranges(self, askers: list[Row], width: int) -> None:
-        prefixes = table(MAIN, [(*asker[:2], 0, None, None, None, None) for asker in askers])
+        prefixes = table(MAIN, [(*request_index[:2], 0, None, None, None, None) for request_index in askers])
         prefixes = prefixes.select(MAIN.key_names[:width])
         kind = MAIN.key[width].arrow
-        low = [(asker[0] - 1 if width == 0 else asker[2] if width == 1 else asker[0]) for asker in askers]
-        high = [(asker[0] + 2 if width == 0 else asker[3] if width == 1 else None) for asker in askers]
+        low = [
+            (request_index[0] - 1 if width == 0 else request_index[2] if width == 1 else request_index[0])
+            for request_index in askers
+        ]
+        high = [
+            (request_index[0] + 2 if width == 0 else request_index[3] if width == 1 else None)
+            for request_index in askers
+        ]
         expected = [
             (number, row)
-            for number, asker in enumerate(askers)
+            for number, request_index in enumerate(askers)
             for row in self.model["main"].snapshot()
-            if row[:width] == asker[:width]
+            if row[:width] == request_index[:width]
             and (low[number] is None or row[width] >= low[number])
             and (high[number] is None or row[width] < high[number])
         ]
         for store in self.stores():
             found = store.ranges("main", prefixes, pa.array(low, kind), pa.array(high, kind))
-            assert list(zip(found.asker.to_pylist(), plain(found.rows), strict=True)) == expected
+            assert list(zip(found.request_index.to_pylist(), plain(found.rows), strict=True)) == expected
 
     @rule(number=st.integers(0, 2), lost=st.sampled_from([False] * 5 + [True]))
     def open_one(self, number: int, lost: bool) -> None:

@@ -36,7 +36,7 @@ def read(view: StateView, random: Random, sequence: int) -> str:
         if columns:
             prefixes = pa.table(columns, names=spec.key_names[: many.width])
             ranges = view.ranges(spec.name, prefixes, many.bound(spec, many.lower), many.bound(spec, many.upper))
-            answers.append((ranges.asker.to_pylist(), ranges.rows.to_pylist()))
+            answers.append((ranges.request_index.to_pylist(), ranges.rows.to_pylist()))
     return said(answers)
 
 

@@ -96,7 +96,7 @@ def play(twin: OrderedTwin, step: Told) -> list[Row]:
     """Each of its words that moves something, and its events before them, is a batch of its own."""
     if step.feeds:
         assert not step.moves
-        return twin.feed_back(step.events if step.feeds == "feed:" else None)
+        return twin.reprocess_late(step.events if step.feeds == "feed:" else None)
     rows: list[Row] = []
     if step.events:
         rows = twin.batch(step.events, twin.reached(step.events) if twin.setting.axis == "offset" else None)
