@@ -1,24 +1,26 @@
-"""Names of a package that are loaded when they are asked for: a program pays for what it uses, as PEP 562 allows."""
+"""Names of a package that are loaded when they are first used (PEP 562), so that a program pays for what it uses."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def export(package: str, modules: Mapping[str, Sequence[str]]) -> None:
-    """Give ``package`` the names that these modules define, named from the top: its ``__getattr__`` and ``__dir__``.
+def export(package: str, file: str) -> None:
+    """Give ``package`` the names that the ``.pyi`` next to its ``file`` imports, each from the module named there.
 
-    They are set here because a type checker that sees a ``__getattr__`` takes every name for one that is there. So is
-    ``__all__``, as a checker that sees one takes no other name for public.
+    A type checker reads only the stub. Using a name that is not in it raises `AttributeError`.
     """
-    home = {name: module for module, defined in modules.items() for name in defined}
+    with open(f"{file}i", encoding="utf-8") as text:
+        stub = ast.parse(text.read())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    modules = {name.name: str(node.module) for node in imports for name in node.names}
 
     def load(name: str) -> Any:
-        if name not in home:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(home[name]), name)
+        return getattr(importlib.import_module(modules[name]), name)
 
-    vars(sys.modules[package]).update(__getattr__=load, __dir__=lambda: sorted(home), __all__=sorted(home))
+    vars(sys.modules[package]).update(__getattr__=load, __dir__=lambda: sorted(modules), __all__=sorted(modules))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tidestate.operators.aggregates import inputs
+from tidestate.operators.aggregates.aggregate import inputs
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.aggregates import BoundAggregate
+from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange
 from tidestate.operators.plan.plan import Plan

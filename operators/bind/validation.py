@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from tidestate.operators.aggregates import inputs
+from tidestate.operators.aggregates.aggregate import inputs
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Trigger

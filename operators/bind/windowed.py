@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tidestate.operators.aggregates import BoundAggregate, bind
+from tidestate.operators.aggregates.aggregate import BoundAggregate, bind
 from tidestate.operators.aggregates.signed import linear
 from tidestate.operators.aggregates.signed import signed as with_signs
 from tidestate.operators.bind.columns import added, check_event_time, input_columns, key_field, require_columns

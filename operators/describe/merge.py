@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tidestate.operators.aggregates import list_
+from tidestate.operators.aggregates.collection import list_
 from tidestate.operators.describe.given_sides import columns_of, describe_sides, given_delays, given_sides, texts
 from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, Sides

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates import Aggregate, accumulate
-from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction
+from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, accumulate
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDE
 from tidestate.statestore.errors import UsageError
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from tidestate.operators.aggregates import Aggregate, max_, min_
+from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.aggregates.arithmetic import max_, min_
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Runnable, checked_name

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.aggregates import BoundAggregate
+from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
 from tidestate.operators.embedded.window_metadata import WindowTables

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators.aggregates import Aggregate, BoundAggregate
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate
 from tidestate.operators.aggregates.arithmetic import Plain, Variance
 from tidestate.operators.aggregates.collection import ListAggregate, Quantile
 from tidestate.operators.aggregates.distinct import Distinct, Top

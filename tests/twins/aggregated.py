@@ -35,7 +35,7 @@ from tidestate.operators import (
     top_n,
     variance,
 )
-from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.aggregates.aggregate import Aggregate
 
 TIME = pa.timestamp("us", tz="UTC")
 START = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)

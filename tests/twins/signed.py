@@ -35,7 +35,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.triggers import after_watermark
 from tidestate.operators.describe.windowed import Windowed

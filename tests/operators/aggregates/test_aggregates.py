@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidestate.operators import Memory, Parquet, RocksDB, count, max_, mean, min_, sum_, tumbling, windowed
-from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.statestore.errors import LimitError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
 

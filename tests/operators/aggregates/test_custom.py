@@ -39,7 +39,7 @@ from tidestate.operators import (
     variance,
     windowed,
 )
-from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec import combiners

@@ -35,7 +35,7 @@ from tidestate.operators import (
     variance,
     windowed,
 )
-from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.statestore.spec.store import StoreConfig

@@ -16,7 +16,7 @@ from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event, Naive
 from tidestate.operators import count, max_, mean, min_, sum_, tumbling, windowed
-from tidestate.operators.aggregates import Aggregate
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.windows.general.plan import GeneralPlan
 from tidestate.statestore.spec.tables import TableSpec
