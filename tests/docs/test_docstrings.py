@@ -21,8 +21,9 @@ def modules(package: types.ModuleType) -> Iterator[types.ModuleType]:
 
 def undocumented(kind: type) -> Iterator[str]:
     for name, member in vars(kind).items():
-        function = getattr(member, "fget", None) or getattr(member, "func", None) or member
-        defined = getattr(function, "__qualname__", "") == f"{kind.__qualname__}.{name}"
+        function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+        function = getattr(function, "func", function)  # of a cached property
+        defined = inspect.isfunction(function) and function.__qualname__ == f"{kind.__qualname__}.{name}"
         if not name.startswith("_") and defined:
             bases = (getattr(base, name, None) for base in kind.__mro__)
             if not any(inspect.getdoc(base) for base in bases if base is not None):
