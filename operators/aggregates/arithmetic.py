@@ -61,7 +61,6 @@ class Plain(Aggregate):
     """Aggregates whose state columns combine by themselves."""
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Check the column's type."""
         kind = pa.null() if self.column is None else schema.field(self.column).type
         ordered = (
             (is_number(kind) and kind != pa.float16()) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
@@ -78,7 +77,6 @@ class BoundPlain(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         function = self.aggregate.function
         if function == "count":
             return (Column(self.name, "int64", "count", "sum"),)
@@ -93,16 +91,13 @@ class BoundPlain(BoundAggregate):
 
     @property
     def result_type(self) -> pa.DataType:
-        """The Arrow type of its result."""
         return pa.float64() if self.aggregate.function == "mean" else self.state[0].arrow
 
     @property
     def invertible(self) -> bool:
-        """All but the extremes."""
         return self.aggregate.function not in ("min", "max")
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """Each event as a partial of its own, one array per state column."""
         function, column = self.aggregate.function, self.aggregate.column
         if function == "count":
             return [ones(None if column is None else events[column], events.num_rows)]
@@ -113,7 +108,6 @@ class BoundPlain(BoundAggregate):
         return [total] if function == "sum" else [total, ones(values, events.num_rows)]
 
     def finish(self, partials: pa.Table) -> Values:
-        """The result of each folded row."""
         if self.aggregate.function != "mean":
             return partials[self.state[0].name]
         total, counted = (partials[column.name] for column in self.state)
@@ -150,7 +144,6 @@ class Variance(Aggregate):
     population: bool = False
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Check that the column holds numbers."""
         kind = schema.field(self.input_column).type
         if not is_number(kind):
             raise unsupported_type(name, self, self.column, kind, "cast it to a number first")
@@ -165,7 +158,6 @@ class BoundMoments(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         name = self.name
         return (
             Column(f"{name}_count", "int64", "count"),
@@ -175,35 +167,29 @@ class BoundMoments(BoundAggregate):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """All three together."""
         return (Group(tuple(column.name for column in self.state), "moments"),)
 
     @property
     def result_type(self) -> pa.DataType:
-        """Double."""
         return pa.float64()
 
     @property
     def invertible(self) -> bool:
-        """Yes."""
         return True
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """One value is its own mean."""
         values = events[self.aggregate.input_column]
         known = pc.fill_null(doubles(values), 0.0)
         # An infinite value has no distance from itself.
         return [ones(values, events.num_rows), known, pc.multiply(pc.subtract(known, known), 0.0)]
 
     def finish(self, partials: pa.Table) -> Values:
-        """Null for too few values."""
         number, _, m2 = (partials[column.name] for column in self.state)
         degrees = number if self.population else pc.subtract(number, 1)
         found = pc.divide(m2, pc.if_else(pc.less_equal(degrees, 0), None, degrees).cast(pa.float64()))
         return pc.sqrt(found) if self.aggregate.function == "stddev" else found
 
     def subtract(self, wholes: pa.Table, parts: pa.Table) -> list[Values]:
-        """What combined with ``parts`` gives ``wholes``."""
         names = [column.name for column in self.state]
         number, mean, m2 = (pc.fill_null(wholes[name], 0).to_numpy() for name in names)
         gone, gone_mean, gone_m2 = (pc.fill_null(parts[name], 0).to_numpy() for name in names)

@@ -87,7 +87,6 @@ class BoundKept(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         values = Column(self.name, type_text(self.result_type), "value", "append")
         if self.by is None:
             return (values,)
@@ -95,11 +94,9 @@ class BoundKept(BoundAggregate):
 
     @property
     def result_type(self) -> pa.DataType:
-        """A list of the column's type."""
         return pa.list_(self.input_type)
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """A list of one value."""
         values = events[self.aggregate.input_column]
         if self.by is None:
             return [singles(values, values.is_valid())]
@@ -124,7 +121,6 @@ class Quantile(Aggregate):
     interpolation: str = "linear"
 
     def describe(self) -> dict[str, Any]:
-        """A median needs no more words."""
         found = super().describe()
         return {name: found[name] for name in ("function", "column")} if self.function == "median" else found
 
@@ -147,7 +143,6 @@ class BoundQuantile(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state column."""
         return (Column(f"{self.name}_values", type_text(pa.list_(self.input_type)), "", "append"),)
 
     @property
@@ -156,7 +151,6 @@ class BoundQuantile(BoundAggregate):
         return pa.float64() if self.interpolation == "linear" else self.input_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """A list of one value."""
         values = events[self.aggregate.input_column]
         return [singles(values, values.is_valid())]
 

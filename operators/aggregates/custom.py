@@ -128,7 +128,6 @@ class Accumulate(Aggregate):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads."""
         return self.reads
 
     def describe(self) -> dict[str, Any]:
@@ -155,28 +154,23 @@ class BoundAccumulation(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         return tuple(Column(f"{self.name}_{name}", type_text(kind)) for name, kind in self.own.keeps)
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """All together."""
         names = tuple(column.name for column in self.state)
         return (Group(names, self.own.name, version=self.own.version),)
 
     @property
     def result_type(self) -> pa.DataType:
-        """As declared."""
         return self.own.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """By the function given."""
         if not events.num_rows:
             return [pa.array([], kind) for _, kind in self.own.keeps]
         return list(_checked(self.own, "lift", self.own.lift(events.select(self.own.reads)), events.num_rows).columns)
 
     def finish(self, partials: pa.Table) -> Values:
-        """By the function given."""
         if not partials.num_rows:
             return pa.array([], self.result_type)
         states = partials.select([column.name for column in self.state])
@@ -271,7 +265,6 @@ class ApplyRows(Aggregate):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it keeps."""
         return self.reads
 
     def describe(self) -> dict[str, Any]:
@@ -286,7 +279,6 @@ class ApplyRows(Aggregate):
         }
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Check that the columns can be kept."""
         kinds = tuple(kept_type(name, self, column, schema) for column in self.reads)
         return BoundRows(name, self, pa.null(), self, kinds)
 
@@ -300,17 +292,14 @@ class BoundRows(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         pairs = zip(self.own.reads, self.kinds, strict=True)
         return tuple(Column(f"{self.name}_{name}", type_text(pa.list_(kind)), "", "append") for name, kind in pairs)
 
     @property
     def result_type(self) -> pa.DataType:
-        """As declared."""
         return self.own.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """Lists of one row."""
         everything = pa.array(np.ones(events.num_rows, bool))
         return [singles(events[name], everything) for name in self.own.reads]
 

@@ -64,7 +64,6 @@ class BoundDistinct(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         name = self.name if self.aggregate.function == "set" else f"{self.name}_values"
         values = Column(name, type_text(self._list_type), "value")
         if self.aggregate.function != "count_by_value":
@@ -73,19 +72,16 @@ class BoundDistinct(BoundAggregate):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The list, or both lists."""
         names = tuple(column.name for column in self.state)
         return (Group(names, "union" if len(names) == 1 else "tally"),)
 
     @property
     def result_type(self) -> pa.DataType:
-        """A list, a count or a map."""
         if self.aggregate.function == "count_distinct":
             return pa.int64()
         return self._list_type if self.aggregate.function == "set" else pa.map_(self.input_type, pa.int64())
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """A list of one value, counted once."""
         values = canonical_zero(events[self.aggregate.input_column])
         lists: list[Values] = [singles(values, values.is_valid())]
         if self.aggregate.function == "count_by_value":
@@ -135,7 +131,6 @@ class BoundTop(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         values = Column(self.name, type_text(self.result_type), "value")
         return (
             (values,) if self.by is None else (values, Column(f"{self.name}_by", type_text(pa.list_(self.by_type))))
@@ -143,17 +138,14 @@ class BoundTop(BoundAggregate):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Both together, cut off after n."""
         names = tuple(column.name for column in self.state)
         return (Group(names, "largest" if self.largest else "smallest", by=names[-1], limit=self.n),)
 
     @property
     def result_type(self) -> pa.DataType:
-        """A list of the column's type."""
         return pa.list_(self.input_type)
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """Lists of one value."""
         values = events[self.aggregate.input_column]
         if self.by is None:
             return [singles(values, values.is_valid())]
@@ -161,5 +153,4 @@ class BoundTop(BoundAggregate):
         return [singles(values, known), singles(events[self.by], known)]
 
     def finish(self, partials: pa.Table) -> Values:
-        """The values."""
         return filled(partials[self.name])

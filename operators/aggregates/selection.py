@@ -78,7 +78,6 @@ class BoundChoice(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         return (
             Column(f"{self.name}_by", type_text(self.by_type)),
             Column(self.name, type_text(self.input_type), "value"),
@@ -86,17 +85,14 @@ class BoundChoice(BoundAggregate):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Both together."""
         by, value = self.state
         return (Group((by.name, value.name), COMBINER_BY_FUNCTION[self.aggregate.function], by=by.name),)
 
     @property
     def result_type(self) -> pa.DataType:
-        """The column's type."""
         return self.input_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """Both columns, null where one is."""
         by, values = events[self.by], events[self.aggregate.input_column]
         if not by.null_count and not values.null_count:
             return [by, values]
@@ -104,5 +100,4 @@ class BoundChoice(BoundAggregate):
         return [pc.if_else(known, column, pa.scalar(None, column.type)) for column in (by, values)]
 
     def finish(self, partials: pa.Table) -> Values:
-        """The value."""
         return partials[self.name]

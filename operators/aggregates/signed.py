@@ -57,13 +57,11 @@ class BoundDifference(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
         number = Column(f"{self.name}_count", "int64", "count", "sum")
         return (*self.inner.state, number) if self._counts else self.inner.state
 
     @property
     def result_type(self) -> pa.DataType:
-        """That of the aggregate."""
         return self.inner.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
@@ -108,21 +106,17 @@ class BoundNet(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state column."""
         return (Column(f"{self.name}_rows", str(pa.list_(self._entry))),)
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """One column, in which rows cancel out."""
         return (Group((self.state[0].name,), CANCEL),)
 
     @property
     def result_type(self) -> pa.DataType:
-        """That of the aggregate."""
         return self.inner.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """A list of one row."""
         columns = [pa.array(signs(events), pa.int8()), *(whole(column) for column in self.inner.lift(events))]
         pairs = zip(columns, self._entry, strict=True)
         rows = pa.StructArray.from_arrays([column.cast(field.type) for column, field in pairs], fields=[*self._entry])

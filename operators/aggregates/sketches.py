@@ -55,17 +55,14 @@ class BoundSketch(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """Its state column."""
         return (Column(f"{self.name}_sketch", "binary", "sketch"),)
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """One column, united."""
         return (Group((self.state[0].name,), UNITE),)
 
     @property
     def result_type(self) -> pa.DataType:
-        """int64."""
         return pa.int64()
 
     def lift(self, events: pa.Table) -> list[Values]:
@@ -82,7 +79,6 @@ class BoundSketch(BoundAggregate):
         return [sketches.take(known.indices)]
 
     def finish(self, partials: pa.Table) -> Values:
-        """The estimates, rounded."""
         sketches = partials[self.state[0].name]
         found = [0 if blob is None else _estimate(blob) for blob in sketches.to_pylist()]
         return pa.array(found, pa.int64())

@@ -19,7 +19,6 @@ class EndOfWindow(Aggregate):
     function: str = "end_of_window"
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Of any input."""
         return BoundEndOfWindow(name, self, pa.null())
 
 
@@ -29,20 +28,16 @@ class BoundEndOfWindow(BoundAggregate):
 
     @property
     def state(self) -> tuple[Column, ...]:
-        """None."""
         return ()
 
     @property
     def result_type(self) -> pa.DataType:
-        """A time."""
         return TIME
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """Nothing."""
         return []
 
     def finish(self, partials: pa.Table) -> Values:
-        """From the window's end."""
         ends = partials["window_end"]
         if not pa.types.is_timestamp(ends.type):
             raise UsageError(

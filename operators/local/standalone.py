@@ -55,7 +55,6 @@ class StandaloneRunner(Standalone):
         return f"Standalone({self._description.name!r}, checkpoint={root_text(self._root)!r}{newest})"
 
     def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
-        """See `Standalone`."""
         panes = list(self.stream(batches))
         if drain:
             panes.append(self.drain())
@@ -63,7 +62,6 @@ class StandaloneRunner(Standalone):
         return pa.concat_tables([driver.job.plan.pane_schema.empty_table(), *panes])
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
-        """See `Standalone`."""
         try:
             yield from self._stream(batches)
         finally:
@@ -99,11 +97,9 @@ class StandaloneRunner(Standalone):
 
     @property
     def begun(self) -> bool:
-        """See `Standalone`."""
         return first_states(self._root)
 
     def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
-        """See `Standalone`."""
         single = isinstance(history, pa.Table | pa.RecordBatch | Mapping)
         given = cast(Iterable[Batch], [history] if single else history)
         batches = (_rows(one) for one in given)
@@ -121,13 +117,11 @@ class StandaloneRunner(Standalone):
             self._end()
 
     def drain(self) -> pa.Table:
-        """See `Standalone`."""
         driver = self._started("feed a batch before draining")
         with driver.at_work():
             return driver.rows(driver.head if driver.drain() else None)
 
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
-        """See `Standalone`."""
         driver = self._started("feed a batch first, or run over those that there were")
         with driver.at_work():
             driver.deliver()
@@ -136,7 +130,6 @@ class StandaloneRunner(Standalone):
 
     @property
     def head(self) -> Manifest:
-        """See `Standalone`."""
         return self._started("nothing has run yet").head
 
     def _started(self, otherwise: str) -> Driver[Batches, pa.Table]:

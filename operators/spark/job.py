@@ -36,24 +36,19 @@ class JobOnSpark(StreamJob, SparkJob):
     """See `SparkJob`."""
 
     def schedule(self, **trigger: Any) -> Self:
-        """See `SparkJob`."""
         return replace(self, trigger=trigger)
 
     def with_hook(self, hook: JobHook) -> Self:
-        """See `SparkJob`."""
         return replace(self, hook=hook)
 
     @property
     def begun(self) -> bool:
-        """See `SparkJob`."""
         return first_states(self.checkpoint)
 
     def bootstrap(self, history: PastEvents, *, offsets: Handover = None, deliver: bool = True) -> Manifest:
-        """See `SparkJob`."""
         return bootstrap(self, history, offsets, deliver=deliver)
 
     def start(self) -> DurableQuery:
-        """See `SparkJob`."""
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
         graph = bind_graph(self.description, read_schemas(self.description, self.stream))

@@ -98,41 +98,33 @@ class QueryOnSpark(DurableQuery):
 
     @property
     def checkpoint_id(self) -> int:
-        """See `DurableQuery`."""
         return self._job.head.id
 
     @property
     def manifest(self) -> Manifest:
-        """See `DurableQuery`."""
         return self._job.head
 
     @property
     def waiting_since_us(self) -> int | None:
-        """See `DurableQuery`."""
         return self._driver.offers.waiting_since_us
 
     @property
     def is_active(self) -> bool:
-        """See `DurableQuery`."""
         return self._query is not None and bool(self._query.isActive)
 
     def progress(self) -> list[dict[str, Any]]:
-        """See `DurableQuery`."""
         return [json.loads(report.json) for report in self._spark_query.recentProgress]
 
     def process_all_available(self) -> None:
-        """See `DurableQuery`."""
         self._guard(self._spark_query.processAllAvailable)
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """See `DurableQuery`."""
         spark_query = self._spark_query
         if timeout_s is None:
             return self._guard(spark_query.awaitTermination) is not False
         return self._guard(partial(spark_query.awaitTermination, max(timeout_s, 0.001))) is not False
 
     def stop(self, *, drain: bool = False) -> None:
-        """See `DurableQuery`."""
         try:
             self._stop()
             if drain:
@@ -163,7 +155,6 @@ class QueryOnSpark(DurableQuery):
             raise failure
 
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
-        """See `DurableQuery`."""
         with self._driver.lock:
             back = to_feed(self._job, rows, operator)
             if back:
@@ -221,15 +212,12 @@ class QueryOnSpark(DurableQuery):
         return self._failure is None
 
     def metrics(self, operator: str | None = None) -> Metrics:
-        """See `DurableQuery`."""
         return metrics(self._progress_of(operator).tracker)
 
     def gaps(self, operator: str | None = None) -> list[Gap]:
-        """See `DurableQuery`."""
         return self._progress_of(operator).gaps
 
     def prometheus(self, operator: str | None = None) -> str:
-        """See `DurableQuery`."""
         name = operator or next(iter(self._job.graph.plans))
         totals = self._job.head.totals
         if not self._job.graph.single:

@@ -71,7 +71,6 @@ class GeneralTables(Plan):
 
     @cached_property
     def bound_type(self) -> pa.DataType:
-        """The type of window starts and ends."""
         return pa.int64() if self.by_number or self.by_offset else TIME
 
     @cached_property
@@ -96,7 +95,6 @@ class GeneralTables(Plan):
 
     @cached_property
     def state_groups(self) -> tuple[Group, ...]:
-        """Groups of state columns that combine together."""
         return tuple(group for aggregate in self.aggregates for group in aggregate.groups)
 
     @cached_property
@@ -207,7 +205,6 @@ class GeneralTables(Plan):
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """All state tables."""
         beside = (self.ends,) if self.sessions else (self.counted,) if self.by_number else ()
         return (self.groups, *beside, self.clock, self.marks, *self.held_tables)
 
@@ -218,7 +215,6 @@ class GeneralTables(Plan):
 
     @cached_property
     def exchanged(self) -> TableSpec:
-        """Rows that travel from the input to the state."""
         if not self.per_event:
             return self.arriving
         types = [type_text(self.input_schema.field(name).type) for name in self.order]
@@ -238,7 +234,6 @@ class GeneralTables(Plan):
 
     @property
     def held_by(self) -> tuple[str, ...]:
-        """See `Plan`."""
         return (TIME_OF, *self.order_names)
 
     def panes(

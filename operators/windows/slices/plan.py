@@ -49,5 +49,4 @@ class SlicePlan(SliceTables):
         return output_watermark(self, watermark, column)
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        """Merge partials; fire what is due."""
         return slice_step(self, view, arriving, at)

@@ -56,7 +56,6 @@ class SucceedingPlan(GeneralPlan):
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """Those of both."""
         return (*super().tables, *self.slices.tables)
 
     @property

@@ -44,12 +44,10 @@ class SliceTables(Plan):
 
     @property
     def exchanged(self) -> TableSpec:
-        """Rows that travel from the input to the state."""
         return self.slices
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """All state tables."""
         return (self.slices, self.fired)
 
     @cached_property
