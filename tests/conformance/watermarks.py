@@ -19,7 +19,7 @@ from tests.conformance.case import Case, CaseError, Expectation, Step, Unsupport
 from tests.conformance.compare import Failure, failure
 from tests.conformance.mapping import check_supported
 from tests.conformance.units import Units, units_of
-from tidestate.operators.progress import buffers, observe, origins, restore, save, sources, take
+from tidestate.operators.progress import advance_origins, buffers, observe, origins, restore, save, sources
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.origins import OriginsState
@@ -216,7 +216,7 @@ class Sequences:
                 [one["value"]],
                 [one.get("offset", 0)],
             )
-            self._origins = take(self._origins, arrived).origins
+            self._origins = advance_origins(self._origins, arrived).origins
         else:
             raise Unsupported(f"step {step.action} in a case of sequence numbers")
 

@@ -33,7 +33,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.inspect.history.events import Event
-from tidestate.operators.inspect.history.window_history import History, window_history
+from tidestate.operators.inspect.history.window_history import WindowHistory, window_history
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.reset import reset_to
@@ -46,13 +46,13 @@ __all__ = ["s3_endpoint", "s3_root"]
 SCHEMA = STREAM[0].schema
 
 
-def of(root: object, window: int, key: str | None = "a", operator: str | None = None) -> History:
+def of(root: object, window: int, key: str | None = "a", operator: str | None = None) -> WindowHistory:
     """The history of the window at a second."""
     text = f"1970-01-01T00:{window // 60:02}:{window % 60:02}"
     return window_history(Checkpoint.open(str(root)), text, {} if key is None else {"k": key}, operator)
 
 
-def told(found: History) -> list[str]:
+def told(found: WindowHistory) -> list[str]:
     """Its events as text: checkpoint, kind, words, values, what had been taken in, the watermark's second."""
     return [" | ".join(line) for line in map(_line, found.events)]
 

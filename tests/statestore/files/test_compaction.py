@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.lineage import segment_name
-from tests.helpers.table_model import Row, TableModel, plain, table
+from tests.helpers.table_model import KeyRow, TableModel, as_tuples, table
 from tidestate.statestore.files import sortedfile
 from tidestate.statestore.files.compaction import WORK_BYTES, Fold, live_levels, plan, under_way
 from tidestate.statestore.files.filetable import FileTable, open_sources
@@ -228,7 +228,7 @@ def layers(draw: st.DrawFn) -> list[Layer]:
     return made
 
 
-def modelled(stack: list[Layer]) -> list[Row]:
+def modelled(stack: list[Layer]) -> list[KeyRow]:
     model = TableModel(SPEC)
     for layer in stack:
         part = {DELETE: "delete", PUT: "put", MERGE: "merge"}[layer.op]
@@ -236,8 +236,8 @@ def modelled(stack: list[Layer]) -> list[Row]:
     return model.snapshot()
 
 
-def rows_of(folded: pa.Table) -> list[Row]:
-    return sorted(plain(folded), key=repr)
+def rows_of(folded: pa.Table) -> list[KeyRow]:
+    return sorted(as_tuples(folded), key=repr)
 
 
 @given(stack=layers())
@@ -277,7 +277,7 @@ def test_folding_files_changes_no_row(
     assert (new.kind, new.first, new.last, new.segment) == (kind, first, last - 1, f"s{last - 1}")
     whole = FileTable(SPEC, open_sources(objects, SPEC, [*files[:first], new, *files[last:]]), None, 1)
     expected = modelled([layer for group in stack for layer in group])
-    assert [row for rows in whole.scan(EVERYTHING) for row in plain(rows)] == expected
+    assert [row for rows in whole.scan(EVERYTHING) for row in as_tuples(rows)] == expected
 
 
 def test_what_has_expired_is_left_out_and_an_empty_fold_writes_nothing(tmp_path: Path) -> None:
@@ -293,6 +293,6 @@ def test_what_has_expired_is_left_out_and_an_empty_fold_writes_nothing(tmp_path:
 
     (left,) = open_sources(objects, SPEC, folded(2))
     (layer,) = left.layers(EVERYTHING)
-    assert plain(layer.rows) == [(3, 3, None)]
+    assert as_tuples(layer.rows) == [(3, 3, None)]
     assert folded(3) == []
     assert len(list(tmp_path.rglob("*.parquet"))) == 1

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.table_model import Row, TableModel, plain, table
+from tests.helpers.table_model import KeyRow, TableModel, as_tuples, table
 from tidestate.statestore.files import compaction, folding, partition_log, sortedfile
 from tidestate.statestore.files.compaction import under_way
 from tidestate.statestore.files.partition_log import PartitionLog
@@ -70,7 +70,7 @@ class Table:
 
     def _rows(self, chosen: np.ndarray, *, keys_only: bool = False) -> pa.Table:
         if self.spec is BY_KEY:
-            rows: list[Row] = [(int(c) % 40, f"k{c:04}", 1, self._note()) for c in chosen]
+            rows: list[KeyRow] = [(int(c) % 40, f"k{c:04}", 1, self._note()) for c in chosen]
         else:
             rows = [(f"k{c:04}", int(c) % 40, self._note()) for c in chosen]
         width = len(self.spec.key)
@@ -87,10 +87,10 @@ class Table:
     def check(self) -> None:
         store = ParquetStore([self.spec], self.objects, self.state, budget_bytes=1 << 16)
         expected = self.model.snapshot()
-        assert [row for rows in store.scan("t") for row in plain(rows)] == expected
+        assert [row for rows in store.scan("t") for row in as_tuples(rows)] == expected
         keys = table(self.spec, expected[:: max(1, len(expected) // 20)])
         found = store.lookup("t", keys.select(self.spec.key_names))
-        assert plain(found.rows) == plain(keys)
+        assert as_tuples(found.rows) == as_tuples(keys)
         for level in self.levels:
             self._check_level(level)
 
@@ -102,7 +102,7 @@ class Table:
         assert ends == sorted(set(ends))
         for before, ref in zip(ends, level[1:], strict=False):
             layers = SortedFile(self.objects, self.spec, ref).layers(EVERYTHING)
-            firsts = [row[: len(self.spec.key)] for layer in layers for row in plain(layer.rows.slice(0, 1))]
+            firsts = [row[: len(self.spec.key)] for layer in layers for row in as_tuples(layer.rows.slice(0, 1))]
             assert all(before < first for first in firsts)
 
 
@@ -139,5 +139,5 @@ def test_a_store_follows_and_rebuilds_while_a_table_is_folded_in_pieces(name: st
         # Sometimes it falls behind what has been folded meanwhile.
         if number % 3 == 0 and number % 30 > 10:
             with open_store(config, written.objects, f"{tmp_path}", [BY_KEY], written.state) as store:
-                assert [row for rows in store.scan("t") for row in plain(rows)] == written.model.snapshot()
+                assert [row for rows in store.scan("t") for row in as_tuples(rows)] == written.model.snapshot()
     assert written.pieces > 2

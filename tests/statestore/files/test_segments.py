@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.lineage import segment_name
-from tests.helpers.table_model import MAIN, NAMED, Row, moment, plain, table
+from tests.helpers.table_model import MAIN, NAMED, KeyRow, as_tuples, moment, table
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.files.filetable import open_sources
 from tidestate.statestore.files.refs import FileKind, FileRef
@@ -27,9 +27,13 @@ from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.layers import clustered, sorted_by_key
 
-DELETED: list[Row] = [(5, "gone", 1), (-7, "gone", 1)]
-PUTS: list[Row] = [(9, "b", 2, 1, 0.5, date(2024, 2, 29), None), (-3, "é", -1, None, None, None, "note")]
-MERGES: list[Row] = [(9, "b", 2, 1, None, None, None), (2, "", 0, 3, 1.5, None, "x"), (9, "b", 2, 5, -1.0, None, "y")]
+DELETED: list[KeyRow] = [(5, "gone", 1), (-7, "gone", 1)]
+PUTS: list[KeyRow] = [(9, "b", 2, 1, 0.5, date(2024, 2, 29), None), (-3, "é", -1, None, None, None, "note")]
+MERGES: list[KeyRow] = [
+    (9, "b", 2, 1, None, None, None),
+    (2, "", 0, 3, 1.5, None, "x"),
+    (9, "b", 2, 5, -1.0, None, "y"),
+]
 LAYERS = [
     Layer(DELETE, table(MAIN, DELETED, keys_only=True)),
     Layer(PUT, table(MAIN, PUTS)),
@@ -69,7 +73,7 @@ def read(objects: Objects, ref: FileRef) -> list[Layer]:
     return source.layers(EVERYTHING)
 
 
-def by_time(rows: list[Row]) -> list[Row]:
+def by_time(rows: list[KeyRow]) -> list[KeyRow]:
     return sorted(rows, key=lambda row: row[0])
 
 
@@ -77,7 +81,7 @@ def test_layers_come_back_in_order(objects: Objects) -> None:
     found = read(objects, write(objects, "changelog"))
     assert [layer.op for layer in found] == [DELETE, PUT, MERGE]
     # Sorted by the leading column alone and stable: rows of one key keep their order.
-    assert [plain(layer.rows) for layer in found] == [by_time(DELETED), by_time(PUTS), by_time(MERGES)]
+    assert [as_tuples(layer.rows) for layer in found] == [by_time(DELETED), by_time(PUTS), by_time(MERGES)]
     assert found[0].rows.schema.equals(MAIN.key_schema)
     assert found[1].rows.schema.equals(MAIN.schema)
 
@@ -85,13 +89,13 @@ def test_layers_come_back_in_order(objects: Objects) -> None:
 def test_a_run_gives_a_layer_for_each_op(objects: Objects) -> None:
     found = read(objects, write(objects, "run"))
     assert [(layer.op, layer.ordered) for layer in found] == [(DELETE, True), (PUT, True), (MERGE, True)]
-    assert [plain(layer.rows) for layer in found] == [by_time(DELETED), by_time(PUTS), MERGES[1:2]]
+    assert [as_tuples(layer.rows) for layer in found] == [by_time(DELETED), by_time(PUTS), MERGES[1:2]]
 
 
 def test_a_snapshot_is_one_layer_sorted_by_key(objects: Objects) -> None:
     (layer,) = read(objects, write(objects, "snapshot"))
     assert (layer.op, layer.ordered) == (PUT, True)
-    assert plain(layer.rows) == by_time(PUTS)
+    assert as_tuples(layer.rows) == by_time(PUTS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,7 +115,7 @@ def test_a_table_without_expiry_has_no_range(objects: Objects) -> None:
     layers = [Layer(PUT, table(NAMED, [("a", True, 1)]))]
     ref = write_segment(objects, NAMED, layers, segment_name(1, 1, "s"))
     assert (ref.expiry_min, ref.expiry_max) == (None, None)
-    assert [plain(layer.rows) for layer in read_segment(objects, NAMED, ref)] == [[("a", True, 1)]]
+    assert [as_tuples(layer.rows) for layer in read_segment(objects, NAMED, ref)] == [[("a", True, 1)]]
 
 
 @pytest.mark.slow
@@ -121,7 +125,7 @@ def test_a_flipped_byte_never_changes_a_row(objects: Objects, kind: FileKind) ->
     ref = write(objects, kind)
     path = Path(objects.locate(ref.path))
     whole = path.read_bytes()
-    good = [(layer.op, plain(layer.rows)) for layer in read(objects, ref)]
+    good = [(layer.op, as_tuples(layer.rows)) for layer in read(objects, ref)]
     unnoticed, codes = 0, set()
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
@@ -130,7 +134,7 @@ def test_a_flipped_byte_never_changes_a_row(objects: Objects, kind: FileKind) ->
         except CorruptionError as error:
             codes.add((error.code, error.context["path"]))
         else:
-            assert [(layer.op, plain(layer.rows)) for layer in found] == good
+            assert [(layer.op, as_tuples(layer.rows)) for layer in found] == good
             unnoticed += 1
     assert codes == {("file-damaged", ref.path)}
     assert unnoticed < len(whole) / 10

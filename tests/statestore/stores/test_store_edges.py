@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.lineage import advance
-from tests.helpers.table_model import MAIN, NAMED, SPECS, Row, plain, table
+from tests.helpers.table_model import MAIN, NAMED, SPECS, KeyRow, as_tuples, table
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import Applied, TableChanges
@@ -23,8 +23,8 @@ from tidestate.statestore.stores.opening import open_store, rocks_folder
 from tidestate.statestore.stores.rocksdb import RocksStore
 
 Make = Callable[[list[TableSpec]], StateStore]
-A: Row = (1, "a", 1, 5, 0.5, date(2024, 1, 1), "x")
-B: Row = (2, "b", 2, 7, None, None, None)
+A: KeyRow = (1, "a", 1, 5, 0.5, date(2024, 1, 1), "x")
+B: KeyRow = (2, "b", 2, 7, None, None, None)
 
 
 def rows_of(store: StateStore, name: str) -> pa.Table:
@@ -52,7 +52,7 @@ def test_an_expiry_that_cannot_be_leaves_every_table_as_it_was(make: Make) -> No
     with pytest.raises(UsageError, match="table-expiry"):
         store.apply(changes, Applied(2, "two"))
     assert store.applied == Applied(1, "one")
-    assert plain(rows_of(store, "main")) == [A]
+    assert as_tuples(rows_of(store, "main")) == [A]
 
 
 def test_a_table_nobody_declared_leaves_everything_as_it_was(make: Make) -> None:
@@ -61,7 +61,7 @@ def test_a_table_nobody_declared_leaves_everything_as_it_was(make: Make) -> None
     with pytest.raises(NotFoundError, match="no-table"):
         store.apply(changes, Applied(1, "one"))
     assert store.applied == Applied()
-    assert plain(rows_of(store, "main")) == []
+    assert as_tuples(rows_of(store, "main")) == []
 
 
 def test_reading_a_table_nobody_declared(make: Make) -> None:
@@ -143,12 +143,12 @@ def test_a_cache_that_fell_behind_sees_a_table_emptied(tmp_path: Path, number: i
         objects, SPECS, PartitionState(), {"named": TableChanges(put=table(NAMED, [row])), "main": tick}, 1
     )
     with open_store(config, objects, "job", SPECS, first) as store:
-        assert plain(rows_of(store, "named")) == [row]
+        assert as_tuples(rows_of(store, "named")) == [row]
     second = advance(objects, SPECS, first, {"named": gone}, 2)
     third = advance(objects, SPECS, second, {"main": tick}, 3, Parquet(max_levels=2))
     assert [ref.rows for ref in third.files if ref.table == "named"] == []
     with open_store(config, objects, "job", SPECS, third) as store:
-        assert plain(rows_of(store, "named")) == []
+        assert as_tuples(rows_of(store, "named")) == []
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["parquet", "memory", "rocksdb"])
@@ -161,14 +161,14 @@ def test_a_cache_that_fell_behind_sees_a_row_deleted_beside_rows_that_expired(tm
         objects, SPECS, PartitionState(), {"main": TableChanges(put=table(MAIN, [deleted, A])), "named": tick}, 1
     )
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "main")) == [A, deleted]
+        assert as_tuples(rows_of(store, "main")) == [A, deleted]
     gone = TableChanges(delete=table(MAIN, [deleted], keys_only=True))
     base = advance(objects, SPECS, base, {"main": gone}, 2)
     base = advance(objects, SPECS, base, {"named": tick}, 3, Parquet(max_levels=2))
     assert [(ref.kind, ref.rows) for ref in base.files if ref.table == "main"] == [("snapshot", 1)]
     base = advance(objects, SPECS, base, {"main": TableChanges(expire=5), "named": tick}, 4)
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "main")) == []
+        assert as_tuples(rows_of(store, "main")) == []
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["parquet", "memory", "rocksdb"])
@@ -179,7 +179,7 @@ def test_a_cache_that_fell_behind_applies_nothing_twice(tmp_path: Path, number: 
     both = {"named": one, "main": TableChanges(put=table(MAIN, [A]))}
     base = advance(objects, SPECS, PartitionState(), both, 1)
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "named")) == [("k", True, 1)]
+        assert as_tuples(rows_of(store, "named")) == [("k", True, 1)]
     for sequence in (2, 3, 4):
         base = advance(objects, SPECS, base, {"named": one}, sequence, Parquet(max_levels=2))
     assert [(ref.table, ref.first, ref.last) for ref in base.files] == [
@@ -188,7 +188,7 @@ def test_a_cache_that_fell_behind_applies_nothing_twice(tmp_path: Path, number: 
         ("named", 4, 4),
     ]
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "named")) == [("k", True, 4)]
+        assert as_tuples(rows_of(store, "named")) == [("k", True, 4)]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["parquet", "memory", "rocksdb"])
@@ -196,11 +196,11 @@ def test_a_cache_hears_of_an_expiry_that_wrote_no_file(tmp_path: Path, number: i
     objects, config = Objects(tmp_path / "root"), configs(tmp_path / "cache")[number]
     base = advance(objects, SPECS, PartitionState(), {"main": TableChanges(put=table(MAIN, [A, B]))}, 1)
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "main")) == [A, B]
+        assert as_tuples(rows_of(store, "main")) == [A, B]
     later = advance(objects, SPECS, base, {"main": TableChanges(expire=1)}, 2)
     assert (later.lineage, later.files) == (base.lineage, base.files)
     with open_store(config, objects, "job", SPECS, later) as store:
-        assert plain(rows_of(store, "main")) == [B]
+        assert as_tuples(rows_of(store, "main")) == [B]
         assert store.lookup("main", table(MAIN, [A, B])).found.to_pylist() == [False, True]
 
 
@@ -221,11 +221,11 @@ def test_a_damaged_cache_is_rebuilt_from_the_files(tmp_path: Path) -> None:
     objects, config = Objects(tmp_path / "root"), RocksDB(cache_dir=str(tmp_path / "cache"))
     base = advance(objects, SPECS, PartitionState(), {"main": TableChanges(put=table(MAIN, [A, B]))}, 1)
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "main")) == [A, B]
+        assert as_tuples(rows_of(store, "main")) == [A, B]
     folder = rocks_folder(config, "job")
     (folder / "CURRENT").write_bytes(b"nonsense")
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "main")) == [A, B]
+        assert as_tuples(rows_of(store, "main")) == [A, B]
 
 
 def test_a_cache_of_other_tables_is_rebuilt(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_cache_of_other_tables_is_rebuilt(tmp_path: Path) -> None:
     RocksStore([NAMED], rocks_folder(config, "job")).close()
     base = advance(objects, SPECS, PartitionState(), {"main": TableChanges(put=table(MAIN, [A]))}, 1)
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "main")) == [A]
+        assert as_tuples(rows_of(store, "main")) == [A]
 
 
 def test_a_zombie_in_the_cache_folder_is_left_alone(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_a_zombie_in_the_cache_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="rocksdb-open"):
         RocksStore(SPECS, rocks_folder(config, "job"))
     with open_store(config, objects, "job", SPECS, base) as store:
-        assert plain(rows_of(store, "main")) == [A]
+        assert as_tuples(rows_of(store, "main")) == [A]
     assert zombie.applied == Applied()
-    assert plain(rows_of(zombie, "main")) == []
+    assert as_tuples(rows_of(zombie, "main")) == []
     zombie.close()
 
 

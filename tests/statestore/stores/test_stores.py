@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.helpers.lineage import advance
 from tests.helpers.process import LONG, SCRATCH, examples, forget
-from tests.helpers.table_model import MAIN, SPECS, Row, TableModel, plain, table
+from tests.helpers.table_model import MAIN, SPECS, KeyRow, TableModel, as_tuples, table
 from tidestate.statestore.files import partition_log, sortedfile
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
@@ -40,8 +40,8 @@ NAMED_KEYS = st.tuples(TEXTS, st.booleans())
 NAMED_VALUES = st.tuples(st.none() | st.integers(-5, 5))
 BOUND_TEXTS = st.none() | TEXTS
 BOUNDS = st.none() | st.tuples(TIMES) | st.tuples(TIMES, TEXTS) | MAIN_KEYS
-KEYS: dict[str, st.SearchStrategy[Row]] = {"main": MAIN_KEYS, "named": NAMED_KEYS}
-VALUES: dict[str, st.SearchStrategy[Row]] = {"main": MAIN_VALUES, "named": NAMED_VALUES}
+KEYS: dict[str, st.SearchStrategy[KeyRow]] = {"main": MAIN_KEYS, "named": NAMED_KEYS}
+VALUES: dict[str, st.SearchStrategy[KeyRow]] = {"main": MAIN_VALUES, "named": NAMED_VALUES}
 
 
 @st.composite
@@ -117,12 +117,12 @@ class Stores(RuleBasedStateMachine):
         asked = table(self.model[name].spec, keys, keys_only=True)
         for store in self.stores():
             found = store.lookup(name, asked)
-            rows = plain(found.rows)
+            rows = as_tuples(found.rows)
             assert found.found.to_pylist() == [row is not None for row in expected]
             assert [row if row is not None else rows[i] for i, row in enumerate(expected)] == rows
 
     @rule(lower=BOUNDS, upper=BOUNDS, reverse=st.booleans())
-    def scan(self, lower: Row | None, upper: Row | None, reverse: bool) -> None:
+    def scan(self, lower: KeyRow | None, upper: KeyRow | None, reverse: bool) -> None:
         expected = [
             row
             for row in self.model["main"].snapshot()
@@ -130,16 +130,16 @@ class Stores(RuleBasedStateMachine):
         ]
         for store in self.stores():
             batches = store.scan("main", lower, upper, reverse=reverse)
-            found = [row for rows in batches for row in plain(rows)]
+            found = [row for rows in batches for row in as_tuples(rows)]
             assert found == (expected[::-1] if reverse else expected)
             loose = pa.concat_tables([MAIN.schema.empty_table(), *store.scan("main", lower, upper, folded=False)])
-            assert sorted(map(repr, plain(combine(MAIN, loose)))) == sorted(map(repr, expected))
+            assert sorted(map(repr, as_tuples(combine(MAIN, loose)))) == sorted(map(repr, expected))
 
     @rule(
         askers=st.lists(st.tuples(TIMES, TEXTS, BOUND_TEXTS, BOUND_TEXTS), max_size=4),
         width=st.integers(0, 2),
     )
-    def ranges(self, askers: list[Row], width: int) -> None:
+    def ranges(self, askers: list[KeyRow], width: int) -> None:
         prefixes = table(MAIN, [(*request_index[:2], 0, None, None, None, None) for request_index in askers])
         prefixes = prefixes.select(MAIN.key_names[:width])
         kind = MAIN.key[width].arrow
@@ -161,7 +161,7 @@ class Stores(RuleBasedStateMachine):
         ]
         for store in self.stores():
             found = store.ranges("main", prefixes, pa.array(low, kind), pa.array(high, kind))
-            assert list(zip(found.request_index.to_pylist(), plain(found.rows), strict=True)) == expected
+            assert list(zip(found.request_index.to_pylist(), as_tuples(found.rows), strict=True)) == expected
 
     @rule(number=st.integers(0, 2), lost=st.sampled_from([False] * 5 + [True]))
     def open_one(self, number: int, lost: bool) -> None:
@@ -194,7 +194,7 @@ class Stores(RuleBasedStateMachine):
             spec = self.model[name].spec
             rows = pa.concat_tables([spec.schema.empty_table(), *batches])
             assert rows.schema.equals(spec.schema)
-            assert plain(rows) == self.model[name].snapshot()
+            assert as_tuples(rows) == self.model[name].snapshot()
 
 
 TestStores = Stores.TestCase
