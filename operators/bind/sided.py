@@ -18,7 +18,7 @@ from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.sessions.plan import SessionJoinPlan
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.plan.transition import FUTURE_US
-from tidestate.operators.progress.maxima import Placed
+from tidestate.operators.progress.maxima import SidePositions
 from tidestate.operators.rows.union import UnionPlan
 from tidestate.operators.windows.general.names import END, START
 from tidestate.statestore.errors import UsageError
@@ -101,13 +101,13 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
     return plan
 
 
-def _placed(plan: JoinPlan, side: str) -> Placed:
+def _placed(plan: JoinPlan, side: str) -> SidePositions:
     """What places the rows of a side, and how exactly that counts."""
     position = plan.given(side, OFFSET) or AT if plan.joined.by_offset(side) else AT
     place, own = SIDES.index(side), plan.joined.own or (None, None)
     kept = plan.joined.retained[place]
     exact = kept is not None and (kept.span_us, kept.messages) != (None, None)
-    return Placed(side, SIDE, AT, position, None if exact else own[place])
+    return SidePositions(side, SIDE, AT, position, None if exact else own[place])
 
 
 def _check_places(plan: JoinPlan | SessionJoinPlan, types: pa.Schema) -> None:

@@ -44,7 +44,7 @@ def check_signed(description: Runnable) -> None:
             code="signed",
             window=kind.describe()["kind"] if kind is not None else "",
         )
-    clocked = watermarks is not None and (watermarks.acts_first or isinstance(watermarks.generator, IngestionTime))
+    clocked = watermarks is not None and (watermarks.filters_rows or isinstance(watermarks.generator, IngestionTime))
     if description.processing_time or clocked:
         raise UsageError(
             said + "each at the time that it had itself: take the event time of the input as it is", code="signed"

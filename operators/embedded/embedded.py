@@ -25,7 +25,7 @@ from tidestate.operators.engine.partition import PartitionResult, Round, step_ti
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, total
-from tidestate.operators.progress.rounds import Progress, Rounds, at_least, mark_of
+from tidestate.operators.progress.rounds import Progress, Rounds, advanced_to, watermark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind, Manifest
 from tidestate.recovery.log.outputs import DeliveryId, output_of
@@ -132,7 +132,7 @@ class ByHand(ABC, Generic[_P]):
         now = max(was, now_us)
         after = Rounds(self._plan.watermarks).after(at.progress, [], now)
         if watermark_us is not None:
-            after = at_least(after, watermark_us)
+            after = advanced_to(after, watermark_us)
         with self._all_or_nothing():
             state = self._current().fork()
             step = self._move(state, self._moments(after, was, now))
@@ -174,7 +174,7 @@ class ByHand(ABC, Generic[_P]):
         if self._job.head.drained:
             return
         at = self._standing
-        now, after = at.now_us or 0, at_least(at.progress, END_OF_TIME_US)
+        now, after = at.now_us or 0, advanced_to(at.progress, END_OF_TIME_US)
         with self._all_or_nothing():
             state = self._current().fork()
             step = self._move(state, self._moments(after, now, now))
@@ -184,7 +184,7 @@ class ByHand(ABC, Generic[_P]):
     @property
     def watermark_us(self) -> int | None:
         """Every event before this has been seen; None before the first."""
-        return mark_of(self._standing.progress)
+        return watermark_of(self._standing.progress)
 
     @property
     def due_us(self) -> int | None:

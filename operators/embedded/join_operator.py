@@ -167,14 +167,14 @@ def take_sides(
     marks, watermark = Rounds(plan.watermarks), progress.watermark_us
     seen = None if watermark == BEGINNING_US else watermark
     prepared = prepare(plan, fresh, Intake(seen, now, began=progress, so_far=progress), 1)
-    after = marks.placed(marks.after(progress, [prepared.claims], now), [prepared.claims])
+    after = marks.with_positions(marks.after(progress, [prepared.claims], now), [prepared.claims])
     newest = marks.newest(progress), marks.newest(after), marks.steps(after)
     at = StepTimes(watermark, max(watermark, after.watermark_us), was, now, False, *newest)
     moved = move_sides(plan, state, prepared.partials[0], at)
     duplicates = {"duplicates": int(np.count_nonzero(known))} if known.any() else {}
     return replace(
         moved,
-        progress=marks.settled(after),
+        progress=marks.between_rounds(after),
         rejected=[*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected],
         counters=total([prepared.counters, moved.counters, duplicates]),
         max_event_us=prepared.max_event_us,

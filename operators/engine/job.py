@@ -221,7 +221,9 @@ class Job:
         answers = by_operator(plans, head, results)
         _check_written(self.checkpoint.objects, head, results)
         self._hook("before-manifest", head.id + 1)
-        progress = {name: Rounds(plans[name].watermarks).settled(own[0].progress) for name, own in answers.items()}
+        progress = {
+            name: Rounds(plans[name].watermarks).between_rounds(own[0].progress) for name, own in answers.items()
+        }
         operators = {name: operator_after(head.operators[name], own, progress[name]) for name, own in answers.items()}
         ordered = [one for own in answers.values() for one in own]
         restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)

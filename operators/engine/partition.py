@@ -23,7 +23,7 @@ from tidestate.operators.engine.pieces import Arrivals
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.progress.rounds import Progress, Rounds, mark_of
+from tidestate.operators.progress.rounds import Progress, Rounds, watermark_of
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
@@ -72,7 +72,7 @@ class Round:
     @property
     def before_us(self) -> int | None:
         """The watermark that classifies the batch; None before the first."""
-        return mark_of(self.progress)
+        return watermark_of(self.progress)
 
     @property
     def intake(self) -> Intake:

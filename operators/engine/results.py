@@ -8,7 +8,7 @@ import msgspec
 
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.rounds import Progress, mark_of
+from tidestate.operators.progress.rounds import Progress, watermark_of
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.errors import invariant
 
@@ -73,7 +73,7 @@ def operator_after(operator: OperatorState, results: Sequence[PartitionResult], 
     return msgspec.structs.replace(
         operator,
         partitions=tuple(one.state for one in results),
-        watermark_us=mark_of(progress),
+        watermark_us=watermark_of(progress),
         origins=results[0].origins or operator.origins,
         progress=plain["tracker"],
         advances=plain["advances"],

@@ -113,7 +113,9 @@ def run_level(
     going: list[Outgoing] = []
     for number, node in round_.graph.at(level):
         own, here = round_.rounds[node.plan.name], arrived.get(number, ())
-        progress = Rounds(own.plan.watermarks).placed(after[node.plan.name], [piece.header.claims for piece in here])
+        progress = Rounds(own.plan.watermarks).with_positions(
+            after[node.plan.name], [piece.header.claims for piece in here]
+        )
         result, panes = run_partition(own, partition, arriving_rows(own.plan, own.origins, here), progress)
         results.append(result)
         going += _to_readers(round_, node.plan.name, partition, panes, after)

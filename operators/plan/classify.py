@@ -89,7 +89,9 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
         # What is rejected for its time or key says nothing of how far the stream has come, but that it is there.
         observed = Rounds(plan.watermarks).observe(accepted, intake.now_us, intake.so_far, intake.began)
         counters |= observed.counters
-        claims = observed.claims.beside(Rounds(plan.watermarks).present(rejected) if rejected is not None else {})
+        claims = observed.claims.with_rejected(
+            Rounds(plan.watermarks).present(rejected) if rejected is not None else {}
+        )
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
         nothing = [plan.exchanged.schema.empty_table()] * partitions
@@ -114,7 +116,7 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | No
 
     Rows without a place in the order are refused before that, where it counts.
     """
-    if intake.reprocessing or not plan.watermarks.acts_first:
+    if intake.reprocessing or not plan.watermarks.filters_rows:
         return None
     bad = _bad_order(plan, events) if plan.watermarks.order else np.zeros(0, bool)
     if not len(bad):
@@ -123,7 +125,7 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | No
     observed = Rounds(plan.watermarks).observe(sound, intake.now_us, intake.so_far, intake.began)
     rows, reasons = observed.refused or (out.schema.empty_table(), pa.array([], pa.string()))
     why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
-    claims = observed.claims.beside(Rounds(plan.watermarks).present(out))
+    claims = observed.claims.with_rejected(Rounds(plan.watermarks).present(out))
     return replace(observed, claims=claims, refused=(pa.concat_tables([rows, out]), why))
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.sides import Sides
 from tidestate.operators.plan.plan import PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.rounds import Claims, Progress, Rounds, at_least
+from tidestate.operators.progress.rounds import Claims, Progress, Rounds, advanced_to
 from tidestate.operators.progress.watermarks import INPUT, SourceReport
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
@@ -156,7 +156,7 @@ class Graph:
                 streams = Claims({side: report for side, report in here.items() if side not in fed})
                 found[name] = Rounds(node.plan.watermarks).after(before[name], [*said, streams], now_us)
             else:
-                found[name] = at_least(before[name], time_us)
+                found[name] = advanced_to(before[name], time_us)
         return found
 
     def finished(self, before: Mapping[str, Progress]) -> dict[str, Progress]:

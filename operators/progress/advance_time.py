@@ -1,8 +1,8 @@
-"""Advance-time settings of StreamInsight: CTIs by count or span, and what becomes of events that violate one.
+"""Advance-time settings of StreamInsight: CTIs by count or span, and the events that violate one. Pure, vectorised.
 
 Everything is in application time and in the order (origin, offset) of the rows, row by row, so it does not depend on
-where batches are cut. An event is judged by the CTIs before it; a CTI comes after the event that brought it. An event
-counts for the generation as it was received, whatever becomes of it. Pure and vectorised.
+the cut into batches. An event is compared with the CTIs before it; a CTI comes after the event that causes it. An
+event counts towards the next CTI as it was received, even if it is dropped or adjusted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidestate.statestore.spec.tables import TIME
 LatePolicy = Literal["drop", "adjust"]
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
-"""Shapes of rows. The start of a ``cti`` row is a CTI that the source itself enqueued."""
+"""Shapes of rows. The start of a ``cti`` row is a CTI of the source itself."""
 POINT, INTERVAL, EDGE_START, EDGE_END, CTI = range(len(SHAPES))
 UNKNOWN_SHAPE = len(SHAPES)
 
@@ -38,14 +38,13 @@ ADVANCE_REASONS = (
     "unknown_shape",
     "bad_cti",
 )
-"""Why a row does not go on; the first says that it does (a good ``cti`` row has no reason and does not go on either).
-"""
+"""Why a row is rejected; the first means that it is not. A valid ``cti`` row has no reason, and is removed too."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A CTI after every ``every`` events, or after every ``span_us`` of start times, stamped with the start of the
-    last event less ``delay_us``; with ``final`` one at the end of time when the query is shut down.
+    """A CTI after every ``every`` events, or after every ``span_us`` of start times, with the time of the last
+    event's start minus ``delay_us``; with ``final``, one at the end of time when the input ends.
     """
 
     every: int | None = None
@@ -55,8 +54,8 @@ class Generation:
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
-        how = {"every": self.every} if self.span_us is None else {"span": text_of(self.span_us)}
-        return how | {"delay": text_of(self.delay_us), "final": self.final}
+        interval = {"every": self.every} if self.span_us is None else {"span": text_of(self.span_us)}
+        return interval | {"delay": text_of(self.delay_us), "final": self.final}
 
 
 @dataclass(frozen=True)
@@ -77,24 +76,24 @@ class AdvanceTime:
 
 
 def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = False) -> Generation:
-    """A CTI every N events, or every span of time. A negative ``delay`` commits ahead of the event's own time:
-    "-1 microsecond" makes each event final at once. Raises `UsageError` for a count or span that is not above 0.
+    """A CTI every N events, or every span of time. A negative ``delay`` puts the CTI after the event's own time:
+    "-1 microsecond" makes each event final at once. Raises `UsageError` for a count or span that is not positive.
     """
     if isinstance(every, int):
         if every < 1 or isinstance(every, bool):
-            raise UsageError("a CTI comes after one event at least", code="advance-time", every=every)
+            raise UsageError("a CTI comes after at least one event", code="advance-time", every=every)
         return Generation(every=every, delay_us=span_us(delay), final=final)
     span = span_us(every)
     if span <= 0:
-        raise UsageError("a CTI comes after some time", code="advance-time", every=text_of(span))
+        raise UsageError("the span between two CTIs must be positive", code="advance-time", every=text_of(span))
     return Generation(span_us=span, delay_us=span_us(delay), final=final)
 
 
 def advance_time(
     policy: LatePolicy, generation: Generation | None = None, import_from: str | None = None
 ) -> AdvanceTime:
-    """Settings of a query. Raises `UsageError` for a policy that is neither "drop" nor "adjust", and when nothing
-    would move time: neither a generation nor a stream to import from.
+    """Settings of a query. Raises `UsageError` for a policy that is neither "drop" nor "adjust", and without both a
+    generation and a stream to import from.
     """
     if policy not in ("drop", "adjust"):
         raise UsageError("violating events are dropped or adjusted", code="advance-time", policy=policy)
@@ -108,13 +107,13 @@ def advance_time(
 
 
 def effective_settings(at_source: AdvanceTime | None, at_query: AdvanceTime | None) -> AdvanceTime | None:
-    """The settings that count: those of the query, whole, else those of the source.
+    """The settings of the query; without them, those of the source.
 
-    Raises `UsageError` where a source wants to import: only a query knows other streams.
+    Raises `UsageError` if the source imports: only a query knows other streams.
     """
     if at_source is not None and (at_source.import_from is not None or at_source.generation is None):
         raise UsageError(
-            "a source generates CTIs; to import them is for the query to say",
+            "a source generates CTIs; only a query imports them",
             code="advance-time",
             import_from=at_source.import_from,
         )
@@ -122,10 +121,10 @@ def effective_settings(at_source: AdvanceTime | None, at_query: AdvanceTime | No
 
 
 class Advance(msgspec.Struct, frozen=True):
-    """What is kept of a stream between batches; plain data for the manifest.
+    """The state of a stream between batches; plain data for the manifest.
 
     ``cti_us`` is the most recent CTI, `BEGINNING_US` before the first. ``counted``: events since the last generated
-    one; ``reference_us``: start time from which the next span is counted. The rest are totals.
+    CTI; ``reference_us``: the start time from which the next span counts. The rest are totals.
     """
 
     cti_us: int = BEGINNING_US
@@ -141,7 +140,7 @@ class Advance(msgspec.Struct, frozen=True):
 class Lifetimes:
     """The rows of a batch: shapes (int8, indices of `SHAPES`), starts and ends (int64 us). All of shape ``(rows,)``.
 
-    An end counts for intervals and edge ends only. Where a flag says that there is none the number means nothing.
+    Only intervals and edge ends have an end. A start or end whose flag is set is undefined.
     """
 
     shapes: Reasons
@@ -153,12 +152,11 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Advanced:
-    """What became of a batch.
+    """The result of a batch.
 
-    ``kept``: rows that go on. ``starts``: their start times, adjusted ones at the CTI that they violated.
-    ``reasons``: indices of `ADVANCE_REASONS` (int8). All of shape ``(rows,)``. ``cti_us`` are the CTIs in order,
-    each above the last, and ``cti_rows`` the row each comes after (-1: before the first row). Events before a
-    CTI may be released by it.
+    ``kept``: rows that go on. ``starts``: their start times, of adjusted ones the CTI that they violate. ``reasons``:
+    indices of `ADVANCE_REASONS` (int8). All of shape ``(rows,)``. ``cti_us`` are the CTIs in increasing order, and
+    ``cti_rows`` the row that each comes after (-1: before the first row). ``state`` is the one after the batch.
     """
 
     kept: Flags
@@ -171,12 +169,12 @@ class Advanced:
 
     def kept_events(self, events: pa.Table, start: str) -> pa.Table:
         """The rows that go on, with their adjusted start in ``start`` (timestamp[us, UTC])."""
-        going = events.filter(pa.array(self.kept))
+        rows = events.filter(pa.array(self.kept))
         column = pa.array(self.starts[self.kept]).cast(TIME)
-        return going.set_column(going.schema.get_field_index(start), start, column)
+        return rows.set_column(rows.schema.get_field_index(start), start, column)
 
     def rejected_events(self, events: pa.Table) -> pa.Table:
-        """The rows for the ledger, as they came, with their ``reason`` (text)."""
+        """The rejected rows as they were received, with their ``reason`` (text), for the ledger."""
         out = self.reasons > 0
         reasons = pa.array(np.array(ADVANCE_REASONS)[self.reasons[out]].tolist(), pa.string())
         return events.filter(pa.array(out)).append_column("reason", reasons)
@@ -185,16 +183,21 @@ class Advanced:
 def lifetimes(
     events: pa.Table, start: str, end: str | None = None, shape: str = "point", shape_column: str | None = None
 ) -> Lifetimes:
-    """Lifetimes of the rows of a table: all of one ``shape``, or each of the one that ``shape_column`` (text) names.
+    """Lifetimes of the rows of a table: all of one ``shape``, or each of that in ``shape_column`` (text).
 
-    ``start`` and ``end`` are columns of timestamps or microseconds. Raises `UsageError` for a column that is missing,
-    a shape that is not one of `SHAPES`, or a shape that has an end where no column is given.
+    ``start`` and ``end`` are columns of timestamps or microseconds. Raises `UsageError` for a missing column, a shape
+    that is not one of `SHAPES`, or a shape with an end if there is no column of ends.
     """
-    wanted = [name for name in (start, end, shape_column) if name is not None]
-    if missing := [name for name in wanted if name not in events.column_names]:
+    columns = [name for name in (start, end, shape_column) if name is not None]
+    if missing := [name for name in columns if name not in events.column_names]:
         raise UsageError("a batch lacks columns of its lifetimes", code="column-missing", missing=missing)
     if shape not in SHAPES or (end is None and shape_column is None and shape in ("interval", "edge_end")):
-        raise UsageError("an event has a shape, and an end where it ends", code="event-shape", shape=shape, end=end)
+        raise UsageError(
+            "give a shape of events, and the column of their ends if the shape has one",
+            code="event-shape",
+            shape=shape,
+            end=end,
+        )
     starts, no_start = instants(events[start], start)
     ends, no_end = instants(events[end], end) if end is not None else (starts, np.ones(len(starts), bool))
     if shape_column is None:
@@ -204,19 +207,19 @@ def lifetimes(
 
 
 def advance(settings: AdvanceTime, state: Advance, rows: Lifetimes, imported_us: int = BEGINNING_US) -> Advanced:
-    """Take a batch in order. ``imported_us``: the CTI of the stream imported from, as it is before the first row.
+    """Process a batch in order. ``imported_us``: the CTI of the imported stream before the first row.
 
-    Nothing is raised for what is in the rows: they are dropped with a reason, or adjusted.
+    Bad rows never raise: they are dropped with a reason, or adjusted.
     """
-    reasons = _unsound(rows)
-    sound = reasons == 0
-    candidates, generated, next_ = _candidates(settings.generation, state, rows, sound)
+    reasons = _reasons(rows)
+    valid = reasons == 0
+    candidates, generated, next_ = _candidates(settings.generation, state, rows, valid)
     imported = imported_us if settings.import_from is not None else BEGINNING_US
     opening = max(state.cti_us, imported)
     course = np.maximum.accumulate(np.concatenate([np.array([opening], np.int64), candidates]))
     before = course[:-1]
-    judged = np.where(rows.shapes == EDGE_END, rows.ends, rows.starts)
-    violates = sound & (judged < before) & (rows.shapes != CTI)
+    times = np.where(rows.shapes == EDGE_END, rows.ends, rows.starts)
+    violates = valid & (times < before) & (rows.shapes != CTI)
     adjusted = violates & (settings.policy == "adjust") & (_last_instants(rows) >= before)
     reasons[violates & ~adjusted] = ADVANCE_REASONS.index(CTI_VIOLATION)
     moves = np.flatnonzero(course[1:] > course[:-1])
@@ -240,16 +243,16 @@ def advance(settings: AdvanceTime, state: Advance, rows: Lifetimes, imported_us:
 
 
 def finish(settings: AdvanceTime, state: Advance) -> Advance:
-    """When the query is shut down: at the end of time if the settings want a final CTI, else as it was."""
+    """The state when the input ends: at the end of time if the settings have a final CTI, else unchanged."""
     if settings.generation is None or not settings.generation.final or state.cti_us == END_US:
         return state
     return msgspec.structs.replace(state, cti_us=END_US, ctis=state.ctis + 1)
 
 
-def _unsound(rows: Lifetimes) -> Reasons:
-    """Reasons for rows that are no events, 0 for the others."""
+def _reasons(rows: Lifetimes) -> Reasons:
+    """The reason of each invalid row, 0 for the others."""
     ends_count = (rows.shapes == INTERVAL) | (rows.shapes == EDGE_END)
-    # An edge may end where it starts: that takes the event back. An interval without length is none.
+    # An edge may end at its start: that retracts the event. An interval must not be empty.
     short = np.where(rows.shapes == INTERVAL, rows.ends <= rows.starts, rows.ends < rows.starts)
     beyond = ~is_watermark(rows.starts) | (rows.starts == BEGINNING_US) | (rows.starts == END_US)
     control = rows.shapes == CTI
@@ -266,22 +269,22 @@ def _unsound(rows: Lifetimes) -> Reasons:
 
 
 def _last_instants(rows: Lifetimes) -> Times:
-    """The last instant of each event's lifetime: a point is one instant, an edge start is open."""
+    """The last instant of each event's lifetime: a point is one instant, an edge start has no end yet."""
     last = np.where(rows.shapes == EDGE_START, END_US, rows.starts)
     return np.where(rows.shapes == INTERVAL, rows.ends - 1, last)
 
 
 def _candidates(
-    settings: Generation | None, state: Advance, rows: Lifetimes, sound: Flags
+    settings: Generation | None, state: Advance, rows: Lifetimes, valid: Flags
 ) -> tuple[Times, int, Advance]:
-    """Per row the CTI it brings (`BEGINNING_US`: none), how many there are, and what is counted after the batch."""
-    found = np.full(len(rows.starts), BEGINNING_US, np.int64)
-    control = sound & (rows.shapes == CTI)
-    found[control] = rows.starts[control]
+    """The CTI that each row causes (`BEGINNING_US`: none), how many there are, and the counts after the batch."""
+    ctis = np.full(len(rows.starts), BEGINNING_US, np.int64)
+    control = valid & (rows.shapes == CTI)
+    ctis[control] = rows.starts[control]
     if settings is None:
-        return found, int(np.count_nonzero(control)), state
+        return ctis, int(np.count_nonzero(control)), state
     # Ends of edges count neither as events nor as time.
-    places = np.flatnonzero(sound & (rows.shapes != EDGE_END) & ~control)
+    places = np.flatnonzero(valid & (rows.shapes != EDGE_END) & ~control)
     starts = rows.starts[places]
     if settings.every is not None:
         fires = np.arange(settings.every - 1 - state.counted % settings.every, len(places), settings.every)
@@ -289,15 +292,13 @@ def _candidates(
     else:
         fires, reference = _spans(starts, state.reference_us, settings.span_us or 1)
         state = msgspec.structs.replace(state, reference_us=reference)
-    found[places[fires]] = moved(starts[fires], -settings.delay_us)
-    return found, len(fires) + int(np.count_nonzero(control)), state
+    ctis[places[fires]] = moved(starts[fires], -settings.delay_us)
+    return ctis, len(fires) + int(np.count_nonzero(control)), state
 
 
 def _spans(starts: Times, reference_us: int | None, span_us: int) -> tuple[Times, int | None]:
-    """Events whose start is ``span_us`` or more after that of the last such event (at first: the first event).
-
-    Their places, and the new reference. Only a new peak can be one, so the next of each is searched for among the
-    peaks.
+    """Indices of the events that start ``span_us`` or more after the last such event (before it: the first event),
+    and the new reference. Only a new maximum can be one, so each next one is searched in the running maximum.
     """
     if not len(starts):
         return np.zeros(0, np.int64), reference_us
@@ -305,9 +306,8 @@ def _spans(starts: Times, reference_us: int | None, span_us: int) -> tuple[Times
     peaks = np.maximum.accumulate(starts)
     place = int(np.searchsorted(peaks, reference + span_us))
     following = np.searchsorted(peaks, moved(peaks, span_us)).tolist() if place < len(peaks) else []
-    found = []
+    places = []
     while place < len(peaks):
-        found.append(place)
+        places.append(place)
         place = following[place]
-    places = np.array(found, np.int64)
-    return places, int(peaks[places[-1]]) if found else reference
+    return np.array(places, np.int64), int(peaks[places[-1]]) if places else reference

@@ -1,4 +1,4 @@
-"""Buffers of origins as columns: what each says of itself, and what of that can be used. Pure and vectorised."""
+"""Buffers of origins as columns, and which of them are usable. Pure and vectorised."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tidestate.statestore.errors import UsageError
 class Buffers:
     """Buffers in the order of arrival; all columns of shape ``(buffers,)``, int64 but for the flags.
 
-    Chunks count from 0. A buffer with ``behind`` k stands for the sequence numbers ``sequence - k`` to ``sequence``.
-    ``watermark_refused``: it has none that can be used, so it moves progress without a watermark. ``unusable``:
-    origin, sequence or chunk number is null or no whole number.
+    Chunks count from 0. A buffer with ``behind`` k covers the sequence numbers ``sequence - k`` to ``sequence``.
+    ``watermark_refused``: its watermark is not valid, so it moves progress without one. ``unusable``: the origin,
+    sequence or chunk number is null or not a whole number.
     """
 
     origins: Numbers
@@ -39,10 +39,10 @@ class Buffers:
 def buffers(
     origins: Any, sequences: Any, chunks: Any = 0, last: Any = True, watermarks: Any = None, behind: Any = 0
 ) -> Buffers:
-    """Buffers from Arrow or numpy columns of equal length; a single number stands for all.
+    """Buffers from Arrow or numpy columns of equal length; a single number applies to all rows.
 
-    Watermarks are timestamps, or microseconds as integers or floats; null, NaN and what is beyond the years 1 to 9999
-    (with the ends of time) is refused row by row. Raises `UsageError` for columns of other types or lengths.
+    Watermarks are timestamps, or microseconds as integers or floats; those that are null, NaN or outside of the years
+    1 to 9999 (except the ends of time) are refused row by row. Raises `UsageError` for other types or lengths.
     """
     ids, no_id = _numbers(origins, "origins", None)
     rows = len(ids)
@@ -62,10 +62,8 @@ def buffers(
 
 
 def from_table(table: pa.Table) -> Buffers:
-    """Buffers from columns ``origin``, ``sequence``, ``chunk``, ``last_chunk`` and ``watermark``; ``behind`` if
-    there.
-
-    Raises `UsageError` when one is missing.
+    """Buffers from the columns ``origin``, ``sequence``, ``chunk``, ``last_chunk``, ``watermark`` and, if there is
+    one, ``behind``. Raises `UsageError` if another one is missing.
     """
     names = ("origin", "sequence", "chunk", "last_chunk", "watermark")
     if missing := [name for name in names if name not in table.column_names]:
@@ -76,7 +74,7 @@ def from_table(table: pa.Table) -> Buffers:
 
 
 def _sized(column: Any, name: str, rows: int | None) -> Any:
-    """The column, or as many of one number."""
+    """``column`` as an array of ``rows`` values; a single number is repeated."""
     if isinstance(column, int | float) and rows is not None:
         return np.full(rows, column)
     array = column if isinstance(column, pa.ChunkedArray | pa.Array | np.ndarray) else pa.array(column)

@@ -1,6 +1,7 @@
-"""Advance-time settings at work on tables of several sources: what goes on, what is refused, how far each has come.
+"""Advance-time settings applied to the rows of several sources: which go on, which are refused, the CTI of each.
+Pure.
 
-Pure. Rows are taken in the order (origin, offset), each source by itself; `progress.advance_time` decides.
+The rows of each source are processed in the order (origin, offset), by `progress.advance_time`.
 """
 
 from __future__ import annotations
@@ -36,14 +37,13 @@ from tidestate.statestore.spec.tables import TIME
 States = Mapping[str, Advance]
 Settings = AdvanceTime | Mapping[str, AdvanceTime] | None
 ENQUEUED = AdvanceTime("drop")
-"""Of a source without settings: CTIs are rows of its own."""
+"""Settings of a source that has none: its CTIs are rows."""
 
 
 @dataclass(frozen=True)
-class Acted:
-    """What the source made of its rows: ``events`` to go on with, ``refused`` ones with the reason of each.
-
-    ``states``: of the sources that had rows.
+class CtiReading:
+    """The rows of a piece: ``events`` go on, ``refused`` do not, for these ``reasons``. ``states`` has the sources
+    with rows.
     """
 
     events: pa.Table
@@ -55,10 +55,10 @@ class Acted:
 
 @dataclass(frozen=True)
 class Ctis:
-    """Each source's watermark is its most recent CTI.
+    """The watermark of each source is its most recent CTI.
 
-    ``start``, ``end`` and ``shape_column`` are columns of the input, ``order`` those by which its rows count.
-    Settings are for all sources, or by their names; those at the query replace those at the source.
+    ``start``, ``end`` and ``shape_column`` are columns of the input, ``order`` those that order its rows. Settings
+    are for all sources, or by source; those at the query replace those at the source.
     """
 
     at_query: Settings
@@ -68,7 +68,7 @@ class Ctis:
     end: str | None = None
     shape: str = "point"
     shape_column: str | None = None
-    acts_first: ClassVar[bool] = True
+    filters_rows: ClassVar[bool] = True
 
     @property
     def waits(self) -> bool:
@@ -76,7 +76,7 @@ class Ctis:
         return bool(self.imports)
 
     def settings_of(self, source: str) -> AdvanceTime:
-        """Those in force for a source. Raises `UsageError` where a source wants to import."""
+        """The effective settings of a source. Raises `UsageError` if those at the source import."""
         return effective_settings(_chosen(self.at_source, source), _chosen(self.at_query, source)) or ENQUEUED
 
     @property
@@ -87,40 +87,42 @@ class Ctis:
     @property
     def imports(self) -> list[str]:
         """The sources whose CTIs others import."""
-        each = [one for one in (self.at_query, self.at_source) if one is not None]
-        named = [one for some in each for one in ([some] if isinstance(some, AdvanceTime) else some.values())]
-        return sorted({one.import_from for one in named if one.import_from is not None})
+        given = [settings for settings in (self.at_query, self.at_source) if settings is not None]
+        single = [one for some in given for one in ([some] if isinstance(some, AdvanceTime) else some.values())]
+        return sorted({one.import_from for one in single if one.import_from is not None})
 
     def check(self, names: Iterable[str]) -> None:
-        """Raises `UsageError` for settings that cannot be in force, or import from no declared source."""
-        known = set(names)
-        still = sorted(name for name in known or {""} if self.settings_of(name) is ENQUEUED)
+        """Raises `UsageError` for settings without effect, or that import from a source that is not declared."""
+        declared = set(names)
+        still = sorted(name for name in declared or {""} if self.settings_of(name) is ENQUEUED)
         if still and self.shape_column is None:
             raise UsageError(
-                "nothing would move the time of a source: give it settings, or rows of shape cti (shape_column=)",
+                "nothing would advance the time of a source: give it settings, or rows of shape cti (shape_column=)",
                 code="advance-time",
                 sources=still,
             )
-        own = [one for one in (self.at_query, self.at_source) if isinstance(one, Mapping)]
-        if strange := sorted(({name for one in own for name in one} | set(self.imports)) - known):
+        by_source = [one for one in (self.at_query, self.at_source) if isinstance(one, Mapping)]
+        if strange := sorted(({name for one in by_source for name in one} | set(self.imports)) - declared):
             raise UsageError(
-                "settings are of declared sources, and import from them: sources=[...]",
+                "settings are for declared sources, and import from them: sources=[...]",
                 code="advance-time",
                 not_declared=strange,
             )
 
-    def act(self, events: pa.Table, parts: SourceRows, states: States, began: States) -> Acted:
-        """Take rows in order. ``states``: of the sources so far; ``began``: at the start of the batch."""
+    def apply(self, events: pa.Table, parts: SourceRows, states: States, began: States) -> CtiReading:
+        """Apply the settings to rows in order. ``states``: of the sources so far; ``began``: at the start of the
+        batch.
+        """
         lives = lifetimes(events, self.start, self.end, self.shape, self.shape_column)
         after: dict[str, Advance] = {}
         reasons = np.zeros(events.num_rows, np.int8)
         kept, adjusted = np.zeros(events.num_rows, bool), np.zeros(events.num_rows, bool)
         starts = lives.starts.copy()
         for name, rows in _each(parts):
-            found = self._advance(name, lives, rows, states, began)
-            after[name] = found.state
-            kept[rows], adjusted[rows], reasons[rows] = found.kept, found.adjusted, found.reasons
-            starts[rows] = found.starts
+            advanced = self._advance(name, lives, rows, states, began)
+            after[name] = advanced.state
+            kept[rows], adjusted[rows], reasons[rows] = advanced.kept, advanced.adjusted, advanced.reasons
+            starts[rows] = advanced.starts
         ends = kept & (lives.shapes == EDGE_END)
         refused = events.filter(pa.array(reasons > 0))
         why = pa.array(np.array(ADVANCE_REASONS)[reasons[reasons > 0]].tolist(), pa.string())
@@ -130,27 +132,27 @@ class Ctis:
             "control_rows": (lives.shapes == CTI) & (reasons == 0),
         }
         counters = {name: many for name, mask in counted.items() if (many := int(np.count_nonzero(mask)))}
-        return Acted(self._going(events, kept & ~ends, starts), refused, why, after, counters)
+        return CtiReading(self._going(events, kept & ~ends, starts), refused, why, after, counters)
 
     def _advance(
         self, name: str, lives: Lifetimes, rows: npt.NDArray[np.int64], states: States, began: States
     ) -> Advanced:
         settings = self.settings_of(name)
-        own = Lifetimes(*(getattr(lives, column)[rows] for column in _COLUMNS))
-        return advance(settings, states.get(name, Advance()), own, _imported(settings, name, began))
+        of_source = Lifetimes(*(getattr(lives, column)[rows] for column in _COLUMNS))
+        return advance(settings, states.get(name, Advance()), of_source, _imported(settings, name, began))
 
     def _going(self, events: pa.Table, kept: Flags, starts: Times) -> pa.Table:
-        """Events that go on, with the starts they have now."""
+        """The kept events with their adjusted starts."""
         place = events.schema.get_field_index(self.start)
         going = events.filter(pa.array(kept))
         return going.set_column(place, events.schema.field(place), pa.array(starts[kept]).cast(TIME))
 
     def after(self, began: States, claimed: Iterable[States], names: Iterable[str]) -> dict[str, Advance]:
-        """All states after a batch or tick: what its pieces came to, the later ones last, and what is imported."""
-        found = dict.fromkeys(names, Advance()) | dict(began)
+        """All states after a batch or tick: ``claimed`` by its pieces, in order, then imported."""
+        after = dict.fromkeys(names, Advance()) | dict(began)
         for states in claimed:
-            found |= states
-        return {name: self._import(name, state, began) for name, state in found.items()}
+            after |= states
+        return {name: self._import(name, state, began) for name, state in after.items()}
 
     def _import(self, name: str, state: Advance, began: States) -> Advance:
         imported = _imported(self.settings_of(name), name, began)
@@ -159,7 +161,7 @@ class Ctis:
         return msgspec.structs.replace(state, cti_us=imported, ctis=state.ctis + 1)
 
     def finished(self, states: States) -> dict[str, Advance]:
-        """With the final CTI of those that give one."""
+        """The states at the end of the input: with a final CTI, if the settings have one."""
         return {name: finish(self.settings_of(name), state) for name, state in states.items()}
 
     def describe(self) -> dict[str, Any]:
@@ -189,13 +191,13 @@ def _described(settings: Settings) -> dict[str, Any] | None:
 
 
 def _imported(settings: AdvanceTime, name: str, began: States) -> int:
-    """The CTI of the stream imported from, at the start of the batch; nothing imports from itself."""
+    """The CTI of the imported stream at the start of the batch. A source never imports from itself."""
     source = settings.import_from
     return BEGINNING_US if source is None or source == name or source not in began else began[source].cti_us
 
 
 def _each(parts: SourceRows) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
-    """Of each source with rows which those are, in order."""
+    """Each source that has rows, with their indices in order."""
     order = np.argsort(parts.codes, kind="stable")
     ends = np.cumsum(np.bincount(parts.codes, minlength=len(parts.names))).tolist()
     for name, first, last in zip(parts.names, [0, *ends], ends, strict=False):

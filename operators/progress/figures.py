@@ -1,4 +1,4 @@
-"""How progress stands, as plain data. Pure."""
+"""Progress as numbers, for a query object: plain data. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 
 
 class SourceMetrics(msgspec.Struct, frozen=True):
-    """One source. ``lag_us`` is processing time less watermark, ``behind_us`` the fastest source's watermark less
-    this one's; None while there is no watermark.
+    """One source. ``lag_us`` is processing time minus watermark, ``behind_us`` the fastest source's watermark minus
+    this one's; None while there is no watermark. The other fields are totals, as in `TrackedSource`.
     """
 
     watermark_us: int | None
@@ -41,7 +41,9 @@ class Metrics(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Gap:
-    """An origin waits since ``since_us`` for ``first`` to ``last`` to be whole; ``buffers`` are there already."""
+    """Sequence numbers ``first`` to ``last`` of ``origin`` that are not complete. The origin has waited for them
+    since processing time ``since_us``; ``buffers`` later ones have arrived.
+    """
 
     origin: int
     first: int

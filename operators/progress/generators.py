@@ -1,6 +1,6 @@
-"""Where a watermark comes from: event times, the clock, or control rows of the stream. Pure and vectorised.
+"""Generators of watermarks: from event times, the clock, or control rows of the stream. Pure and vectorised.
 
-A generator holds no state: what a piece of input claims is combined by the maximum, piece by piece, and
+A generator has no state. The claims of pieces of input are combined by the maximum, and
 `tidestate.operators.progress.tracker` keeps it per source. So pieces can be read anywhere, in any order, also twice.
 """
 
@@ -25,10 +25,10 @@ from tidestate.statestore.spec.tables import TIME
 
 @dataclass(frozen=True)
 class MaxEventTime:
-    """The largest event time seen, less ``delay_us``; without a delay NebulaStream's event time.
+    """The largest event time minus ``delay_us``; without a delay NebulaStream's event time.
 
-    Counters: ``held`` events were more than ``hold_future_us`` ahead of processing time and moved nothing;
-    ``watermark_refused`` ones have a time outside of the years 1 to 9999.
+    Counters: ``held`` events were more than ``hold_future_us`` ahead of processing time and did not move the
+    watermark; ``watermark_refused`` events have a time outside of the years 1 to 9999.
     """
 
     column: str
@@ -56,13 +56,13 @@ class MaxEventTime:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Processing time less a constant, whatever the rows say (Malhar's fixed watermark)."""
+    """Processing time minus a constant, whatever the rows contain (Malhar's fixed watermark)."""
 
     delay_us: int
     by_clock: ClassVar[bool] = True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
-        """See `Generator`; a piece without rows moves it too."""
+        """As in `Generator`; a piece without rows moves the watermark too."""
         claim = moved_one(now_us, -self.delay_us)
         return SourceReading(events, same_claim(events, claim, source, by))
 
@@ -73,15 +73,15 @@ class Fixed:
 
 @dataclass(frozen=True)
 class IngestionTime:
-    """Events get the processing time at which their piece was received as ``column`` (timestamp[us, UTC]), and so
-    does the watermark. A column of that name is replaced.
+    """Each event gets the processing time at which it was received as ``column`` (timestamp[us, UTC]; replaces a
+    column of that name), and so does the watermark.
     """
 
     column: str = "ingestion_time"
     by_clock: ClassVar[bool] = True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
-        """See `Generator`; a piece without rows moves it too, since later rows get a later time."""
+        """As in `Generator`; a piece without rows moves the watermark too, since later rows get a later time."""
         stamps = pa.array(np.full(events.num_rows, now_us, np.int64)).cast(TIME)
         place = events.schema.get_field_index(self.column)
         if place < 0:
@@ -97,16 +97,16 @@ class IngestionTime:
 
 @dataclass(frozen=True)
 class Punctuation:
-    """Control rows in the stream: where ``flag`` is true (or ``equals`` the value given), ``column`` is a watermark.
+    """Control rows in the stream: if ``flag`` is true (or has the value ``equals``), ``column`` is a watermark.
 
-    Control rows do not go on. Those without a time or beyond the year 9999 are counted as ``watermark_refused``. One
-    inside a batch classifies from the next batch on.
+    Control rows are removed. Those without a time or after the year 9999 are counted as ``watermark_refused``. A
+    watermark inside a batch takes effect with the next batch.
     """
 
     column: str
     flag: str
     equals: str | int | bool | None = None
-    acts_first: ClassVar[bool] = True
+    filters_rows: ClassVar[bool] = True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `Generator`."""
@@ -136,23 +136,21 @@ class Punctuation:
 
 
 def max_event_time(column: str, delay: Span = "0 seconds", *, hold_future: Span | None = None) -> MaxEventTime:
-    """The watermark is the largest event time less ``delay``.
-
-    With ``hold_future`` events more than that ahead of processing time are left out of the maximum. Raises
-    `UsageError` for a negative span.
+    """The watermark is the largest event time minus ``delay``. With ``hold_future``, events further ahead of
+    processing time than that are ignored. Raises `UsageError` for a negative span.
     """
     return MaxEventTime(column, _not_negative(delay), None if hold_future is None else _not_negative(hold_future))
 
 
 def fixed(delay: Span) -> Fixed:
-    """The watermark is processing time less ``delay``. Raises `UsageError` for a negative span."""
+    """The watermark is processing time minus ``delay``. Raises `UsageError` for a negative span."""
     return Fixed(_not_negative(delay))
 
 
 def _not_negative(span: Span) -> int:
     found = span_us(span)
     if found < 0:
-        raise UsageError("a watermark does not run ahead of its source", code="watermark-delay", found=text_of(found))
+        raise UsageError("a watermark cannot be ahead of its source", code="watermark-delay", found=text_of(found))
     return found
 
 
@@ -168,7 +166,7 @@ def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
 def _reports(
     claims: Times, parts: SourceRows, watermark: Callable[[int], int], generated: bool = True
 ) -> dict[str, SourceReport]:
-    """The largest claim of each source, as ``watermark`` makes one of it."""
+    """Reports with the largest claim of each source, as ``watermark`` adjusts it."""
     if parts.alone:
         largest = int(claims.max(initial=BEGINNING_US))
         return {parts.names[0]: SourceReport(watermark(largest), rows=len(claims), generated=generated)}

@@ -1,7 +1,7 @@
-"""The largest position of a side as time goes on: what a row sees follows from its time, not from its batch. Pure.
+"""The running maximum of a side's positions over time: it depends on a row's time, not on its batch. Pure.
 
-Rows of two sides count in the order (time, side, offset), the first side first. The largest position before a row is
-then a function of its time, and of that only the steps are kept: pairs of a time and the position it reaches.
+Rows of two sides are ordered by (time, side, offset), the first side first. So the largest position before a row is a
+function of its time, and only the steps of that function are kept: pairs of a time and the position it reaches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tidestate.statestore.arrays import Times
 
 STEP_BYTES = 16
-"""What a step takes where steps are packed."""
+"""The size of a packed step."""
 
 
 def _nothing() -> Times:
@@ -26,14 +26,16 @@ def _nothing() -> Times:
 
 @dataclass(frozen=True, eq=False)
 class Maxima:
-    """Steps of a running maximum. ``times`` and ``positions`` are int64 of equal length, and both increase."""
+    """Steps of a running maximum. ``times`` and ``positions`` are int64 of shape ``(steps,)``; both increase
+    strictly.
+    """
 
     times: Times = field(default_factory=_nothing)
     positions: Times = field(default_factory=_nothing)
 
     @classmethod
     def of(cls, times: Times, positions: Times) -> Maxima:
-        """The steps of these rows, which may come in any order."""
+        """The steps of rows in any order."""
         if not len(times):
             return cls()
         order = np.lexsort((positions, times))
@@ -44,15 +46,15 @@ class Maxima:
         return cls(times[higher], positions[higher])
 
     @classmethod
-    def together(cls, packed: Iterable[bytes]) -> Maxima:
-        """The steps of several, as they are packed."""
-        parts = [np.frombuffer(one, "<i8").astype(np.int64).reshape(2, -1) for one in packed if one]
+    def unpacked(cls, packed: Iterable[bytes]) -> Maxima:
+        """Several packed ones, merged."""
+        parts = [np.frombuffer(part, "<i8").astype(np.int64).reshape(2, -1) for part in packed if part]
         if len(parts) < 2:
             return cls(*parts[0]) if parts else cls()
         return cls.of(*np.concatenate(parts, axis=1))
 
     def packed(self) -> bytes:
-        """As claims and manifests carry it."""
+        """As bytes, for claims and manifests: int64, all times, then all positions."""
         return np.stack([self.times, self.positions]).astype("<i8").tobytes() if len(self.times) else b""
 
     def before(self, time: int) -> Maxima:
@@ -66,7 +68,7 @@ class Maxima:
         return Maxima(self.times[count:], self.positions[count:])
 
     def last(self, first: int) -> int:
-        """The largest position, or ``first`` where that is larger."""
+        """The largest position of all; at least ``first``."""
         return max(first, int(self.positions[-1])) if len(self.positions) else first
 
     def at(self, times: Times, first: int, *, inclusive: bool) -> Times:
@@ -74,51 +76,51 @@ class Maxima:
         if not len(self.times):
             return np.full(len(times), first)
         count = np.searchsorted(self.times, times, "right" if inclusive else "left")
-        found: Times = np.where(count > 0, np.maximum(self.positions[count - 1], first), first)
-        return found
+        largest: Times = np.where(count > 0, np.maximum(self.positions[count - 1], first), first)
+        return largest
 
 
-class Hops(Protocol):
-    """Windows of one size that begin every so often, as `Sliding` ones do."""
+class FixedWindows(Protocol):
+    """Windows of one size that start at regular intervals, as `Sliding` ones do."""
 
     @property
     def size(self) -> int:
-        """How long each is."""
+        """The length of a window."""
 
     @property
     def slide(self) -> int:
-        """How far apart they begin."""
+        """The distance between two starts."""
 
     @property
     def shift(self) -> int:
-        """Where one of them begins."""
+        """The start of one of them."""
 
 
-def opening(windows: Hops, positions: Times) -> Times:
-    """For each position the least one at which the same windows are the current ones."""
-    found: Times = (positions - windows.size - windows.shift) // windows.slide * windows.slide
-    return found + windows.shift + windows.size
+def opening(windows: FixedWindows, positions: Times) -> Times:
+    """For each position the smallest one in the same windows."""
+    starts: Times = (positions - windows.size - windows.shift) // windows.slide * windows.slide
+    return starts + windows.shift + windows.size
 
 
 @dataclass(frozen=True)
-class Placed:
-    """The rows of one side: the column ``at`` of their times, and ``position``, of times in microseconds or offsets.
+class SidePositions:
+    """How the rows of ``side`` are placed: ``at`` is the column of their times, ``position`` that of their positions
+    (microseconds or offsets), ``sides`` the column with the name of each row's side.
 
-    ``windows``: those by which alone positions count; None where each position does. ``sides`` is the column that
-    tells sides apart.
+    ``windows``: positions in the same windows are equal; None if every position counts.
     """
 
     side: str
     sides: str
     at: str
     position: str
-    windows: Hops | None = None
+    windows: FixedWindows | None = None
 
     def steps(self, events: pa.Table) -> bytes:
-        """How the largest position goes on with the rows of this side, packed."""
-        own = events.filter(pc.equal(events[self.sides], self.side)).select(list({self.at, self.position}))
-        own = own.drop_null()  # a row without a time or place is rejected
-        times, positions = (own[name].cast(pa.int64()).to_numpy() for name in (self.at, self.position))
+        """The packed steps of the rows of this side."""
+        rows = events.filter(pc.equal(events[self.sides], self.side)).select(list({self.at, self.position}))
+        rows = rows.drop_null()  # a row without a time or position is rejected
+        times, positions = (rows[name].cast(pa.int64()).to_numpy() for name in (self.at, self.position))
         if self.windows is not None:
             positions = opening(self.windows, positions)
         return Maxima.of(times, positions).packed()

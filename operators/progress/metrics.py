@@ -1,6 +1,6 @@
-"""How progress stands, as numbers: for a query object, and in Prometheus' text format. Pure.
+"""Progress as numbers: for a query object, and in the text format of Prometheus. Pure.
 
-Times in the text are in seconds, as Prometheus wants them; everywhere else they are microseconds.
+Times in the text are in seconds, as Prometheus wants them; everywhere else they are in microseconds.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.tracker import TrackedSource, Tracker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""What an HTTP answer with `prometheus_text` says it is."""
+"""The content type of an HTTP response with `prometheus_text`."""
 Labels = Mapping[str, str]
 Sample = tuple[Labels, int | str]
 
 
 def metrics(tracker: Tracker) -> Metrics:
-    """How a tracker stands after its last round."""
+    """The numbers of a tracker after its last round."""
     marks = [_known(source.watermark_us) for source in tracker.sources.values()]
     lead = max((mark for mark in marks if mark is not None), default=None)
     watermark = _known(tracker.watermark_us)
@@ -65,23 +65,23 @@ def _less(later_us: int | None, earlier_us: int | None) -> int | None:
 
 
 def prometheus_text(
-    found: Metrics,
+    numbers: Metrics,
     labels: Labels | None = None,
     violations: Mapping[str, Advance] | None = None,
     buffers: Mapping[str, OriginCounters] | None = None,
     gaps: Sequence[Gap] = (),
     counters: Mapping[str, int] | None = None,
 ) -> str:
-    """In the text format 0.0.4. ``labels`` stand on every sample, such as the job's name.
+    """All metrics in the text format 0.0.4. Every sample has the ``labels``, such as the job's name.
 
-    ``violations`` has advance-time states by source, ``buffers`` counters of origin progress by source, ``gaps`` what
-    origins wait for, ``counters`` events and panes by class since the start. A watermark that is not there has no
-    sample.
+    ``violations`` has advance-time states by source, ``buffers`` the counters of buffers by source, ``gaps`` the gaps
+    that origins wait for, ``counters`` the events and panes by class since the start. There is no sample of a
+    watermark that is not defined.
     """
     return "".join(
         line
         for name, kind, help_, samples in (
-            *_families(found, violations or {}, buffers or {}),
+            *_families(numbers, violations or {}, buffers or {}),
             *_gaps(gaps),
             ("counted_total", "counter", "Events, panes and the like, by class.", _by_class(counters or {})),
         )
@@ -90,29 +90,36 @@ def prometheus_text(
 
 
 def _families(
-    found: Metrics, violations: Mapping[str, Advance], buffers: Mapping[str, OriginCounters]
+    numbers: Metrics, violations: Mapping[str, Advance], buffers: Mapping[str, OriginCounters]
 ) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    each = found.sources.items()
+    sources = numbers.sources.items()
 
     def by_source(field: str) -> list[Sample]:
-        return [({"source": name}, getattr(one, field)) for name, one in each]
+        return [({"source": name}, getattr(source, field)) for name, source in sources]
 
     def seconds_by_source(field: str) -> list[Sample]:
-        return [({"source": name}, _seconds(us)) for name, one in each if (us := getattr(one, field)) is not None]
+        return [
+            ({"source": name}, _seconds(us)) for name, source in sources if (us := getattr(source, field)) is not None
+        ]
 
-    yield "watermark_seconds", "gauge", "Overall watermark, exclusive.", _alone(found.watermark_us)
-    yield "watermark_lag_seconds", "gauge", "Processing time less overall watermark.", _alone(found.lag_us)
+    yield "watermark_seconds", "gauge", "Overall watermark, exclusive.", _alone(numbers.watermark_us)
+    yield "watermark_lag_seconds", "gauge", "Processing time minus overall watermark.", _alone(numbers.lag_us)
     yield "source_watermark_seconds", "gauge", "Watermark of a source.", seconds_by_source("watermark_us")
-    yield "source_lag_seconds", "gauge", "Processing time less a source's watermark.", seconds_by_source("lag_us")
-    yield "source_idle", "gauge", "Whether a source is idle.", [({"source": n}, int(one.idle)) for n, one in each]
-    yield "idle_sources", "gauge", "Sources that are left out of the minimum.", [({}, found.idle_sources)]
-    yield "source_drift_seconds", "gauge", "Fastest less slowest counted source.", _alone(found.drift_us)
-    yield "watermark_advances_total", "counter", "Moves of the overall watermark.", [({}, found.advances)]
+    yield "source_lag_seconds", "gauge", "Processing time minus a source's watermark.", seconds_by_source("lag_us")
+    yield "source_idle", "gauge", "Whether a source is idle.", [({"source": n}, int(one.idle)) for n, one in sources]
+    yield "idle_sources", "gauge", "Sources that do not hold the watermark.", [({}, numbers.idle_sources)]
+    yield (
+        "source_drift_seconds",
+        "gauge",
+        "Watermark of the fastest minus that of the slowest counted source.",
+        _alone(numbers.drift_us),
+    )
+    yield "watermark_advances_total", "counter", "Moves of the overall watermark.", [({}, numbers.advances)]
     yield "source_advances_total", "counter", "Moves of a source's watermark.", by_source("advances")
     yield "source_rows_total", "counter", "Rows a source has given.", by_source("rows")
     yield "source_backward_total", "counter", "Steps back that were ignored.", by_source("backward")
-    yield "source_refused_total", "counter", "Watermarks that cannot be one.", by_source("refused")
-    yield "clock_backward_total", "counter", "Rounds whose clock had jumped back.", [({}, found.clock_backward)]
+    yield "source_refused_total", "counter", "Invalid watermarks that were ignored.", by_source("refused")
+    yield "clock_backward_total", "counter", "Rounds in which the clock jumped back.", [({}, numbers.clock_backward)]
     by_policy: list[Sample] = [
         ({"source": name, "policy": policy}, getattr(state, field))
         for name, state in sorted(violations.items())
@@ -143,7 +150,7 @@ def _alone(us: int | None) -> list[Sample]:
 
 
 def _seconds(us: int) -> str:
-    """Exact: a float would lose microseconds of instants."""
+    """As text, exact: a float would lose microseconds."""
     whole, rest = divmod(abs(us), 1_000_000)
     return f"{'-' if us < 0 else ''}{whole}.{rest:06d}"
 
@@ -152,9 +159,9 @@ def _lines(name: str, kind: str, help_: str, samples: Iterable[Sample], labels: 
     samples = list(samples)
     if samples:
         yield f"# HELP tidestate_{name} {help_}\n# TYPE tidestate_{name} {kind}\n"
-    for own, value in samples:
-        said = ",".join(f'{key}="{_escaped(text)}"' for key, text in sorted({**labels, **own}.items()))
-        yield f"tidestate_{name}{{{said}}} {value}\n" if said else f"tidestate_{name} {value}\n"
+    for sample_labels, value in samples:
+        pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in sorted({**labels, **sample_labels}.items()))
+        yield f"tidestate_{name}{{{pairs}}} {value}\n" if pairs else f"tidestate_{name} {value}\n"
 
 
 def _escaped(text: str) -> str:

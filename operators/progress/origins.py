@@ -1,10 +1,10 @@
-"""Progress of origins whose buffers arrive in any order: up to where all of each has been seen. Pure, vectorised.
+"""Progress of origins whose buffers arrive in any order: the longest complete prefix of each. Pure, vectorised.
 
-A buffer carries its origin, a sequence number (from 1, without gaps), a chunk number (from 0), whether it is the last
-chunk, and a watermark. A sequence number is whole when all chunks up to the last have been seen; its watermark is the
-largest of theirs. An origin's watermark is the largest within its longest whole prefix (that of the newest, where
-none steps back), the overall one W the smallest over origins. Any order of arrival gives the same answer. What is
-kept of an origin is its prefix and the buffers beyond the first gap. After NebulaStream, "Watermarking and Progress".
+A buffer has an origin, a sequence number (from 1, without gaps), a chunk number (from 0), a flag on the last chunk,
+and a watermark. A sequence number is complete when all chunks up to the last have arrived; its watermark is their
+largest. The watermark of an origin is the largest in its longest complete prefix, the overall one W the smallest over
+origins. The result does not depend on the order of arrival. The state of an origin is its prefix and the buffers
+after the first gap. After NebulaStream, "Watermarking and Progress".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times
 from tidestate.statestore.errors import UsageError, invariant
 
 OPEN = -1
-"""In place of the last sequence number of an origin that has not declared it."""
+"""The last sequence number of an origin that has not declared one."""
 ORIGIN_REASONS = (
     "",
     "seen_before",
@@ -33,15 +33,15 @@ ORIGIN_REASONS = (
     "two_last_chunks",
     "sequence_after_end",
 )
-"""What is said of a buffer; the first: it counts. `seen_before`: a duplicate, or at or behind the prefix."""
+"""Why a buffer does not count; the first means that it does. `seen_before`: a duplicate, or within the prefix."""
 SEEN, BAD_SEQUENCE, BAD_CHUNK, AFTER_LAST, TWO_LAST, AFTER_END = range(1, len(ORIGIN_REASONS))
 ChunkRanges = tuple[tuple[int, int], ...]
 ENDED_RANGES = 1_000
-"""As many ranges of ids of ended origins are kept, the highest; ids given in turn make one."""
+"""This many ranges of ids of ended origins are kept, the highest ones; consecutive ids make one range."""
 
 
 class OriginCounters(msgspec.Struct, frozen=True):
-    """Totals over the life of a job. ``gave_up``: sequence numbers that were no longer waited for."""
+    """Buffers over the life of a job, by reason. ``gave_up`` counts sequence numbers of gaps that were given up."""
 
     counted: int = 0
     seen_before: int = 0
@@ -56,7 +56,8 @@ class OriginCounters(msgspec.Struct, frozen=True):
 
 
 class OriginsState(msgspec.Struct, frozen=True):
-    """Plain data for a checkpoint: each origin's id, prefix, watermark and last sequence (or `OPEN`); what waits.
+    """Plain data for the manifest: id, prefix, watermark and last sequence number (or `OPEN`) of each origin, by id;
+    and the ``pending`` buffers as columns.
 
     Of origins that have ended: how many, their largest watermark, and their ids as ranges (see `ENDED_RANGES`).
     """
@@ -74,11 +75,10 @@ class OriginsState(msgspec.Struct, frozen=True):
 class Origins:
     """All origins so far; columns of shape ``(origins,)``, sorted by ``ids``, and W.
 
-    ``watermark_us`` is `BEGINNING_US` before all declared origins have a watermark; once all have ended it is the
-    largest of theirs, ``ended_us``. Ranges of ``ended_ids`` are kept, so that nothing of these counts again; ``left``
-    are those that ended since the origins were restored, with their watermarks.
-    ``waiting_since_us`` is the processing time since which an origin has waited for a gap, `BEGINNING_US` if it does
-    not.
+    ``watermark_us`` is `BEGINNING_US` until all declared origins have a watermark; once all have ended it is their
+    largest, ``ended_us``. ``ended_ids`` are ranges of ids whose buffers no longer count; ``left`` has the watermarks
+    of origins that ended since they were restored. ``waiting_since_us`` is the processing time since which an origin
+    has waited for a gap, `BEGINNING_US` if it does not.
     """
 
     ids: Numbers
@@ -95,23 +95,22 @@ class Origins:
     left: Mapping[int, int] = field(default_factory=dict)
 
     def have_ended(self, ids: Numbers) -> Flags:
-        """Which of these origins are known to have ended."""
+        """Which of these origins have ended."""
         if not self.ended_ids:
             return np.zeros(len(ids), bool)
         first, last = np.array(self.ended_ids, np.int64).T
         at = np.searchsorted(first, ids, "right") - 1
-        found: Flags = (at >= 0) & (ids <= last[at])
-        return found
+        ended: Flags = (at >= 0) & (ids <= last[at])
+        return ended
 
     def prefix_of(self, origin: int) -> int:
-        """The longest whole prefix of an origin; 0 for one that is not known."""
-        found = dict(zip(self.ids.tolist(), self.prefixes.tolist(), strict=True))
-        return int(found.get(origin, 0))
+        """The longest complete prefix of an origin; 0 for an unknown one."""
+        return int(self.prefixes[self.ids == origin].sum())
 
 
 @dataclass(frozen=True)
 class OriginsStep:
-    """After a batch of buffers: the origins, and of each buffer what is said (int8, indices of `ORIGIN_REASONS`)."""
+    """The origins after a batch, and the reason of each buffer (int8, indices of `ORIGIN_REASONS`)."""
 
     origins: Origins
     reasons: Reasons
@@ -119,7 +118,7 @@ class OriginsStep:
 
 
 def origins(declared: Iterable[int] = ()) -> Origins:
-    """Declared origins hold W back from the start; another joins at W with its first buffer."""
+    """Declared origins, which hold W from the start; any other joins at W with its first buffer."""
     ids = np.array(sorted(set(declared)), np.int64)
     zeros = np.zeros(len(ids), np.int64)
     none = np.full(len(ids), BEGINNING_US, np.int64)
@@ -128,14 +127,14 @@ def origins(declared: Iterable[int] = ()) -> Origins:
 
 def assigned(names: Iterable[str], known: Mapping[str, int] | None = None) -> dict[str, int]:
     """An origin id for each source or stateful operator, from 1; those in ``known`` keep theirs."""
-    found = dict(known or {})
+    ids = dict(known or {})
     for name in names:
-        found.setdefault(name, max(found.values(), default=0) + 1)
-    return found
+        ids.setdefault(name, max(ids.values(), default=0) + 1)
+    return ids
 
 
 def save(known: Origins) -> OriginsState:
-    """For a checkpoint. How long an origin has waited is not kept: only time while the job runs counts."""
+    """As plain data. How long an origin has waited is not kept: only time while the job runs counts."""
     rows = zip(*(c.tolist() for c in (known.ids, known.prefixes, known.watermarks_us, known.finals)), strict=True)
     held = known.pending
     pending = {
@@ -158,7 +157,7 @@ def save(known: Origins) -> OriginsState:
 
 
 def restore(saved: OriginsState) -> Origins:
-    """As the checkpoint had it."""
+    """The origins of a checkpoint."""
     columns = np.array(saved.origins, np.int64).reshape(len(saved.origins), 4).T
     ids = columns[0]
     held = {name: np.array(column, np.int64) for name, column in saved.pending.items()}
@@ -184,20 +183,20 @@ def restore(saved: OriginsState) -> Origins:
 
 
 def declare_origins(saved: OriginsState, new: OriginsState) -> OriginsState:
-    """``saved`` with the origins of ``new`` that are not known and have not ended: from now on they hold W back."""
+    """``saved`` with the origins of ``new`` that are unknown and have not ended: from now on they hold W."""
     ids, ended = {origin for origin, *_ in saved.origins}, restore(saved)
     rows = [row for row in new.origins if row[0] not in ids and not ended.have_ended(np.array([row[0]]))[0]]
     return msgspec.structs.replace(saved, origins=sorted([*saved.origins, *rows]))
 
 
 def advance_origins(known: Origins, arrived: Buffers) -> OriginsStep:
-    """The origins after these buffers. Nothing is raised for what is in them: each bad one is told in ``reasons``.
+    """The origins after these buffers. Bad buffers never raise: each has a reason.
 
-    A batch costs a sort of what is in it and what waits.
+    Costs a sort of the batch and of the pending buffers.
     """
     known = _with_new(known, arrived)
     owners = _places(known.ids, arrived.origins)
-    reasons = _first_look(known, arrived, owners)
+    reasons = _reasons(known, arrived, owners)
     fresh = np.flatnonzero(reasons == 0)
     new = BufferRows(owners, arrived.sequences, arrived.chunks, arrived.last, arrived.watermarks_us, arrived.behind)
     rows = known.pending.then(new if len(fresh) == len(new) else new.of(fresh))
@@ -209,25 +208,25 @@ def advance_origins(known: Origins, arrived: Buffers) -> OriginsStep:
     reasons[fresh[again - old]] = SEEN
     after = _absorb(known, units)
     withdrawn = units.rejected[units.rejected < old]
-    said = np.bincount(reasons, minlength=len(ORIGIN_REASONS))
-    # A chunk that counted until a lower last chunk showed it to be too high is counted anew.
-    said += np.bincount(np.where(rows.last[withdrawn], TWO_LAST, AFTER_LAST), minlength=len(ORIGIN_REASONS))
-    said[0] -= len(withdrawn)
-    counters = _add(after.counters, said.tolist(), refused=int(np.count_nonzero(arrived.watermark_refused)))
+    counts = np.bincount(reasons, minlength=len(ORIGIN_REASONS))
+    # A chunk counted until a lower last chunk arrived: now it has another reason.
+    counts += np.bincount(np.where(rows.last[withdrawn], TWO_LAST, AFTER_LAST), minlength=len(ORIGIN_REASONS))
+    counts[0] -= len(withdrawn)
+    counters = _add(after.counters, counts.tolist(), refused=int(np.count_nonzero(arrived.watermark_refused)))
     return OriginsStep(replace(after, counters=counters), reasons, arrived.watermark_refused)
 
 
 def end(known: Origins, last_sequences: Mapping[int, int]) -> Origins:
-    """Declare the last sequence number of origins (0: it had none). Each leaves once it is whole up to there.
+    """Declare the last sequence number of origins (0: it had none). Each leaves once it is complete up to there.
 
-    Raises `UsageError` for an origin that is not known or has been seen beyond that number; nothing has changed then.
+    Raises `UsageError` for an origin that is unknown or has a longer prefix; nothing has changed then.
     """
     finals = known.finals.copy()
     for origin, last in last_sequences.items():
         place = np.flatnonzero(known.ids == origin)
         if not len(place) or last < 0 or known.prefixes[place[0]] > last:
             raise UsageError(
-                "an origin that is known ends at or after what was seen of it",
+                "a known origin ends at or after its longest prefix",
                 code="origin-end",
                 origin=origin,
                 last=last,
@@ -242,18 +241,18 @@ def end(known: Origins, last_sequences: Mapping[int, int]) -> Origins:
 
 
 def wait(known: Origins, now_us: int, patience_us: int | None = None) -> tuple[Origins, list[Gap]]:
-    """Every gap that an origin waits for, at processing time ``now_us``; call it once a batch or tick.
+    """The origins and all gaps they wait for, at processing time ``now_us``; call it once per batch or tick.
 
-    With ``patience_us`` a gap that has been waited for longer than that is given up when something whole lies behind
-    it: the prefix goes on there, and what arrives for the gap later counts as seen before.
+    A gap older than ``patience_us`` is given up as soon as a complete sequence number follows it: the prefix goes on
+    there, and buffers that arrive for the gap later count as seen before.
     """
-    found = _gaps(known, now_us, patience_us)
-    places = np.searchsorted(known.ids, np.array([gap.origin for gap in found], np.int64))
+    gaps = _gaps(known, now_us, patience_us)
+    places = np.searchsorted(known.ids, np.array([gap.origin for gap in gaps], np.int64))
     since = np.full(len(known.ids), BEGINNING_US, np.int64)
-    since[places] = [gap.since_us for gap in found]
-    given_up = [(place, gap) for place, gap in zip(places.tolist(), found, strict=True) if gap.given_up]
+    since[places] = [gap.since_us for gap in gaps]
+    given_up = [(place, gap) for place, gap in zip(places.tolist(), gaps, strict=True) if gap.given_up]
     if not given_up:
-        return replace(known, waiting_since_us=since), found
+        return replace(known, waiting_since_us=since), gaps
     prefixes = known.prefixes.copy()
     for place, gap in given_up:
         prefixes[place] = gap.last
@@ -261,11 +260,11 @@ def wait(known: Origins, now_us: int, patience_us: int | None = None) -> tuple[O
     counters = msgspec.structs.replace(known.counters, gave_up=known.counters.gave_up + skipped)
     held = known.pending.of(known.pending.sequences > prefixes[known.pending.owners])
     known = replace(known, prefixes=prefixes, waiting_since_us=since, pending=held, counters=counters)
-    return advance_origins(known, buffers(no_numbers(), no_numbers())).origins, found
+    return advance_origins(known, buffers(no_numbers(), no_numbers())).origins, gaps
 
 
 def _gaps(known: Origins, now_us: int, patience_us: int | None) -> list[Gap]:
-    """One for each origin of which anything waits: up to before the first thing that is whole, if there is one."""
+    """The first gap of each origin with pending buffers: it ends before the first complete unit, if there is one."""
     units = units_of(known.pending)
     owners, heads = np.unique(units.owners, return_index=True)
     if not len(owners):
@@ -282,14 +281,14 @@ def _gaps(known: Origins, now_us: int, patience_us: int | None) -> list[Gap]:
 
 
 def _with_new(known: Origins, arrived: Buffers) -> Origins:
-    """With a row for each origin that was not declared and has not ended: it joins at W."""
+    """``known`` with each new origin of these buffers that has not ended: it joins at W."""
     places = _places(known.ids, arrived.origins)
-    strange = _sound_sequence(arrived) & (arrived.chunks >= 0) & ~known.have_ended(arrived.origins)
+    new = _valid_sequence(arrived) & (arrived.chunks >= 0) & ~known.have_ended(arrived.origins)
     if len(known.ids):
-        strange &= known.ids[places] != arrived.origins
-    if not strange.any():
+        new &= known.ids[places] != arrived.origins
+    if not new.any():
         return known
-    joining = np.unique(arrived.origins[strange])
+    joining = np.unique(arrived.origins[new])
     ids = np.concatenate([known.ids, joining])
     order = np.argsort(ids, kind="stable")
     moved_to = np.argsort(order, kind="stable")
@@ -310,46 +309,46 @@ def _with_new(known: Origins, arrived: Buffers) -> Origins:
 
 
 def _places(ids: Numbers, wanted: Numbers) -> Numbers:
-    """The place of each origin among ``ids``; any place for one that is not there."""
+    """The index of each origin in ``ids``; any index for one that is not there."""
     if len(ids) <= 1:
         return np.zeros(len(wanted), np.int64)
     places: Numbers = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     return places
 
 
-def _first_look(known: Origins, arrived: Buffers, owners: Numbers) -> Reasons:
-    """What can be said of each buffer by itself."""
+def _reasons(known: Origins, arrived: Buffers, owners: Numbers) -> Reasons:
+    """The reason of each buffer, without regard to the others; 0 if there is none."""
     reasons = np.zeros(len(arrived), np.int8)
-    over = known.have_ended(arrived.origins)
+    ended = known.have_ended(arrived.origins)
     if not len(known.ids):
-        reasons[:] = np.where(over & ~arrived.unusable, SEEN, BAD_SEQUENCE)
+        reasons[:] = np.where(ended & ~arrived.unusable, SEEN, BAD_SEQUENCE)
         return reasons
     finals = known.finals[owners]
     for mask, reason in (
         ((finals != OPEN) & (arrived.sequences > finals), AFTER_END),
         (arrived.sequences <= known.prefixes[owners], SEEN),
         (arrived.chunks < 0, BAD_CHUNK),
-        (over, SEEN),
-        (~_sound_sequence(arrived), BAD_SEQUENCE),
+        (ended, SEEN),
+        (~_valid_sequence(arrived), BAD_SEQUENCE),
     ):
         reasons[mask] = reason
     return reasons
 
 
-def _sound_sequence(arrived: Buffers) -> Flags:
-    """Whether a buffer stands for sequence numbers from 1."""
+def _valid_sequence(arrived: Buffers) -> Flags:
+    """Whether all sequence numbers of each buffer are at least 1."""
     return ~arrived.unusable & (arrived.behind >= 0) & (arrived.sequences > arrived.behind)
 
 
 def _absorb(known: Origins, units: Units) -> Origins:
-    """Move each prefix over the units that join on to it, and keep the rows beyond."""
-    went = absorbed_of(units, known.prefixes, known.watermarks_us)
+    """Extend each prefix by the units that follow it without a gap; the rows of later ones stay pending."""
+    grown = absorbed_of(units, known.prefixes, known.watermarks_us)
     prefixes, marks = known.prefixes.copy(), known.watermarks_us.copy()
-    prefixes[went.owners], marks[went.owners] = went.prefixes, went.watermarks_us
+    prefixes[grown.owners], marks[grown.owners] = grown.prefixes, grown.watermarks_us
     since = known.waiting_since_us.copy()
-    since[went.owners] = BEGINNING_US
+    since[grown.owners] = BEGINNING_US
     beyond = units.rows.sequences > prefixes[units.rows.owners]
-    counters = msgspec.structs.replace(known.counters, backward=known.counters.backward + went.backward)
+    counters = msgspec.structs.replace(known.counters, backward=known.counters.backward + grown.backward)
     after = replace(
         known,
         prefixes=prefixes,
@@ -362,13 +361,13 @@ def _absorb(known: Origins, units: Units) -> Origins:
 
 
 def _leave(known: Origins) -> Origins:
-    """Without the origins that are whole up to their end; and W as it is then."""
+    """``known`` without the origins that are complete up to their end, and with the W of the others."""
     done = (known.finals != OPEN) & (known.prefixes >= known.finals)
     if done.any():
         stays = ~done
         marks = dict(zip(known.ids[done].tolist(), known.watermarks_us[done].tolist(), strict=True))
         places = np.cumsum(stays) - 1
-        invariant(bool(stays[known.pending.owners].all()), "nothing waits of an origin that has ended")
+        invariant(bool(stays[known.pending.owners].all()), "an origin that has ended has no pending buffers")
         known = replace(
             known,
             ids=known.ids[stays],
@@ -387,17 +386,17 @@ def _leave(known: Origins) -> Origins:
 
 
 def _with_ids(ranges: ChunkRanges, ids: Iterable[int]) -> ChunkRanges:
-    """``ranges`` with these ids; neighbours become one."""
-    found: list[tuple[int, int]] = []
+    """``ranges`` with these ids; adjacent ones are merged."""
+    merged: list[tuple[int, int]] = []
     for first, last in sorted([*ranges, *((one, one) for one in ids)]):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
-            found.append((first, last))
-    return tuple(found[-ENDED_RANGES:])
+            merged.append((first, last))
+    return tuple(merged[-ENDED_RANGES:])
 
 
-def _add(counters: OriginCounters, said: list[int], refused: int = 0) -> OriginCounters:
+def _add(counters: OriginCounters, counts: list[int], refused: int = 0) -> OriginCounters:
     names = ("counted", *ORIGIN_REASONS[1:])
-    more = {name: getattr(counters, name) + count for name, count in zip(names, said, strict=True)}
+    more = {name: getattr(counters, name) + count for name, count in zip(names, counts, strict=True)}
     return msgspec.structs.replace(counters, **more, watermark_refused=counters.watermark_refused + refused)

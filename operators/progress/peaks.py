@@ -1,4 +1,4 @@
-"""The event that is furthest ahead of a batch, how far the others are, and when the watermark has leapt. Pure."""
+"""The event furthest ahead in a batch, the bulk of the others, and whether the watermark leapt. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from tidestate.statestore.arrays import Times
 
 PEAK_SAMPLE_ROWS = 10_000
 BULK_SHARE, STRAYS = 20, 2
-"""All but a 20th of a batch, two events at least, are its bulk."""
+"""The bulk of a batch is all of it except the latest 20th, and at least the latest two events."""
 LARGE = 40
-"""The bulk of so many events is enough to judge by."""
+"""From this number of events a bulk is large."""
 LARGE_STRIDES, SMALL_STRIDES = 2, 10
-"""A leap is so many times longer than the longest step of the run, by whether the bulk is large."""
+"""A leap is this many times longer than the longest step of the run, with a large and with a small bulk."""
 FEW_STEPS, LEAST_STEPS = 300, 3
-"""With a small bulk and ``n`` known steps it is at least ``FEW_STEPS / n`` times longer; fewer say nothing."""
+"""With a small bulk and ``n`` known steps, a leap is at least ``FEW_STEPS / n`` times longer; with fewer than
+``LEAST_STEPS`` there is none."""
 VALUE_LENGTH = 80
 
 
 class TimeSteps(msgspec.Struct, frozen=True):
-    """From an event to the next one in time, where they differ: how many steps are known, and the longest."""
+    """Steps from one event to the next in time, if they differ: how many, and the longest."""
 
     known: int = 0
     longest_us: int = 0
@@ -34,9 +35,9 @@ class TimeSteps(msgspec.Struct, frozen=True):
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """The accepted event with the largest time, ``event`` in words, or nothing where the watermark does not follow
-    from it. The bulk of the others, ``bulk`` of them, lies between ``least_us`` and ``bulk_us``, with these ``steps``
-    between them; ``bulk_us`` is None where there is no bulk.
+    """The accepted event with the largest time. ``event`` describes it; empty if the watermark does not follow from
+    it. Its bulk of ``bulk`` events has times from ``least_us`` to ``bulk_us``, with these ``steps``; ``bulk_us`` is
+    None if there is no bulk.
     """
 
     time_us: int
@@ -48,7 +49,7 @@ class Peak(msgspec.Struct, frozen=True):
 
 
 def peak_of(times: Times, events: pa.Table, columns: Sequence[str]) -> Peak:
-    """Of ``events`` at these ``times``, one at least. What lies between is judged by a sample of them."""
+    """The peak of ``events`` at these ``times`` (at least one). The bulk is that of a sample."""
     place = int(np.argmax(times))
     sample = np.sort(times[:: len(times) // PEAK_SAMPLE_ROWS + 1])
     bulk = sample[: -max(STRAYS, len(sample) // BULK_SHARE)]
@@ -64,27 +65,28 @@ def peak_of(times: Times, events: pa.Table, columns: Sequence[str]) -> Peak:
 
 
 def highest(peaks: Iterable[Peak]) -> Peak | None:
-    """The peak of a batch out of those of its pieces."""
-    found = sorted(peaks, key=lambda peak: (peak.time_us, peak.event))
-    if not found:
+    """The peak of a batch from those of its pieces."""
+    ordered = sorted(peaks, key=lambda peak: (peak.time_us, peak.event))
+    if not ordered:
         return None
-    bulks = [peak.bulk_us for peak in found if peak.bulk_us is not None]
-    bulks += [peak.time_us for peak in found[:-1] if peak.bulk_us is None]
+    bulks = [peak.bulk_us for peak in ordered if peak.bulk_us is not None]
+    bulks += [peak.time_us for peak in ordered[:-1] if peak.bulk_us is None]
     return msgspec.structs.replace(
-        found[-1],
-        least_us=min(peak.least_us for peak in found),
+        ordered[-1],
+        least_us=min(peak.least_us for peak in ordered),
         bulk_us=max(bulks, default=None),
-        bulk=sum(peak.bulk for peak in found),
-        steps=sum((peak.steps for peak in found), TimeSteps()),
+        bulk=sum(peak.bulk for peak in ordered),
+        steps=sum((peak.steps for peak in ordered), TimeSteps()),
     )
 
 
 def leapt(before_us: int, after_us: int, peak: Peak | None, ahead_us: int, run: TimeSteps) -> bool:
-    """Whether one event, or a few, took the watermark so far that others like those of the same batch come too late.
+    """Whether one event, or a few, moved the watermark so far that events like the rest of the batch would be too
+    late.
 
-    That is: further than ``ahead_us`` (the future tolerance and the allowed lateness) and the span of the bulk
-    ahead of the bulk, and of where the watermark was; and many times further than the longest step of the ``run`` so
-    far and of this bulk. Without a bulk the first watermark is no leap: there is nothing to compare it with.
+    That is the case if it is ahead of the bulk, and of the watermark before, by more than ``ahead_us`` (future
+    tolerance and allowed lateness) plus the span of the bulk, and by many times the longest step of the ``run`` so
+    far and of this bulk. Without a bulk the first watermark is never a leap: there is nothing to compare it with.
     """
     if peak is None or after_us == END_US or (before_us == BEGINNING_US and peak.bulk_us is None):
         return False
@@ -103,7 +105,7 @@ def _strides(known: int) -> int:
 
 
 def time_steps(before_us: int, after_us: int, peak: Peak | None) -> TimeSteps:
-    """The steps of a batch that moved the watermark: within its bulk, up to it, and on from it."""
+    """The steps of a batch that moved the watermark: to its bulk, within it, and from there to the new watermark."""
     if peak is None:
         return TimeSteps() if before_us == BEGINNING_US else TimeSteps(1, after_us - before_us)
     bulk_us = before_us if peak.bulk_us is None else max(before_us, peak.bulk_us)
@@ -112,7 +114,7 @@ def time_steps(before_us: int, after_us: int, peak: Peak | None) -> TimeSteps:
 
 
 def in_words(rows: pa.Table, columns: Sequence[str]) -> str:
-    """These columns of the first row, for a log: short, and without characters that a terminal obeys."""
+    """These columns of the first row, for a log: short, and without control characters."""
     names = [name for name in dict.fromkeys(columns) if name in rows.column_names]
     return ", ".join(f"{name}={_value(rows[name][0])}" for name in names)
 
@@ -126,5 +128,5 @@ def _value(value: pa.Scalar) -> str:
     try:
         text = repr(value.as_py())
     except (ArithmeticError, ValueError, pa.ArrowException):
-        return f"a {value.type} that Python cannot have"
+        return f"a {value.type} that Python cannot represent"
     return text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}…"

@@ -1,7 +1,7 @@
-"""How a round moves the watermark of a job: what pieces of input claim, and the progress after all of them. Pure.
+"""How a round moves the watermark of a job: the claims of pieces of input, and the progress after all of them. Pure.
 
-Every piece of input says what its sources claim; every state partition gets all claims of a round and comes to the
-same progress, so the watermark after a batch is known where windows fire, without another pass or job.
+Every state partition gets the claims of all pieces of a round and computes the same progress, so the watermark after
+a batch is known where windows fire, without another pass or job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffered import BufferState, begin_buffers, buffers_after, sort_rows
+from tidestate.operators.progress.buffered import BufferState, begin_buffers, buffers_after, read_buffers
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.generators import MaxEventTime
@@ -37,9 +37,9 @@ from tidestate.statestore.arrays import Counters
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far the input has come, as it is kept between rounds.
+    """The progress of an operator's input, as the manifest stores it between rounds.
 
-    ``advances``: by source, with advance-time settings; ``buffers``: with buffers.
+    ``advances``: the state of advance-time settings, by source; ``buffers``: the state of buffers, if rows have them.
     """
 
     tracker: Tracker
@@ -48,25 +48,25 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def watermark_us(self) -> int:
-        """W; `BEGINNING_US` before the first."""
+        """W, exclusive; `BEGINNING_US` before the first."""
         return self.tracker.watermark_us
 
     @property
     def gaps(self) -> list[Gap]:
-        """Which buffers are waited for."""
+        """The gaps that origins wait for."""
         now_us = self.tracker.processing_us
         return self.buffers.gaps(now_us) if self.buffers is not None and now_us is not None else []
 
     def prometheus(self, name: str, counters: Mapping[str, int]) -> str:
-        """In the text format of Prometheus, with the job's name as a label on all samples."""
+        """Metrics in the text format of Prometheus, with the job's name as a label of every sample."""
         buffers = {INPUT: self.buffers.origins.counters} if self.buffers is not None else {}
         return prometheus_text(metrics(self.tracker), {"job": name}, self.advances, buffers, self.gaps, counters)
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What one piece of input says of the watermark; ``rejected`` is about rows that say nothing of it, which make
-    known sources no idle ones, and strange ones no sources. ``buffers`` are packed; ``ends`` are of origins,
-    ``newest`` packed steps of the positions of sides. ``peak`` is the event furthest ahead.
+    """What one piece of input claims of the watermark. ``reports`` are by source; ``rejected`` has the row counts of
+    rejected rows, which keep a known source from being idle and add no source. ``buffers`` are packed; ``ends`` are
+    declared last sequence numbers by origin; ``newest`` packed steps by side; ``peak`` the event furthest ahead.
     """
 
     reports: Reports = {}
@@ -77,14 +77,14 @@ class Claims(msgspec.Struct, frozen=True):
     newest: dict[str, bytes] = {}
     peak: Peak | None = None
 
-    def beside(self, rejected: Reports) -> Claims:
-        """With reports of rows that were rejected."""
+    def with_rejected(self, rejected: Reports) -> Claims:
+        """These claims with reports of rejected rows."""
         return msgspec.structs.replace(self, rejected=merged([self.rejected, rejected]))
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A piece of input: the events to go on with, its claims, and what the source ``refused``, with reasons."""
+    """A piece of input: the events that go on, its claims, and the rows that were ``refused``, with reasons."""
 
     events: pa.Table
     claims: Claims
@@ -94,22 +94,19 @@ class Observed:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds of a job with these settings."""
+    """How rounds move the watermark, with these settings."""
 
     settings: Watermarks
 
     def begin(self) -> Progress:
-        """Before the first round."""
-        buffers = (
-            begin_buffers(self.settings.sources.names)
-            if isinstance(self.settings.generator, BufferProgress)
-            else None
-        )
+        """The progress before the first round."""
+        with_buffers = isinstance(self.settings.generator, BufferProgress)
+        buffers = begin_buffers(self.settings.sources.names) if with_buffers else None
         return Progress(begin(self.settings.sources), {}, buffers)
 
     def observe(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Observed:
-        """What ``events`` claim, at processing time ``now_us``. ``began`` is the progress at the start of the batch,
-        ``so_far`` with the pieces of the same sources before this one.
+        """Read ``events`` at processing time ``now_us``. ``began`` is the progress at the start of the batch,
+        ``so_far`` that after the earlier pieces of the same sources.
         """
         observed = self._observe(events, now_us, so_far, began)
         if not self.settings.positions:
@@ -119,44 +116,46 @@ class Rounds:
         )
         return replace(observed, claims=claims)
 
-    def placed(self, progress: Progress, claims: Iterable[Claims]) -> Progress:
-        """With the positions of the rows of a round."""
+    def with_positions(self, progress: Progress, claims: Iterable[Claims]) -> Progress:
+        """``progress`` with the positions of a round's rows."""
         if not self.settings.positions:
             return progress
-        claims = list(claims)
-        ahead = {
-            one.side: Maxima.together(
-                [*_steps_of(progress, one.side), *(c.newest.get(one.side, b"") for c in claims)]
-            )
-            for one in self.settings.positions
-        }
-        packed = {side: steps.packed() for side, steps in ahead.items() if len(steps.times)}
-        return msgspec.structs.replace(progress, tracker=msgspec.structs.replace(progress.tracker, ahead=packed))
+        claims, ahead = list(claims), {}
+        for side in self._sides:
+            steps = [progress.tracker.ahead.get(side, b""), *(one.newest.get(side, b"") for one in claims)]
+            ahead[side] = Maxima.unpacked(steps)
+        return msgspec.structs.replace(
+            progress, tracker=msgspec.structs.replace(progress.tracker, ahead=_packed(ahead))
+        )
 
     def steps(self, progress: Progress) -> tuple[Maxima, ...]:
-        """How the newest position of each side moves in a round that ends with this progress."""
-        bound = progress.watermark_us if self.settings.in_order else END_US
-        return tuple(Maxima.together(_steps_of(progress, one.side)).before(bound) for one in self.settings.positions)
+        """The steps of each side in a round that ends with this progress; without those of held rows."""
+        bound, ahead = self._passed_us(progress), progress.tracker.ahead
+        return tuple(Maxima.unpacked([ahead.get(side, b"")]).before(bound) for side in self._sides)
 
     def newest(self, progress: Progress) -> tuple[int, ...]:
-        """The newest position of each side; `BEGINNING_US` before its first row."""
-        known = [progress.tracker.newest.get(one.side, BEGINNING_US) for one in self.settings.positions]
-        return tuple(steps.last(first) for first, steps in zip(known, self.steps(progress), strict=True))
+        """The largest position of each side; `BEGINNING_US` before its first row."""
+        before = [progress.tracker.newest.get(side, BEGINNING_US) for side in self._sides]
+        return tuple(steps.last(first) for first, steps in zip(before, self.steps(progress), strict=True))
 
-    def settled(self, progress: Progress) -> Progress:
-        """As it is kept between rounds: only steps of rows that are still held."""
+    def between_rounds(self, progress: Progress) -> Progress:
+        """``progress`` as it is stored: of the steps only those of rows that are still held."""
         if not self.settings.positions:
             return progress
-        newest = {
-            one.side: place
-            for one, place in zip(self.settings.positions, self.newest(progress), strict=True)
-            if place != BEGINNING_US
-        }
-        bound = progress.watermark_us if self.settings.in_order else END_US
-        held = {side: Maxima.together([steps]).since(bound) for side, steps in progress.tracker.ahead.items()}
-        ahead = {side: steps.packed() for side, steps in held.items() if len(steps.times)}
-        tracker = msgspec.structs.replace(progress.tracker, newest=newest, ahead=ahead)
+        by_side = zip(self._sides, self.newest(progress), strict=True)
+        newest = {side: position for side, position in by_side if position != BEGINNING_US}
+        bound = self._passed_us(progress)
+        held = {side: Maxima.unpacked([steps]).since(bound) for side, steps in progress.tracker.ahead.items()}
+        tracker = msgspec.structs.replace(progress.tracker, newest=newest, ahead=_packed(held))
         return msgspec.structs.replace(progress, tracker=tracker)
+
+    @property
+    def _sides(self) -> list[str]:
+        return [positions.side for positions in self.settings.positions]
+
+    def _passed_us(self, progress: Progress) -> int:
+        """Rows before this time count already."""
+        return progress.watermark_us if self.settings.in_order else END_US
 
     def _observe(self, events: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None) -> Observed:
         so_far = so_far or self.begin()
@@ -171,17 +170,17 @@ class Rounds:
         events = events.sort_by([(name, "ascending") for name in generator.order])
         parts = parts_of(events, INPUT, self.settings.by)
         parts = SourceRows([self._name(name) for name in parts.names], parts.codes, parts.alone)
-        acted = generator.act(events, parts, so_far.advances, began.advances)
-        claims = Claims(self.present(events), advances=acted.states)
-        return Observed(acted.events, claims, acted.counters, (acted.refused, acted.reasons))
+        reading = generator.apply(events, parts, so_far.advances, began.advances)
+        claims = Claims(self.present(events), advances=reading.states)
+        return Observed(reading.events, claims, reading.counters, (reading.refused, reading.reasons))
 
     @property
     def _generator(self) -> Generator:
-        """It reads, as it neither acts first nor sorts buffers."""
+        """The generator, if it is neither `Ctis` nor `BufferProgress`."""
         return cast(Generator, self.settings.generator)
 
     def present(self, rows: pa.Table) -> Reports:
-        """Which sources gave ``rows`` that say nothing of the watermark: a source that sends is not idle."""
+        """Reports with the row counts of ``rows`` and no watermark: a source that sends rows is not idle."""
         return self._named(rows_per_source(rows, source=INPUT, by=self.settings.by))
 
     def _named(self, reports: Reports) -> Reports:
@@ -191,28 +190,28 @@ class Rounds:
         return name if self.settings.by is None else name.removeprefix(f"{INPUT}/")
 
     def after(self, before: Progress, claims: Iterable[Claims], now_us: int) -> Progress:
-        """The progress after a round at processing time ``now_us``; every known source was asked."""
+        """The progress after a round at processing time ``now_us``; every known source was polled."""
         claims, tracker = list(claims), before.tracker
-        # A batch is planned before the last tick, perhaps: that is no clock that jumps back.
+        # A batch may have been planned before the last tick: the clock did not jump back then.
         now_us = max(now_us, tracker.processing_us or now_us)
         advances, buffers = before.advances, before.buffers
-        said = {name: SourceReport() for name in tracker.sources}
+        generated = {name: SourceReport() for name in tracker.sources}
         given = [one.reports for one in claims]
         if self.settings.by_clock:
             claim = self._generator.read(pa.table({}), now_us, source=INPUT).reports[INPUT]
-            said = dict.fromkeys(said or {INPUT: claim}, claim)
+            generated = dict.fromkeys(generated or {INPUT: claim}, claim)
         if isinstance(self.settings.generator, Ctis):
             advances = self.settings.generator.after(
                 before.advances, [one.advances for one in claims], tracker.sources
             )
-            said |= {name: SourceReport(state.cti_us, generated=True) for name, state in advances.items()}
+            generated |= {name: SourceReport(state.cti_us, generated=True) for name, state in advances.items()}
         if isinstance(self.settings.generator, BufferProgress) and buffers is not None:
             arrived, ends = [one.buffers for one in claims], [one.ends for one in claims]
-            buffers, own = buffers_after(self.settings.generator, buffers, arrived, ends, now_us)
-            said |= own
-            # Rows of no sound buffer, or of an origin that had ended, make no source.
-            given = [{name: one for name, one in piece.items() if name in said} for piece in given]
-        reports = merged([said, *given])
+            buffers, by_origin = buffers_after(self.settings.generator, buffers, arrived, ends, now_us)
+            generated |= by_origin
+            # Rows of an unusable buffer, or of an origin that had ended, add no source.
+            given = [{name: one for name, one in piece.items() if name in generated} for piece in given]
+        reports = merged([generated, *given])
         rejected = merged(one.rejected for one in claims)
         reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
         grown = observe(self.settings.sources, tracker, reports, now_us)
@@ -221,7 +220,7 @@ class Rounds:
         return Progress(msgspec.structs.replace(grown, peak=peak), advances, buffers)
 
     def _peak(self, claims: Iterable[Claims], watermark_us: int) -> Peak | None:
-        """The event furthest ahead; it is named where the watermark follows from it."""
+        """The event furthest ahead; it is described only if the watermark follows from it."""
         peak = highest(one.peak for one in claims if one.peak is not None)
         if peak is None:
             return None
@@ -231,22 +230,21 @@ class Rounds:
         return msgspec.structs.replace(peak, event="")
 
     def finished(self, progress: Progress) -> Progress:
-        """At the end of time: every window is due."""
-        ended = at_least(progress, END_US)
+        """The progress at the end of time, when every window is due."""
+        ended = advanced_to(progress, END_US)
         if not isinstance(self.settings.generator, Ctis):
             return ended
         return msgspec.structs.replace(ended, advances=self.settings.generator.finished(ended.advances))
 
 
 def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> Observed:
-    known = began.buffers or begin_buffers(())
-    found = sort_rows(generator, events, known)
-    claims = Claims(found.rows, buffers=found.arrived, ends=found.ends)
-    return Observed(found.events, claims, refused=(found.refused, found.reasons))
+    reading = read_buffers(generator, events, began.buffers or begin_buffers(()))
+    claims = Claims(reading.rows, buffers=reading.arrived, ends=reading.ends)
+    return Observed(reading.events, claims, refused=(reading.refused, reading.reasons))
 
 
-def at_least(progress: Progress, watermark_us: int) -> Progress:
-    """``progress`` moved on by hand; a step back is ignored."""
+def advanced_to(progress: Progress, watermark_us: int) -> Progress:
+    """``progress`` with this watermark; a step back is ignored."""
     tracker = progress.tracker
     if watermark_us <= tracker.watermark_us:
         return progress
@@ -255,22 +253,22 @@ def at_least(progress: Progress, watermark_us: int) -> Progress:
 
 
 def restarted(progress: Progress, begun: Progress) -> Progress:
-    """As the checkpoint had it, with sources that have been declared since as they are ``begun``. The time since then
-    is nobody's idle time, and no gap was waited for.
+    """``progress`` after a restart; sources that were declared meanwhile are those of ``begun``. No source was idle,
+    and no origin waited for a gap, while the job was stopped.
     """
     buffers, tracker, sources = progress.buffers, reset_sources(progress.tracker), begun.tracker.sources
     if buffers is not None:
         new = buffers.origins if begun.buffers is None else begun.buffers.origins
         buffers = msgspec.structs.replace(buffers, origins=declare_origins(buffers.origins, new), waiting=[])
-        there = {str(origin) for origin, *_ in buffers.origins.origins}
-        # One that was declared and has ended does not come back.
-        sources = {name: one for name, one in sources.items() if name in there}
+        present = {str(origin) for origin, *_ in buffers.origins.origins}
+        # A declared source that has ended does not come back.
+        sources = {name: one for name, one in sources.items() if name in present}
     tracker = msgspec.structs.replace(tracker, sources=sources | tracker.sources)
     return Progress(tracker, progress.advances, buffers)
 
 
 def skip_idle_time(progress: Progress, now_us: int) -> Progress:
-    """The time up to ``now_us`` is nobody's idle time: a batch was at work, and no source was asked for more."""
+    """``progress`` in which no source was idle until ``now_us``: a batch was running, and no source was polled."""
     last = progress.tracker.processing_us
     if last is None or last >= now_us:
         return progress
@@ -278,11 +276,10 @@ def skip_idle_time(progress: Progress, now_us: int) -> Progress:
     return msgspec.structs.replace(progress, tracker=tracker)
 
 
-def _steps_of(progress: Progress, side: str) -> list[bytes]:
-    """The packed steps of a side; none or one."""
-    return [progress.tracker.ahead[side]] if side in progress.tracker.ahead else []
+def _packed(steps: Mapping[str, Maxima]) -> dict[str, bytes]:
+    return {side: own.packed() for side, own in steps.items() if len(own.times)}
 
 
-def mark_of(progress: Progress) -> int | None:
-    """The watermark; None before the first."""
+def watermark_of(progress: Progress) -> int | None:
+    """The watermark; None before the first one."""
     return None if progress.watermark_us == BEGINNING_US else progress.watermark_us

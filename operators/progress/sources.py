@@ -1,4 +1,4 @@
-"""Sources of a watermark: which there are, which rows are of each, and what each reports in a round. Pure."""
+"""The sources of a piece of input: their rows, and what each reports in a round. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidestate.statestore.errors import UsageError
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Names of sources, and for each row which it is of."""
+    """Names of sources, and for each row the index of its source. ``alone``: there is only one source."""
 
     names: list[str]
     codes: Times
@@ -25,25 +25,25 @@ class SourceRows:
 
 
 def parts_of(events: pa.Table, source: str, by: str | None) -> SourceRows:
-    """The sources of a piece of input: ``source``, or its parts by the column ``by``."""
+    """The sources of a piece of input: ``source``, or ``source/value`` for each value of the column ``by``."""
     if by is None:
         return SourceRows([source], np.zeros(events.num_rows, np.int64), alone=True)
     column = source_column(events, by)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    # Encoded as one array, so that there is one dictionary; a null is a part of its own.
+    # Encoded as one array, so that there is one dictionary; null is a source of its own.
     values = pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)]).dictionary_encode("encode")
     names = [f"{source}/{value}" for value in values.dictionary.to_pylist()]
     return SourceRows(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
 
 
 def rows_per_source(events: pa.Table, *, source: str, by: str | None = None) -> dict[str, SourceReport]:
-    """How many of these rows each source gave, and nothing of a watermark."""
+    """Reports with the row count of each source, and no watermark."""
     return same_claim(events, BEGINNING_US, source, by)
 
 
 def same_claim(events: pa.Table, claim_us: int, source: str, by: str | None) -> dict[str, SourceReport]:
-    """The same claim from every source of the piece."""
+    """Reports in which every source of a piece claims the same watermark."""
     parts = parts_of(events, source, by)
     rows = np.bincount(parts.codes, minlength=len(parts.names)).tolist()
     return {
@@ -54,27 +54,29 @@ def same_claim(events: pa.Table, claim_us: int, source: str, by: str | None) -> 
 
 
 def merged(reports: Iterable[Mapping[str, SourceReport]]) -> dict[str, SourceReport]:
-    """Reports of pieces of one round (tasks, files) as one: the largest watermark and the sum of the rows of each."""
-    found: dict[str, SourceReport] = {}
+    """Combine the reports of one round's pieces (tasks, files): for each source the largest watermark, the sum of
+    rows.
+    """
+    combined: dict[str, SourceReport] = {}
     for piece in reports:
         for name, report in piece.items():
-            found[name] = _both(found[name], report) if name in found else report
-    return found
+            combined[name] = _combine(combined[name], report) if name in combined else report
+    return combined
 
 
-def _both(one: SourceReport, other: SourceReport) -> SourceReport:
+def _combine(first: SourceReport, second: SourceReport) -> SourceReport:
     return SourceReport(
-        watermark_us=max(one.watermark_us, other.watermark_us),
-        rows=one.rows + other.rows,
-        asked=one.asked or other.asked,
-        generated=one.generated or other.generated,
-        status=other.status or one.status,
-        ended=one.ended or other.ended,
+        watermark_us=max(first.watermark_us, second.watermark_us),
+        rows=first.rows + second.rows,
+        asked=first.asked or second.asked,
+        generated=first.generated or second.generated,
+        status=second.status or first.status,
+        ended=first.ended or second.ended,
     )
 
 
 def source_column(events: pa.Table, name: str) -> Any:
-    """A column that moves the watermark. Raises `UsageError` where it is missing."""
+    """A column that moves the watermark. Raises `UsageError` if it is missing."""
     if name not in events.column_names:
         raise UsageError("a batch lacks a column that moves the watermark", code="column-missing", missing=[name])
     return events[name]

@@ -1,9 +1,9 @@
-"""How far all sources have come: a watermark per source, and the smallest of them. Pure.
+"""The watermark of each source, and their minimum. Pure.
 
-`observe` is called once a round (a batch or a tick) with what each source reported and the processing time of the
-round; it returns the next tracker, which is what a manifest keeps. The overall watermark W never goes back, and moves
-only when the slowest source does. A source that was asked and gave nothing for longer than its timeout is idle: it
-leaves the minimum, and is counted again when it has caught up with W. When all are idle W stays.
+`observe` is called once per round (a batch or a tick) with the report of each source and the processing time of the
+round. It returns the next tracker, which the manifest stores. The overall watermark W never goes back, and moves only
+when the slowest source does. A source that was polled without result for longer than its timeout is idle: it leaves
+the minimum, and counts again once it has caught up with W. While all are idle W stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ SourceStatus = Literal["counted", "idle", "catching_up"]
 
 
 class TrackedSource(msgspec.Struct, frozen=True):
-    """One source so far. ``quiet_us`` is how long it has been asked in vain."""
+    """One source so far. ``quiet_us`` is how long it has been polled without result; ``rows`` and the fields after it
+    are totals: rows, moves of its watermark, ignored steps back, invalid watermarks.
+    """
 
     watermark_us: int = BEGINNING_US
     standing: SourceStatus = "counted"
@@ -34,14 +36,13 @@ class TrackedSource(msgspec.Struct, frozen=True):
 
 
 class Tracker(msgspec.Struct, frozen=True):
-    """All sources so far, and W; `BEGINNING_US` is none yet. Once every source has ended it is ``ended_us``, the
-    largest watermark of those that did: the input ends by being drained.
+    """All sources so far, and W; `BEGINNING_US` is none yet. Once every source has ended, W is ``ended_us``, the
+    largest of their watermarks: only a drain moves it to the end of time.
 
-    Plain data: it goes into a manifest as it is. ``processing_us`` is the latest processing time seen, None before
-    the first round and after a restart. ``backward`` counts ignored steps back, also of sources that have ended.
-    ``newest`` positions of sides are kept for operators that go by them, see `Watermarks.positions`; ``ahead`` holds
-    the packed steps of rows that wait until W passes them. ``peak`` is the event that took W where it is, where one
-    did.
+    Plain data, stored in the manifest as it is. ``processing_us`` is the latest processing time, None before the
+    first round and after a restart. ``backward`` counts ignored steps back, also those of sources that have ended.
+    ``newest`` has the largest position of each side (`Watermarks.positions`), ``ahead`` the packed steps of rows that
+    are held. ``peak`` is the event that moved W to where it is, if one did.
     """
 
     sources: dict[str, TrackedSource]
@@ -72,45 +73,44 @@ class Tracker(msgspec.Struct, frozen=True):
 
 
 def begin(settings: Sources) -> Tracker:
-    """Before the first round: every declared source is counted and has no watermark yet."""
+    """The tracker before the first round: every declared source counts, and has no watermark yet."""
     return Tracker({name: TrackedSource() for name in settings.names})
 
 
 def reset_sources(saved: Tracker) -> Tracker:
-    """As the checkpoint had it. The time since then is nobody's idle time; sources that ended do not come back."""
+    """The tracker after a restart: no source was idle meanwhile, and sources that ended do not come back."""
     return msgspec.structs.replace(saved, processing_us=None)
 
 
 def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, SourceReport], now_us: int) -> Tracker:
-    """The tracker after a round at processing time ``now_us``; sources without a report were not asked.
+    """The tracker after a round at processing time ``now_us``; sources without a report were not polled.
 
-    A report that cannot be a watermark (beyond the year 9999) or goes back is ignored and counted. A clock that jumps
-    back is counted, and no time has passed then.
+    An invalid watermark (after the year 9999) and one that goes back are ignored and counted. A clock that jumps back
+    is counted too; no time has passed then.
     """
     last = tracker.processing_us
     elapsed = 0 if last is None else max(0, now_us - last)
     before = tracker.watermark_us
-    observed, left = dict(tracker.sources), []
+    observed, ended_now = dict(tracker.sources), []
     for name in sorted(observed.keys() | reports.keys()):
         source = observed.get(name) or TrackedSource(watermark_us=before)
         report = reports.get(name) or SourceReport(asked=False)
         observed[name] = _settle(_observe(source, report, elapsed, settings.timeout_us(name)), before)
         if report.ended:
-            left.append(observed.pop(name))
-    ended = tracker.ended + len(left)
-    ended_us = max([tracker.ended_us, *(one.watermark_us for one in left)])
+            ended_now.append(observed.pop(name))
+    ended_us = max([tracker.ended_us, *(source.watermark_us for source in ended_now)])
     after = _overall(observed, before, ended_us)
     old = tracker.sources.values()
-    now = [*observed.values(), *left]
+    now = [*observed.values(), *ended_now]
     grown = Tracker(
         sources=observed,
         watermark_us=after,
         processing_us=now_us if last is None else max(last, now_us),
         advances=tracker.advances + (after > before),
-        backward=tracker.backward + sum(one.backward for one in now) - sum(one.backward for one in old),
-        refused=tracker.refused + sum(one.refused for one in now) - sum(one.refused for one in old),
+        backward=tracker.backward + sum(source.backward for source in now) - sum(source.backward for source in old),
+        refused=tracker.refused + sum(source.refused for source in now) - sum(source.refused for source in old),
         clock_backward=tracker.clock_backward + (last is not None and now_us < last),
-        ended=ended,
+        ended=tracker.ended + len(ended_now),
         newest=tracker.newest,
         ahead=tracker.ahead,
         ended_us=ended_us,
@@ -120,20 +120,20 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, SourceRep
 
 
 def _observe(source: TrackedSource, report: SourceReport, elapsed_us: int, timeout_us: int | None) -> TrackedSource:
-    """The source after its report, before it is known whether it has caught up."""
+    """The source after its report. Whether it has caught up is decided by `_settle`."""
     if source.says_idle and report.status != "active":
-        # Until it says that it is back, what it sends does not speak for it.
+        # Until it reports that it is active, its rows do not count.
         return msgspec.structs.replace(source, rows=source.rows + report.rows)
-    good = usable(report.watermark_us)
-    forward = good and report.watermark_us > source.watermark_us
-    back = good and BEGINNING_US < report.watermark_us < source.watermark_us and not report.generated
-    there = forward or report.rows > 0 or report.status == "active"
-    quiet = 0 if there else source.quiet_us + (elapsed_us if report.asked else 0)
-    gone = report.status == "idle" or (not there and timeout_us is not None and quiet > timeout_us)
+    valid = usable(report.watermark_us)
+    forward = valid and report.watermark_us > source.watermark_us
+    back = valid and BEGINNING_US < report.watermark_us < source.watermark_us and not report.generated
+    active = forward or report.rows > 0 or report.status == "active"
+    quiet = 0 if active else source.quiet_us + (elapsed_us if report.asked else 0)
+    idle = report.status == "idle" or (not active and timeout_us is not None and quiet > timeout_us)
     standing: SourceStatus = source.standing
-    if gone:
+    if idle:
         standing = "idle"
-    elif there and standing == "idle":
+    elif active and standing == "idle":
         standing = "catching_up"
     return TrackedSource(
         watermark_us=report.watermark_us if forward else source.watermark_us,
@@ -143,12 +143,12 @@ def _observe(source: TrackedSource, report: SourceReport, elapsed_us: int, timeo
         rows=source.rows + report.rows,
         advances=source.advances + forward,
         backward=source.backward + back,
-        refused=source.refused + (not good),
+        refused=source.refused + (not valid),
     )
 
 
 def _settle(source: TrackedSource, watermark_us: int) -> TrackedSource:
-    """One that has caught up is counted again."""
+    """A source that has caught up with W counts again."""
     if source.standing == "catching_up" and source.watermark_us >= watermark_us:
         return msgspec.structs.replace(source, standing="counted")
     return source

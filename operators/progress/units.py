@@ -1,11 +1,12 @@
-"""From chunks to whole sequence numbers, and from those to the longest prefix. Pure and vectorised.
+"""From chunks to complete sequence numbers, and from those to the longest prefix. Pure and vectorised.
 
-A unit is what one sequence number stands for: with ``behind`` k the numbers ``sequence - k`` to ``sequence``.
+A unit is all chunks of one sequence number; with ``behind`` k it covers the numbers ``sequence - k`` to ``sequence``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ _MORE_THAN_ANY = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class BufferRows:
-    """Buffers of owners (indices of origins); parallel columns of shape ``(rows,)``."""
+    """Buffers by owner (index of an origin); parallel columns of shape ``(rows,)``."""
 
     owners: Numbers
     sequences: Numbers
@@ -30,48 +31,38 @@ class BufferRows:
         return len(self.owners)
 
     def of(self, rows: Flags | Numbers) -> BufferRows:
-        """Some of them."""
-        return BufferRows(
-            self.owners[rows],
-            self.sequences[rows],
-            self.chunks[rows],
-            self.last[rows],
-            self.watermarks_us[rows],
-            self.behind[rows],
-        )
+        """The rows of a mask, or of these indices."""
+        return BufferRows(*(column[rows] for column in self._columns))
 
     def then(self, other: BufferRows) -> BufferRows:
-        """These, then those."""
+        """The rows of both, in this order."""
         if not len(self):
             return other
-        return BufferRows(
-            np.concatenate([self.owners, other.owners]),
-            np.concatenate([self.sequences, other.sequences]),
-            np.concatenate([self.chunks, other.chunks]),
-            np.concatenate([self.last, other.last]),
-            np.concatenate([self.watermarks_us, other.watermarks_us]),
-            np.concatenate([self.behind, other.behind]),
-        )
+        return BufferRows(*map(np.concatenate, zip(self._columns, other._columns, strict=True)))
+
+    @property
+    def _columns(self) -> tuple[Any, ...]:
+        return self.owners, self.sequences, self.chunks, self.last, self.watermarks_us, self.behind
 
 
 def no_numbers() -> Numbers:
-    """An empty column."""
+    """An empty int64 column."""
     return np.zeros(0, np.int64)
 
 
 def no_rows() -> BufferRows:
-    """No buffers."""
+    """Buffers without rows."""
     nothing = no_numbers()
     return BufferRows(nothing, nothing, nothing, np.zeros(0, bool), nothing, nothing)
 
 
 @dataclass(frozen=True)
 class Units:
-    """Units in the order of owner, then sequence number; parallel columns.
+    """Units by owner, then sequence number; parallel columns.
 
-    ``rows`` are the buffers that count, sorted by owner, sequence and chunk. ``repeated`` and ``rejected`` are
-    indices of those that do not: a chunk that was there, a chunk above the last. A unit is ``whole`` when all chunks
-    up to its last are there; of two last chunks the lower counts.
+    ``first`` is the smallest sequence number of each. ``rows`` are the buffers that count, by owner, sequence and
+    chunk. ``repeated`` (duplicate chunks) and ``rejected`` (chunks above the last one) are indices of the others. A
+    unit is ``whole`` when all chunks up to its last have arrived; of two last chunks the lower counts.
     """
 
     owners: Numbers
@@ -86,7 +77,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Absorbed:
-    """Owners whose prefix has grown, with the new prefix and watermark; ``backward``: units that stepped back."""
+    """Owners whose prefix has grown, with the new prefix and watermark; ``backward`` counts units that step back."""
 
     owners: Numbers
     prefixes: Numbers
@@ -95,7 +86,7 @@ class Absorbed:
 
 
 def units_of(rows: BufferRows) -> Units:
-    """Group buffers, given in the order of their arrival, into units."""
+    """Group buffers, in the order of arrival, into units."""
     single = bool(rows.last.all()) and not bool(rows.chunks.any())
     order = _order(rows, by_chunk=not single)
     rows = rows if order is None else rows.of(order)
@@ -127,7 +118,7 @@ def units_of(rows: BufferRows) -> Units:
 
 
 def _once(rows: BufferRows, heads: Numbers) -> BufferRows:
-    """Sorted buffers, each once. Equals should be equal altogether; where not, which came first must not matter."""
+    """Sorted buffers without duplicates. Where duplicates differ, the result does not depend on their order."""
     return BufferRows(
         rows.owners[heads],
         rows.sequences[heads],
@@ -139,7 +130,7 @@ def _once(rows: BufferRows, heads: Numbers) -> BufferRows:
 
 
 def absorbed_of(units: Units, prefixes: Numbers, watermarks_us: Times) -> Absorbed:
-    """How far whole units carry each owner's prefix. ``prefixes`` and ``watermarks_us``: those so far, by owner."""
+    """Extend each owner's prefix by whole units. ``prefixes`` and ``watermarks_us`` are those so far, by owner."""
     owners, sequences, first, marks = units.owners, units.sequences, units.first, units.watermarks_us
     if not bool(units.whole.all()):
         owners, sequences, first, marks = (c[units.whole] for c in (owners, sequences, first, marks))
@@ -166,7 +157,7 @@ def absorbed_of(units: Units, prefixes: Numbers, watermarks_us: Times) -> Absorb
 
 
 def _order(rows: BufferRows, by_chunk: bool) -> Numbers | None:
-    """Rows by owner, sequence and chunk, equal ones as they were; None when they are so already."""
+    """The stable order by owner, sequence and chunk; None if the rows are in that order."""
     keys = [rows.sequences]
     if by_chunk:
         keys.insert(0, rows.chunks)
@@ -181,7 +172,7 @@ def _order(rows: BufferRows, by_chunk: bool) -> Numbers | None:
 
 
 def _changes(*columns: Numbers) -> Flags:
-    """Where a row differs from the one before in any column; the first one does."""
+    """Whether each row differs from the one before in any column; the first one does."""
     changed = np.zeros(len(columns[0]), bool)
     changed[:1] = True
     for column in columns:
@@ -190,15 +181,15 @@ def _changes(*columns: Numbers) -> Flags:
 
 
 def _earliest_from(first: Numbers, heads: Numbers) -> Numbers:
-    """The smallest ``first`` of a unit and those after it of its owner: a unit may lie within a later, wider one."""
-    found = np.empty_like(first)
+    """The smallest ``first`` of each unit and the later ones of its owner: a later unit may contain it."""
+    earliest = np.empty_like(first)
     for head, end in zip(heads.tolist(), [*heads[1:].tolist(), len(first)], strict=True):
-        found[head:end] = np.minimum.accumulate(first[head:end][::-1])[::-1]
-    return found
+        earliest[head:end] = np.minimum.accumulate(first[head:end][::-1])[::-1]
+    return earliest
 
 
 def _steps_back(marks: Times, heads: Numbers, before_us: Times) -> int:
-    """Units whose watermark is below one before it of their owner; those without one do not step."""
+    """The number of units whose watermark is below an earlier one of their owner; units without one do not count."""
     previous = np.append(BEGINNING_US, marks[:-1])
     previous[heads] = before_us
     if not np.any(marks < previous):

@@ -1,4 +1,4 @@
-"""The settings of a job's watermark: what claims it, of which sources, and how sources are told apart. Pure."""
+"""The settings of a job's watermark: the generator, the sources, and the column that names a row's source. Pure."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.maxima import Placed
+from tidestate.operators.progress.maxima import SidePositions
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
 INPUT = "input"
-"""The one source of a stream that is not told apart."""
+"""The source of a stream that has only one."""
 Reports = dict[str, "SourceReport"]
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a job by name, and after how long without data one is idle (None: never)."""
+    """The sources of a job by name. One is idle after its timeout without data (None: never)."""
 
     names: tuple[str, ...]
     idle_timeout_us: int | None = None
     own_timeouts_us: dict[str, int] = field(default_factory=dict)
 
     def timeout_us(self, name: str) -> int | None:
-        """The timeout of one source; of a source ``orders/3`` without its own that of ``orders``."""
+        """The timeout of a source; ``orders/3`` has that of ``orders`` unless it has its own."""
         whole = name.rpartition("/")[0]
         return self.own_timeouts_us.get(name, self.own_timeouts_us.get(whole, self.idle_timeout_us))
 
@@ -44,33 +44,33 @@ class Sources:
 
 
 def sources(*names: str, idle_timeout: Span | None = None, own_timeouts: Mapping[str, Span] | None = None) -> Sources:
-    """Declare the sources. A declared source holds W back from the start; another joins at W when it first reports.
+    """Declare the sources. A declared source holds W from the start; any other joins at W with its first report.
 
     ``own_timeouts`` has timeouts that differ from ``idle_timeout``. Raises `UsageError` for a name that is empty or
-    stands twice, and for a timeout that is not above 0.
+    occurs twice, and for a timeout that is not positive.
     """
     if len(set(names)) != len(names) or not all(names):
-        raise UsageError("each source has a name of its own", code="progress-source", found=list(names))
-    own = {name: _timeout(span) for name, span in (own_timeouts or {}).items()}
-    return Sources(names, None if idle_timeout is None else _timeout(idle_timeout), own)
+        raise UsageError("each source needs a name of its own", code="progress-source", found=list(names))
+    by_name = {name: _timeout(span) for name, span in (own_timeouts or {}).items()}
+    return Sources(names, None if idle_timeout is None else _timeout(idle_timeout), by_name)
 
 
 def _timeout(span: Span) -> int:
-    found = span_us(span)
-    if found <= 0:
-        raise UsageError("an idle timeout is longer than nothing", code="progress-source", found=text_of(found))
-    return found
+    timeout_us = span_us(span)
+    if timeout_us <= 0:
+        raise UsageError("an idle timeout must be positive", code="progress-source", found=text_of(timeout_us))
+    return timeout_us
 
 
 ONE = Sources((INPUT,))
 
 
 class SourceReport(msgspec.Struct, frozen=True):
-    """What one source said in one round.
+    """The report of one source in one round.
 
-    ``watermark_us`` is exclusive; `BEGINNING_US` says nothing. ``generated``: it follows from this round's rows
-    alone, so one below the last is no step back. ``asked``: the source was asked for data. ``status``: the source
-    itself says that it is idle, or active again. ``ended``: it will never report again.
+    ``watermark_us`` is exclusive; `BEGINNING_US` is none. ``generated``: it follows from this round's rows alone, so
+    a lower one than before is no step back. ``asked``: the source was polled. ``status``: the source itself reports
+    that it is idle, or active again. ``ended``: this is its last report.
     """
 
     watermark_us: int = BEGINNING_US
@@ -83,7 +83,7 @@ class SourceReport(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SourceReading:
-    """What a generator made of a piece of input: rows to go on with, a report per source, what it left out."""
+    """A piece of input as a generator read it: the rows that go on, a report per source, counters of the others."""
 
     events: pa.Table
     reports: dict[str, SourceReport]
@@ -91,12 +91,12 @@ class SourceReading:
 
 
 class Generator(Protocol):
-    """Reads a piece of input. ``by`` is a column that tells apart the parts of a source, such as Kafka partitions:
-    each part is then a source of its own, called ``source/value``.
+    """Reads a piece of input. ``by`` is a column that names the parts of a source, such as Kafka partitions: each
+    part is then a source of its own, named ``source/value``.
     """
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
-        """At processing time ``now_us``, which must not go back from one piece to the next."""
+        """Read ``events`` at processing time ``now_us``, which must not go back from one piece to the next."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -106,12 +106,12 @@ class Generator(Protocol):
 
 @dataclass(frozen=True)
 class BufferProgress:
-    """Rows carry the buffer they came in, in these columns; without ``chunk`` a buffer is whole by itself, without
-    ``last`` each chunk is the last. All rows of a buffer come in one batch: one that comes again is refused. ``end``
-    is true on rows of an origin's last buffer: when everything up to there has come, it holds nothing back any more.
+    """Rows have the buffer they came in, in these columns. Without ``chunk`` a buffer has one chunk; without ``last``
+    each chunk is the last. All rows of a buffer come in one batch: rows of a repeated one are refused. ``end`` is
+    true on rows of an origin's last buffer: once everything up to it has arrived, the origin no longer holds W.
 
-    Each origin is a source. A gap holds its watermark for as long as ``patience``, by default for ever; what comes
-    for it later is refused. Raises `UsageError` for a patience that is no span above 0.
+    Each origin is a source. A gap holds its watermark for as long as ``patience``, by default for ever; rows that
+    arrive for it later are refused. Raises `UsageError` for a patience that is not positive.
     """
 
     origin: str
@@ -124,14 +124,14 @@ class BufferProgress:
 
     def __post_init__(self) -> None:
         if self.patience is not None and span_us(self.patience) <= 0:
-            raise UsageError("a gap is waited for longer than nothing", code="watermark", patience=self.patience)
+            raise UsageError("a patience must be positive", code="watermark", patience=self.patience)
 
-    acts_first: ClassVar[bool] = True
-    """Whether it says which rows are events, before these are judged."""
+    filters_rows: ClassVar[bool] = True
+    """Whether it removes rows that are no events, before the others are classified."""
 
     @property
     def waits(self) -> bool:
-        """Whether time alone may move what it claims."""
+        """Whether time alone may move its watermark."""
         return self.patience is not None
 
     @property
@@ -143,17 +143,17 @@ class BufferProgress:
 
     @property
     def patience_us(self) -> int | None:
-        """In microseconds."""
+        """`patience` in microseconds."""
         return None if self.patience is None else span_us(self.patience)
 
     def describe(self) -> dict[str, Any]:
         """For the manifest."""
         names = ("origin", "sequence", "watermark", "chunk", "last", "end")
-        said = {name: getattr(self, name) for name in names}
-        return {"kind": "buffers", **said, "patience": None if self.patience is None else str(self.patience)}
+        columns = {name: getattr(self, name) for name in names}
+        return {"kind": "buffers", **columns, "patience": None if self.patience is None else str(self.patience)}
 
     def check(self, by: str | None, names: Iterable[str]) -> None:
-        """Raises `UsageError` where sources are told apart by something else, or are no whole numbers."""
+        """Raises `UsageError` if ``by`` is another column, or a source is not a whole number."""
         if by not in (None, self.origin):
             raise UsageError("with buffers each origin is a source", code="watermark", by=by, origin=self.origin)
         if wrong := [name for name in names if not re.fullmatch("0|-?[1-9][0-9]*", name)]:
@@ -161,11 +161,11 @@ class BufferProgress:
 
 
 class Claimant(Protocol):
-    """What claims watermarks: a `Generator`, `Ctis` or `BufferProgress`. It says these of itself where they hold:
+    """What claims watermarks: a `Generator`, `Ctis` or `BufferProgress`, with these optional attributes:
 
-    ``columns`` that it reads; ``by_clock``: it goes on without input; ``waits``: time alone may move what it claims;
-    ``acts_first``: it says which rows are events, before these are judged; ``order``: the columns in whose order it
-    reads the rows of a source.
+    ``columns`` that it reads; ``by_clock``: it goes on without input; ``waits``: time alone may move its watermark;
+    ``filters_rows``: it removes rows that are no events, before the others are classified; ``order``: the columns
+    that order the rows of a source.
     """
 
     def describe(self) -> dict[str, Any]:
@@ -174,23 +174,24 @@ class Claimant(Protocol):
 
 @dataclass(frozen=True)
 class Watermarks:
-    """``generator`` claims watermarks; ``by`` the column that tells sources apart, ``sources`` those declared.
+    """``generator`` claims watermarks; ``by`` is the column that names a row's source; ``sources`` are the declared
+    ones.
 
-    ``positions`` are of each side of a stream of several whose largest value so far is kept. ``in_order``: rows are
-    held until W passes them, and count from then on.
+    ``positions`` has the sides whose largest position is tracked. ``in_order``: rows are held until W passes them,
+    and count from then on.
     """
 
     generator: Claimant
     sources: Sources = ONE
     by: str | None = None
-    positions: tuple[Placed, ...] = ()
+    positions: tuple[SidePositions, ...] = ()
     in_order: bool = False
 
     @property
     def columns(self) -> list[str]:
         """The input columns that are read."""
-        said = [getattr(self.generator, name, None) for name in ("column", "flag")]
-        return [name for name in (*getattr(self.generator, "columns", said), self.by) if name]
+        named = [getattr(self.generator, name, None) for name in ("column", "flag")]
+        return [name for name in (*getattr(self.generator, "columns", named), self.by) if name]
 
     @property
     def by_clock(self) -> bool:
@@ -204,13 +205,13 @@ class Watermarks:
         return self.by_clock or timed or bool(getattr(self.generator, "waits", False))
 
     @property
-    def acts_first(self) -> bool:
-        """Whether the source says which rows are events, before these are judged."""
-        return bool(getattr(self.generator, "acts_first", False))
+    def filters_rows(self) -> bool:
+        """Whether the generator removes rows that are no events, before the others are classified."""
+        return bool(getattr(self.generator, "filters_rows", False))
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The columns in whose order each source's rows are read, one after the other; none where any order does."""
+        """The columns that order the rows of each source; empty if the order does not matter."""
         return tuple(getattr(self.generator, "order", ()))
 
     def describe(self) -> dict[str, Any]:
@@ -219,7 +220,7 @@ class Watermarks:
 
 
 def given_watermarks(generator: Generator | BufferProgress, by: str | None, known: Sources) -> Watermarks:
-    """As a user gives them. Raises `UsageError` where they do not go together."""
+    """The settings that a user gives. Raises `UsageError` if they contradict each other."""
     if isinstance(generator, BufferProgress):
         generator.check(by, known.names)
         return Watermarks(generator, known, generator.origin)
@@ -233,7 +234,9 @@ def given_watermarks(generator: Generator | BufferProgress, by: str | None, know
 
 
 def given_sources(by: str | None, known: Sources) -> Sources:
-    """Those that a user declares, or the one source. Raises `UsageError` where no column tells several apart."""
+    """The declared sources, or the single one. Raises `UsageError` for several without a column ``by``."""
     if by is None and known.names:
-        raise UsageError("several sources are told apart by a column: by=", code="watermark", sources=known.names)
+        raise UsageError(
+            "several sources need a column with the source of each row: by=", code="watermark", sources=known.names
+        )
     return known if by else Sources((INPUT,), known.idle_timeout_us, known.own_timeouts_us)

@@ -16,7 +16,7 @@ from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
 from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.buffered import once, pack, unpack
+from tidestate.operators.progress.buffered import distinct_buffers, pack, unpack
 from tidestate.operators.progress.buffers import buffers
 from tidestate.statestore.errors import UsageError
 
@@ -181,14 +181,14 @@ def test_buffers_travel_as_they_are() -> None:
         pa.array([False, True, True, True]),
         pa.array([5, None, 7, 9]),
     )
-    distinct, owner = once(given_)
+    distinct, owner = distinct_buffers(given_)
     assert owner.tolist() == [1, 0, 2, 1]
     again = unpack([pack(distinct), pack(given_), b""])
     assert again.origins[:2].tolist() == [1, 2]
     assert again.watermarks_us[1] == 9
-    assert (len(again), len(once(again)[0])) == (7, 3)
+    assert (len(again), len(distinct_buffers(again)[0])) == (7, 3)
     assert again.last[1]
-    assert [len(once(unpack([]))[0]), len(unpack([pack(unpack([]))]))] == [0, 0]
+    assert [len(distinct_buffers(unpack([]))[0]), len(unpack([pack(unpack([]))]))] == [0, 0]
 
 
 @given(data=st.data())
