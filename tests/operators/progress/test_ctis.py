@@ -19,8 +19,7 @@ from tests.helpers.process import SCRATCH
 from tidestate.operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress import advance_time, generation
-from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
+from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, advance_time, generation, lifetimes
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError
