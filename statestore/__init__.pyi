@@ -17,12 +17,15 @@ from tidestate.statestore.spec.changes import Lookup as Lookup
 from tidestate.statestore.spec.changes import Ranges as Ranges
 from tidestate.statestore.spec.changes import TableChanges as TableChanges
 from tidestate.statestore.spec.combiners import register_combiner as register_combiner
+from tidestate.statestore.spec.keyrange import KeyRange as KeyRange
+from tidestate.statestore.spec.keyrange import key_range as key_range
 from tidestate.statestore.spec.store import Memory as Memory
 from tidestate.statestore.spec.store import Parquet as Parquet
 from tidestate.statestore.spec.store import RocksDB as RocksDB
 from tidestate.statestore.spec.store import StateStore as StateStore
 from tidestate.statestore.spec.store import StateView as StateView
 from tidestate.statestore.spec.store import StoreConfig as StoreConfig
+from tidestate.statestore.spec.store import TableView as TableView
 from tidestate.statestore.spec.tables import Column as Column
 from tidestate.statestore.spec.tables import Group as Group
 from tidestate.statestore.spec.tables import TableSpec as TableSpec

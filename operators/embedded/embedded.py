@@ -34,7 +34,7 @@ from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.store import Parquet, StoreConfig
 from tidestate.statestore.stores.restore_monitor import RestoreMonitor
-from tidestate.statestore.table.overlay import Overlay
+from tidestate.statestore.table.overlay import OverlayView
 
 MAX_UNFLUSHED = 1_000_000
 """Messages after which an operator flushes whatever they brought."""
@@ -115,10 +115,10 @@ class ByHand(ABC, Generic[_P]):
         self._standing = self._durable()
         self._ready = [output for output in self._driver.outstanding() if output.panes]
         self._open, self._watch = ExitStack(), RestoreMonitor()
-        self._state: Overlay | None = None
+        self._state: OverlayView | None = None
 
     @abstractmethod
-    def _move(self, state: Overlay, at: StepTimes) -> StepResult:
+    def _move(self, state: OverlayView, at: StepTimes) -> StepResult:
         """Watermark and clock go on without messages."""
 
     def timeout(self, now_us: int, *, watermark_us: int | None = None) -> None:
@@ -250,13 +250,13 @@ class ByHand(ABC, Generic[_P]):
     def _not_drained(self) -> None:
         self._job.check_open()
 
-    def _current(self) -> Overlay:
+    def _current(self) -> OverlayView:
         """The state as it is now, over an opened store."""
         if self._state is None:
             self._driver.begin()
             self._watch, round_ = RestoreMonitor(), self._round()
             opening = round_.open(self._job.checkpoint.objects, 0, self._watch)
-            self._state = Overlay(self._open.enter_context(opening), round_.tables)
+            self._state = OverlayView(self._open.enter_context(opening), round_.tables)
         return self._state
 
     @contextmanager
@@ -273,7 +273,7 @@ class ByHand(ABC, Generic[_P]):
                 self._state = state
             raise
 
-    def _adopt(self, state: Overlay, step: StepResult, messages: int, at: EmbeddedState) -> None:
+    def _adopt(self, state: OverlayView, step: StepResult, messages: int, at: EmbeddedState) -> None:
         self._state = state
         self._standing = replace(
             at,
@@ -282,7 +282,7 @@ class ByHand(ABC, Generic[_P]):
             since=at.since.and_then(step, messages),
         )
 
-    def _took(self, state: Overlay, step: StepResult, messages: int, now_us: int | None) -> dict[str, int]:
+    def _took(self, state: OverlayView, step: StepResult, messages: int, now_us: int | None) -> dict[str, int]:
         """A step that took messages: durable at once where it showed something, opened a window or forgot one."""
         at = self._standing
         opened = step.newest is not None and (at.newest is None or step.newest > at.newest)

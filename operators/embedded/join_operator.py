@@ -33,7 +33,7 @@ from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView, StoreConfig
-from tidestate.statestore.table.overlay import Overlay
+from tidestate.statestore.table.overlay import OverlayView
 
 SidedPlan = JoinPlan | SessionJoinPlan
 
@@ -130,7 +130,7 @@ class JoinOperator(ByHand[SidedPlan]):
             raise UsageError("there is no such side", code="sides", sides=SIDES, found=side)
         return self._plan.stores[side]
 
-    def _move(self, state: Overlay, at: StepTimes) -> StepResult:
+    def _move(self, state: OverlayView, at: StepTimes) -> StepResult:
         return move_sides(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
 
 
@@ -158,7 +158,7 @@ def windows_of_side(plan: JoinPlan, side: str) -> Sliding | None:
 
 
 def take_sides(
-    plan: SidedPlan, state: Overlay, batch: pa.Table, progress: Progress, clock: tuple[int, int]
+    plan: SidedPlan, state: OverlayView, batch: pa.Table, progress: Progress, clock: tuple[int, int]
 ) -> StepResult:
     """Messages of both sides, the ``clock`` before and after: each takes effect once, whatever comes again."""
     was, now = clock
@@ -183,9 +183,9 @@ def take_sides(
     )
 
 
-def move_sides(plan: SidedPlan, state: Overlay, arriving: pa.Table, at: StepTimes) -> StepResult:
+def move_sides(plan: SidedPlan, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
     """Watermark and clock go on: what is due shows, what is over is forgotten."""
-    before = state.expired
+    before = {side: bound for side in SIDES if (bound := state[side].expired) is not None}
     moved = plan.step(state, arriving, at)
     state.apply(moved.changes)
     bounds = {side: moved.changes[side].expire for side in SIDES if side in moved.changes}
@@ -218,7 +218,7 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
             asked = pa.table({OFFSET: offsets.cast(pa.int64()), ORIGIN: origins})
         except (pa.ArrowException, ValueError):
             continue  # offsets that are none are rejected below
-        known[own] = np.asarray(view.lookup(store.seen.name, asked).found, bool)
+        known[own] = np.asarray(view[store.seen.name].lookup(asked).found, bool)
     return known
 
 

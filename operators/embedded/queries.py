@@ -20,6 +20,7 @@ from tidestate.operators.windows.general.names import NO_KEY
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.reads import get_messages
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
@@ -54,7 +55,7 @@ def windows_in(
         rows = get_sessions(tables, view, request_index, per_origin=True).rows
     else:
         rows = _all_sessions(tables, view, low, high)
-    counts = view.lookup(tables.windows.name, rows.select(tables.windows.key_names)).rows["count"]
+    counts = view[tables.windows.name].lookup(rows.select(tables.windows.key_names)).rows["count"]
     rows = rows.append_column("count", counts)
     keys = [name for name in tables.key_names if name != NO_KEY]
     return rows.select([START, END, *keys, "count", "origin", "start_offset", "last_offset"])
@@ -149,11 +150,11 @@ def sessions_over(
     low, high, names = _number(start), _number(end), tables.session_names
     if session is None:
         first = None if low is None or low == _MOST else (low + 1,)
-        parts = [part.select([*names, START, END]) for part in view.scan(ENDS, first)]
+        parts = [part.select([*names, START, END]) for part in view[ENDS].scan(key_range(first))]
     else:
         values = _values(_public(names), session, "these sessions have no key: leave session= out")
         asked = pa.table({name: _one(tables, name, value) for name, value in zip(names, values, strict=True)})
-        parts = [view.ranges(SESSIONS, asked).rows.select([*names, START, END])]
+        parts = [view[SESSIONS].ranges(asked).rows.select([*names, START, END])]
     keys = [tables.schema.field(name) for name in names]
     bounds = [pa.field(name, pa.int64()) for name in (START, END)]
     found = pa.concat_tables([pa.schema([*keys, *bounds]).empty_table(), *parts])
@@ -162,7 +163,7 @@ def sessions_over(
     if high is not None:
         found = found.filter(pc.less_equal(found[START], high))
     starts, ends = (found[name].cast(TIME) for name in (START, END))
-    held = view.ranges(tables.name, found.select(names), starts, ends)
+    held = view[tables.name].ranges(found.select(names), starts, ends)
     rows = held.rows.select([ORIGIN, OFFSET]).append_column("window", held.request_index)
     each = rows.group_by(["window", ORIGIN], use_threads=False).aggregate(
         [(OFFSET, "count"), (OFFSET, "min"), (OFFSET, "max")]
@@ -199,10 +200,10 @@ def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) ->
 def _all_sessions(tables: WindowTables, view: StateView, low: int | None, high: int | None) -> pa.Table:
     """Sessions of all keys, by the index of their ends."""
     first = None if low is None or low == _MOST else (low + 1,)
-    ends = pa.concat_tables([tables.ends.schema.empty_table(), *view.scan(tables.ends.name, first)])
+    ends = pa.concat_tables([tables.ends.schema.empty_table(), *view[tables.ends.name].scan(key_range(first))])
     if high is not None:
         ends = ends.filter(pc.less_equal(ends[START].cast(pa.int64()), high))
-    found = view.ranges(tables.offsets.name, ends.select(tables.windows.key_names)).rows
+    found = view[tables.offsets.name].ranges(ends.select(tables.windows.key_names)).rows
     return found.sort_by([(name, "ascending") for name in (START, *tables.key_names, "origin")])
 
 

@@ -30,7 +30,7 @@ def put_back(plan: OperatorPlan, view: StateView, replay: pa.Table, rejected: pa
     """Messages of ``replay`` that had been accepted: known by their identity, not ``rejected`` (origin, offset)."""
     tables = rebuildable(plan)
     rows = plan.as_messages(replay.select(plan.input_schema.names).cast(plan.input_schema))
-    seen = view.lookup(tables.seen.name, tables.seen.conform_keys(rows))
+    seen = view[tables.seen.name].lookup(tables.seen.conform_keys(rows))
     rows = _once(rows.filter(seen.found), rejected)
     rows = tables.conform(rows)
     if plan.sessions and rows.num_rows:

@@ -30,11 +30,11 @@ from tidestate.statestore.messages.store import retire
 from tidestate.statestore.messages.tables import MessageTables
 from tidestate.statestore.spec.changes import Ranges, TableChanges
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.overlay import Overlay
+from tidestate.statestore.table.overlay import OverlayView
 
 
 def take_messages(
-    plan: OperatorPlan, state: Overlay, batch: pa.Table, progress: Progress, intake: Intake
+    plan: OperatorPlan, state: OverlayView, batch: pa.Table, progress: Progress, intake: Intake
 ) -> StepResult:
     """Messages at a watermark: each takes effect once, whatever comes again."""
     before, now = intake.watermark_us, intake.now_us
@@ -59,7 +59,7 @@ def take_messages(
     )
 
 
-def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake) -> StepResult:
+def take_back(plan: OperatorPlan, state: OverlayView, rows: pa.Table, intake: Intake) -> StepResult:
     """Messages out of the late ledger, into windows that are kept."""
     prepared = prepare(plan, rows, intake, 1)
     state.apply(record(plan, state, prepared.accepted, intake).changes)
@@ -71,7 +71,7 @@ def take_back(plan: OperatorPlan, state: Overlay, rows: pa.Table, intake: Intake
     return StepResult(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
 
 
-def move(plan: OperatorPlan, state: Overlay, arriving: pa.Table, at: StepTimes) -> StepResult:
+def move(plan: OperatorPlan, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
     """Watermark and clock go on: what is due shows, what is over is forgotten."""
     reading = plan.reading(lambda windows: read_windows(plan, state, windows))
     moved = reading.step(state, arriving, at)
@@ -95,7 +95,7 @@ def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ran
         asked |= {f"start_{of}": nothing if whole else start, f"end_{of}": nothing if whole else end}
         return messages_for(tables, state, pa.table(asked))
     metadata = plan.metadata.offsets
-    known = state.ranges(metadata.name, windows.select(metadata.key_names[:-1]))
+    known = state[metadata.name].ranges(windows.select(metadata.key_names[:-1]))
     offsets = pa.table(
         {"request_index": known.request_index, "first": known.rows["start_offset"], "last": known.rows["last_offset"]}
     )
@@ -110,7 +110,7 @@ def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ran
     return Ranges(place.filter(inside).combine_chunks(), found.rows.filter(inside))
 
 
-def _forget(plan: OperatorPlan, state: Overlay, watermark: int) -> bool:
+def _forget(plan: OperatorPlan, state: OverlayView, watermark: int) -> bool:
     """Forget windows that are over, their messages, and who has been there; whether any window was."""
     over = _over(plan, state, watermark)
     if over is None:
@@ -132,7 +132,7 @@ def _forget(plan: OperatorPlan, state: Overlay, watermark: int) -> bool:
     return bool(ended.num_rows) if ended is not None else bound is not None and (was is None or bound > was)
 
 
-def _over(plan: OperatorPlan, state: Overlay, watermark: int) -> int | None:
+def _over(plan: OperatorPlan, state: OverlayView, watermark: int) -> int | None:
     """Windows that end at or before this are over: by lateness, and by retention where it keeps more."""
     over = plan.forgotten(watermark)
     if over in (BEGINNING_US, END_US):
@@ -164,13 +164,13 @@ def _askers(tables: MessageTables, ended: pa.Table) -> pa.Table:
     return pa.table(asked)
 
 
-def _forget_full(plan: OperatorPlan, state: Overlay, groups: TableChanges | None) -> bool:
+def _forget_full(plan: OperatorPlan, state: OverlayView, groups: TableChanges | None) -> bool:
     """Metadata of counted windows goes when they are full; messages when no window that is kept needs them."""
     gone = groups.delete if groups is not None else None
     if gone is None or not gone.num_rows:
         return False
     windows, offsets = plan.metadata.windows, plan.metadata.offsets
-    over = state.ranges(offsets.name, gone.select(offsets.key_names[:-1])).rows
+    over = state[offsets.name].ranges(gone.select(offsets.key_names[:-1])).rows
     state.apply(
         {
             windows.name: TableChanges(delete=windows.conform_keys(gone)),
@@ -181,7 +181,7 @@ def _forget_full(plan: OperatorPlan, state: Overlay, groups: TableChanges | None
     if tables is None or plan.retention is None:
         return True
     bound = retention_bound(tables, state, tables.sizes.schema.empty_table(), read_marks(tables, state).newest)
-    parts = [part["start_offset"] for part in state.scan(offsets.name)]
+    parts = [part["start_offset"] for part in state[offsets.name].scan()]
     earliest = min((pc.min(part).as_py() for part in parts if len(part)), default=None)
     if bound is not None and earliest is not None:
         state.apply(expire_messages(tables, state, min(bound, earliest - 1)))

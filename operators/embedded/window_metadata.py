@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import KeyMeasure
 from tidestate.statestore.spec.changes import ChangeSet, Ranges, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
 from tidestate.statestore.table.fold import combine
@@ -173,7 +174,7 @@ def get_sessions(tables: WindowTables, view: StateView, askers: pa.Table, *, per
         raise UsageError("fixed windows are asked for by range: use get_windows", code="session-key")
     spec = tables.offsets if per_origin else tables.windows
     kind = spec.schema.field(START).type
-    found = view.ranges(spec.name, askers.select(tables.key_names), None, askers["end"].cast(kind))
+    found = view[spec.name].ranges(askers.select(tables.key_names), None, askers["end"].cast(kind))
     start = askers["start"].cast(kind).take(found.request_index)
     keep = pc.fill_null(pc.greater(found.rows[END], start), True)
     return Ranges(found.request_index.filter(_whole(keep)), found.rows.filter(keep))
@@ -194,7 +195,7 @@ def windows_replay_from(tables: WindowTables, view: StateView) -> pa.Table:
     take the replayed messages into this metadata again.
     """
     names = ["origin", "start_offset", "last_offset"]
-    parts = [part.select(names) for part in view.scan(tables.offsets.name, folded=False)]
+    parts = [part.select(names) for part in view[tables.offsets.name].scan(folded=False)]
     known = pa.concat_tables([tables.offsets.schema.empty_table().select(names), *parts])
     ranges = known.group_by(["origin"], use_threads=False).aggregate([(names[1], "min"), (names[2], "max")])
     return ranges.select(["origin", "start_offset_min", "last_offset_max"]).rename_columns(names).sort_by("origin")
@@ -218,9 +219,9 @@ def _partials(tables: WindowTables, batch: pa.Table) -> tuple[pa.Table, pa.Table
 
 def _replaced(tables: WindowTables, view: StateView, replaced: pa.Table) -> tuple[_Replaced, _Replaced]:
     keys = replaced.select(tables.windows.key_names)
-    found = view.lookup(tables.windows.name, keys)
+    found = view[tables.windows.name].lookup(keys)
     place = pa.array(np.flatnonzero(np.asarray(found.found)))
-    offsets = view.ranges(tables.offsets.name, keys)
+    offsets = view[tables.offsets.name].ranges(keys)
     windows = found.rows.take(place)
     return _moved(windows, replaced.take(place)), _moved(offsets.rows, replaced.take(offsets.request_index))
 
@@ -234,7 +235,7 @@ def _moved(rows: pa.Table, replaced: pa.Table) -> _Replaced:
 
 
 def _all(spec: TableSpec, view: StateView, low: tuple[int] | None, high: tuple[int] | None) -> pa.Table:
-    return pa.concat_tables([spec.schema.empty_table(), *view.scan(spec.name, low, high)])
+    return pa.concat_tables([spec.schema.empty_table(), *view[spec.name].scan(key_range(low, high))])
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:

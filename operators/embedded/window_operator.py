@@ -35,7 +35,7 @@ from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, Retention
 from tidestate.statestore.spec.store import Parquet, StoreConfig
 from tidestate.statestore.stores.opening import open_store
-from tidestate.statestore.table.overlay import Overlay
+from tidestate.statestore.table.overlay import OverlayView
 
 
 class WindowOperator(ByHand[OperatorPlan]):
@@ -114,7 +114,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         """Windows that may still show panes, by key, with their values as they stand."""
         state = self._current()
         plan = self._plan.reading(lambda windows: read_windows(self._plan, state, windows))
-        rows = pa.concat_tables([self._plan.groups.schema.empty_table(), *state.scan(GROUPS)])
+        rows = pa.concat_tables([self._plan.groups.schema.empty_table(), *state[GROUPS].scan()])
         return results_of(plan, rows)
 
     def get_windows(self, start: Moment | None = None, end: Moment | None = None, *, session: Any = None) -> pa.Table:
@@ -161,12 +161,12 @@ class WindowOperator(ByHand[OperatorPlan]):
         tables = self._job.tables(self._plan.name)
         opening = open_store(Parquet(), self._job.checkpoint.objects, "", tables, left)
         with opening as store, self._all_or_nothing():
-            self._state = Overlay(store, tables)
+            self._state = OverlayView(store, tables)
             for batch in batches:
                 self._state.apply(put_back(self._plan, self._state, as_table(batch), rejected))
             self._flush(base=left)
 
-    def _move(self, state: Overlay, at: StepTimes) -> StepResult:
+    def _move(self, state: OverlayView, at: StepTimes) -> StepResult:
         return move(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
 
     def _rejected(self) -> pa.Table:

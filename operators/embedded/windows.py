@@ -101,7 +101,7 @@ def _numbers(plan: OperatorPlan, view: StateView, accepted: pa.Table) -> Numbers
     if not plan.key_names:
         accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(accepted.num_rows, np.int8)))
     asked = accepted.select(keys).group_by(keys, use_threads=False).aggregate([])
-    before = view.lookup(COUNTED, asked).rows
+    before = view[COUNTED].lookup(asked).rows
     before = before.set_column(before.num_columns - 1, "count", pc.fill_null(before["count"], 0))
     return number(keys, accepted, before)
 
@@ -126,7 +126,7 @@ def _sessions(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Inta
     """The same merging as in the step, so that metadata and groups tell of the same sessions."""
     keys, spec = plan.group_keys, plan.metadata.windows
     asked = batch.select(keys).group_by(keys, use_threads=False).aggregate([])
-    stored = view.ranges(spec.name, asked).rows.select([*keys, START, END])
+    stored = view[spec.name].ranges(asked).rows.select([*keys, START, END])
     if intake.watermark_us is not None and not intake.reprocessing:
         stored = open_to(plan, stored, intake.watermark_us)
     merged = merge_sessions(keys, int_bounds(pa.concat_tables([stored, batch.select(stored.column_names)])))

@@ -94,7 +94,7 @@ class Query:
         specs = {spec.name: spec for spec in self._state.tables}
         if table not in specs:
             raise UsageError("there is no such table", code="query-table", table=table, tables=sorted(specs))
-        rows = self._read(lambda view: pa.concat_tables([specs[table].schema.empty_table(), *view.scan(table)]))
+        rows = self._read(lambda view: pa.concat_tables([specs[table].schema.empty_table(), *view[table].scan()]))
         return pa.concat_tables(rows)
 
     def windows(self) -> pa.Table:
@@ -258,7 +258,7 @@ def _values(plan: GeneralPlan | SlicePlan, view: StateView, watermark_us: int | 
     bare = plan
     if isinstance(bare, OperatorPlan):
         plan = bare.reading(lambda windows: read_windows(bare, view, windows))
-    return [results_of(plan, rows) for rows in view.scan(GROUPS)]
+    return [results_of(plan, rows) for rows in view[GROUPS].scan()]
 
 
 def _sorted(rows: pa.Table, names: list[str]) -> pa.Table:

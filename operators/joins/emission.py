@@ -14,6 +14,7 @@ from tidestate.operators.plan.transition import KINDS, StepTimes, constant
 from tidestate.operators.progress.instants import END_US
 from tidestate.statestore.messages.tables import OFFSET
 from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 
 
@@ -30,7 +31,7 @@ def hold(
     now = np.ones(new.num_rows, bool) if everything else new[DUE].to_numpy() <= at.now
     kept = new.filter(pa.array(~now))
     upper = None if everything else (at.now + 1,)
-    due = pa.concat_tables([new.filter(pa.array(now)), *view.scan(HELD_PAIRS, None, upper)])
+    due = pa.concat_tables([new.filter(pa.array(now)), *view[HELD_PAIRS].scan(key_range(upper=upper))])
     rows = due.sort_by([(name, "ascending") for name in spec.key_names])
     kinds = constant(rows.num_rows, "emit", KINDS)
     panes = pa.table([*rows.select(plan.pane_schema.names[:-1]).columns, kinds], schema=plan.pane_schema)
@@ -64,7 +65,7 @@ def _held(plan: JoinTables, met: list[JoinedRows], first: int) -> pa.Table:
 def _next(view: StateView, kept: pa.Table, now: int) -> int | None:
     """When something is due after now."""
     found = [pc.min(kept[DUE]).as_py()] if kept.num_rows else []
-    stored = next((part for part in view.scan(HELD_PAIRS, (now + 1,), None) if part.num_rows), None)
+    stored = next((part for part in view[HELD_PAIRS].scan(key_range((now + 1,), None)) if part.num_rows), None)
     if stored is not None:
         found.append(stored[DUE][0].as_py())
     return min(found, default=None)

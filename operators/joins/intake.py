@@ -52,7 +52,7 @@ def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) 
 
 def _numbers(view: StateView) -> dict[str, int]:
     """How many there were, of each that is counted."""
-    parts = list(view.scan(NUMBERED))
+    parts = list(view[NUMBERED].scan())
     return {row["what"]: row["count"] for part in parts for row in part.to_pylist()}
 
 
@@ -79,7 +79,7 @@ def _known_once(
     """Rows that have not been here, the first of each."""
     store = plan.stores[side]
     identities = rows.select([OFFSET, ORIGIN])
-    fresh = ~np.asarray(view.lookup(store.seen.name, identities).found, bool)
+    fresh = ~np.asarray(view[store.seen.name].lookup(identities).found, bool)
     taken.count(DUPLICATES, int(np.count_nonzero(~fresh)))
     rows = rows.filter(pa.array(fresh))
     once = firsts(*ranks(rows.select([OFFSET, ORIGIN]))) if rows.num_rows else np.zeros(0, np.int64)

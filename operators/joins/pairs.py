@@ -19,6 +19,7 @@ from tidestate.operators.plan.transition import StepTimes
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import Ranges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.layers import assign_keys
 
@@ -45,7 +46,7 @@ def _with_stored(
         found = Ranges(pa.array([], pa.int64()), plan.sides[other].schema.empty_table())
     elif "eq" in plan.layouts[other].lead:
         prefixes = requests.select(plan.equal_names)
-        found = view.ranges(other, prefixes, _column(plan, other, lower), _column(plan, other, upper))
+        found = view[other].ranges(prefixes, _column(plan, other, lower), _column(plan, other, upper))
     else:
         found = _one_range(plan, view, other, requests, lower, upper)
     index = np.asarray(found.request_index)
@@ -90,7 +91,7 @@ def _one_range(
     if low is not None and high is not None and low >= high:
         rows = plan.sides[side].schema.empty_table()
     else:
-        rows = pa.concat_tables([plan.sides[side].schema.empty_table(), *view.scan(side, low, high)])
+        rows = pa.concat_tables([plan.sides[side].schema.empty_table(), *view[side].scan(key_range(low, high))])
     found = _assigned(plan, side, rows, requests, lower, upper, ordered=True)
     return Ranges(found.request_index, rows.take(found.rows[ROW]))
 

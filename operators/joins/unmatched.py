@@ -20,6 +20,7 @@ from tidestate.statestore.arrays import Times
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
 
@@ -68,7 +69,7 @@ def _close(
     fresh = taken.rows[side].take(pa.array(new[now]))
     gone = _once(pa.concat_tables([stored, found]))
     changes[spec.name] = TableChanges(delete=_some(gone), put=_some(waits))
-    there = view.lookup(side, plan.sides[side].conform_keys(still)).rows
+    there = view[side].lookup(plan.sides[side].conform_keys(still)).rows
     all_dues = np.concatenate([still[DUE].to_numpy(), dues[now]])
     shown = pa.concat_tables([there, fresh])
     if plan.takes_back:
@@ -120,8 +121,8 @@ def _take_back(
     """Panes that take back rows which were shown alone and have found somebody."""
     spec, final = plan.alone[side], plan.meeting.final(side, mark_after(at))
     asked = _once(found.filter(pc.less(found[DUE], plan.meeting.closed(side, mark_before(at)))))
-    gone = asked.filter(view.lookup(spec.name, asked).found)
-    rows = view.lookup(side, plan.sides[side].conform_keys(gone)).rows
+    gone = asked.filter(view[spec.name].lookup(asked).found)
+    rows = view[side].lookup(plan.sides[side].conform_keys(gone)).rows
     changes[spec.name] = TableChanges(delete=_some(gone), expire=_last_before(final))
     return plan.rows_alone(side, rows, gone[DUE].to_numpy(), "retract")
 
@@ -141,7 +142,7 @@ def _keyed(plan: JoinTables, side: str, rows: pa.Table, dues: Times) -> pa.Table
 
 def _due(view: StateView, table: str, closed: int) -> list[pa.Table]:
     """Those whose time is up."""
-    return list(view.scan(table, None, None if closed == END_US else (closed,)))
+    return list(view[table].scan(key_range(upper=None if closed == END_US else (closed,))))
 
 
 def _last_before(bound: int) -> int | None:

@@ -137,7 +137,7 @@ class Harness:
         specs = {spec.name: spec for spec in plan.tables}
         if table not in specs:
             raise UsageError("there is no such table", code="harness-state", table=table, tables=sorted(specs))
-        rows = self._read(plan, lambda store: list(store.scan(table)))
+        rows = self._read(plan, lambda store: list(store[table].scan()))
         return pa.concat_tables([specs[table].schema.empty_table(), *rows])
 
     def counters(self) -> dict[str, int]:
@@ -187,8 +187,8 @@ def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[
         return [whole_windows(plan, store, bound)]
     if isinstance(plan, SucceedingPlan):
         bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
-        return list(Succession(plan, store, bound).scan(GROUPS))
-    return list(store.scan(GROUPS))
+        return list(Succession(plan, store, bound)[GROUPS].scan())
+    return list(store[GROUPS].scan())
 
 
 def _table(rows: EventRows, schemas: Mapping[str, pa.Schema]) -> pa.Table:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.sorting import order
@@ -61,7 +62,7 @@ class Holding:
         self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
     ) -> Transition:
         """Take the ``step`` with the rows that the watermark has passed by now; hold the others."""
-        first = pc.fill_null(view.lookup(NUMBERED, pa.table({"what": [AHEAD]})).rows["count"], 0)[0].as_py()
+        first = pc.fill_null(view[NUMBERED].lookup(pa.table({"what": [AHEAD]})).rows["count"], 0)[0].as_py()
         rows, changes = self._due(view, arriving, first, at)
         moved = step(rows)
         counts = moved.changes.get(NUMBERED, TableChanges()).merge
@@ -82,7 +83,7 @@ class Holding:
         now = np.asarray(new[HELD_AT]) < at.after if at.after != END_US else np.ones(new.num_rows, bool)
         held = new.filter(pa.array(~now))
         upper = None if at.after == END_US else (at.after,)
-        stored = [] if at.after == BEGINNING_US else list(view.scan(AHEAD, None, upper))
+        stored = [] if at.after == BEGINNING_US else list(view[AHEAD].scan(key_range(upper=upper)))
         due = pa.concat_tables([new.filter(pa.array(now)), *stored])
         due = due.take(pa.array(order(due.select([HELD_AT, *self.then, NUMBER]))))
         expire = None if at.after == BEGINNING_US else min(at.after, END_US) - 1

@@ -71,14 +71,14 @@ class DedupPlan(Plan):
         numbered = arriving.select(self.key_names).append_column("__row", pa.array(np.arange(arriving.num_rows)))
         firsts = numbered.group_by(self.key_names, use_threads=False).aggregate([("__row", "min")])["__row_min"]
         first = arriving.take(pa.array(np.sort(firsts.to_numpy())))
-        found = view.lookup(self.seen.name, first.select(self.key_names)).found
+        found = view[self.seen.name].lookup(first.select(self.key_names)).found
         new = first.filter(pa.array(~np.asarray(found)))
         return self._passed(new, new, arriving.num_rows, at)
 
     def _in_turn(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
         """The same of rows in the order of their times: an id is forgotten as a row comes that is late enough."""
         owner, count = ranks(rows.select(self.key_names))
-        known = view.lookup(self.seen.name, rows.take(pa.array(firsts(owner, count))).select(self.key_names))
+        known = view[self.seen.name].lookup(rows.take(pa.array(firsts(owner, count))).select(self.key_names))
         # Without `within` an id is remembered for the very moment of its row.
         span = 1 if self.within_us is None else self.within_us
         until = pc.fill_null(known.rows[UNTIL], BEGINNING_US).to_numpy() + (self.within_us is None)

@@ -98,7 +98,7 @@ def state_rows(
     for done, base in enumerate(operator.partitions):
         checkpoint.seen("partitions", done, len(operator.partitions))
         with open_store(Parquet(), checkpoint.objects, "", operator.tables, base) as store:
-            for rows in store.scan(spec.name):
+            for rows in store[spec.name].scan():
                 yield wanted.of(rows)
 
 

@@ -16,8 +16,8 @@ from tidestate.statestore.files.refs import FileRef, levels_of
 from tidestate.statestore.files.segments import read_segment
 from tidestate.statestore.files.shares import Share
 from tidestate.statestore.files.sortedfile import BLOCK_BYTES, SortedFile
-from tidestate.statestore.spec.changes import Layer, Lookup, Ranges
-from tidestate.statestore.spec.keyrange import Cut, Key, KeyRange, comparable
+from tidestate.statestore.spec.changes import KeyBound, Layer, Lookup, Ranges
+from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, Key, KeyRange, comparable
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table import layers as reading
@@ -167,15 +167,15 @@ class FileTable:
         found = [layer for source in self._sources for layer in source.layers(band, wanted)]
         return reading.live(self._spec, found, self._expired)
 
-    def scan(self, keys: KeyRange, *, reverse: bool = False) -> Iterator[pa.Table]:
+    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False) -> Iterator[pa.Table]:
         """Live rows within ``keys`` in key order, in batches."""
         for band in self.bands(keys, fold=True, reverse=reverse):
             yield from reading.batches(self._folded(self.layers(band)), reverse=reverse)
 
-    def loose(self, keys: KeyRange) -> Iterator[pa.Table]:
+    def unfolded(self, keys: KeyRange) -> Iterator[pa.Table]:
         """Rows within ``keys`` in parts that combine to the live rows."""
         for band in self.bands(keys):
-            yield reading.unfolded(self._spec, self.layers(band), KeyRange(), self._expired)
+            yield reading.unfolded(self._spec, self.layers(band), EVERYTHING, self._expired)
 
     def lookup(self, keys: pa.Table) -> Lookup:
         """Rows for ``keys``, aligned with them."""
@@ -185,8 +185,8 @@ class FileTable:
     def ranges(
         self,
         prefixes: pa.Table,
-        lower: pa.Array | pa.ChunkedArray | None,
-        upper: pa.Array | pa.ChunkedArray | None,
+        lower: KeyBound,
+        upper: KeyBound,
     ) -> Ranges:
         """Rows of many prefixes at once, each with its own interval."""
         prefixes, lower, upper = reading.requests(self._spec, prefixes, lower, upper)

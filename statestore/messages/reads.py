@@ -17,7 +17,7 @@ from tidestate.statestore.messages.retention import position_column
 from tidestate.statestore.messages.tables import BOUND_NAMES, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import Ranges
-from tidestate.statestore.spec.keyrange import Key, as_scalar
+from tidestate.statestore.spec.keyrange import Key, as_scalar, key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.layers import assign_keys
 
@@ -159,7 +159,7 @@ def _candidates(tables: MessageTables, view: StateView, ask: _Askers) -> Ranges:
         return Ranges(pa.array([], pa.int64()), tables.schema.empty_table())
     if ask.prefix:
         bounds = (lower, upper) if ask.bounded else (None, None)
-        return view.ranges(tables.messages.name, ask.rows.select(ask.prefix), *bounds)
+        return view[tables.messages.name].ranges(ask.rows.select(ask.prefix), *bounds)
     return _shared(tables, view, ask, lower, upper)
 
 
@@ -171,7 +171,7 @@ def _shared(tables: MessageTables, view: StateView, ask: _Askers, lower: pa.Arra
     low = None if first <= least else (min(first, most),)
     high = None if last >= most else (max(last, least - 1) + 1,)
     # Where something else leads, all is read anyway; unordered is cheaper, and a message never comes in parts.
-    parts = view.scan(tables.messages.name, low, high, folded=not tables.lead)
+    parts = view[tables.messages.name].scan(key_range(low, high), folded=not tables.lead)
     columns = [*ask.names, tables.position]
     rest = [name for name in tables.schema.names if name not in columns]
     rows = pa.concat_tables([tables.messages.schema.empty_table(), *parts]).select([*columns, *rest])

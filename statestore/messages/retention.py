@@ -36,7 +36,7 @@ class Marks:
 
 def read_marks(tables: MessageTables, view: StateView) -> Marks:
     """The marks in the state."""
-    found = view.lookup(tables.marks.name, pa.table({"mark": [NEWEST, BOUND]}))
+    found = view[tables.marks.name].lookup(pa.table({"mark": [NEWEST, BOUND]}))
     return Marks(*found.rows["at"].to_pylist())
 
 
@@ -91,7 +91,7 @@ def _before_young(tables: MessageTables, view: StateView, added: pa.Table, oldes
     The scan stops there, and what lies before it is forgotten now: no scan passes it again.
     """
     slots = added.select(["slot", "newest"])
-    for part in view.scan(tables.sizes.name):
+    for part in view[tables.sizes.name].scan():
         slots = pa.concat_tables([slots, part.select(["slot", "newest"])])
         if pc.any(pc.greater_equal(part["newest"], oldest)).as_py():
             break
@@ -106,7 +106,7 @@ def _size_bound(tables: MessageTables, view: StateView, added: pa.Table) -> int 
         return None
     before = np.zeros(2, np.int64)
     upper = None
-    for part in view.scan(tables.sizes.name, reverse=True):
+    for part in view[tables.sizes.name].scan(reverse=True):
         lower = int(positions(part["slot"])[-1])
         slots = _newest_first(tables, pa.concat_tables([part, _from(added, lower, upper)]))
         if (bound := _full_at(tables, slots, before)) is not None:

@@ -86,7 +86,7 @@ def messages_replay_from(tables: MessageTables, view: StateView) -> pa.Table:
 
     Replaying each origin from its start offset into an empty store rebuilds this one, retired messages included.
     """
-    parts = [part.select([ORIGIN, OFFSET]) for part in view.scan(tables.seen.name)]
+    parts = [part.select([ORIGIN, OFFSET]) for part in view[tables.seen.name].scan()]
     known = pa.concat_tables([tables.seen.schema.empty_table().select([ORIGIN, OFFSET]), *parts])
     ranges = known.group_by([ORIGIN], use_threads=False).aggregate([(OFFSET, "min"), (OFFSET, "max")])
     return ranges.select([ORIGIN, "offset_min", "offset_max"]).rename_columns([ORIGIN, "start_offset", "last_offset"])
@@ -115,7 +115,7 @@ def _stacked(tables: list[pa.Table | None]) -> pa.Table | None:
 
 def _judge(tables: MessageTables, view: StateView, rows: pa.Table, bound: int | None) -> npt.NDArray[np.int8]:
     """The verdict on each row, as if they came one by one."""
-    known = np.asarray(view.lookup(tables.seen.name, rows.select([OFFSET, ORIGIN])).found)
+    known = np.asarray(view[tables.seen.name].lookup(rows.select([OFFSET, ORIGIN])).found)
     fresh = np.ones(rows.num_rows, bool) if bound is None else positions(rows[tables.position]) > bound
     first, place = _firsts(rows, fresh & ~known), np.arange(rows.num_rows)
     verdicts = np.where(place > first, DUPLICATE, OUT_OF_RETENTION).astype(np.int8)

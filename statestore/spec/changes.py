@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -61,6 +62,10 @@ class Lookup:
 
     found: pa.Array = field(repr=False)  # bool
     rows: pa.Table = field(repr=False)
+
+
+KeyBound: TypeAlias = pa.Array | pa.ChunkedArray | None
+"""A bound for each row of prefixes; null, or no array at all, is none."""
 
 
 @dataclass(frozen=True)

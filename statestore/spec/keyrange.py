@@ -46,15 +46,23 @@ class KeyRange:
 EVERYTHING = KeyRange()
 
 
-def key_range(spec: TableSpec, prefix: Key, lower: Key | None, upper: Key | None) -> KeyRange:
-    """Keys that start with ``prefix`` and whose further columns lie in ``lower <= … < upper``.
+def key_range(lower: Key | None = None, upper: Key | None = None, *, prefix: Key = ()) -> KeyRange:
+    """Keys that start with ``prefix`` and whose next columns lie in ``lower <= … < upper``; None is no bound.
 
-    Raises `UsageError` when there are more values than key columns, or one does not fit its column.
+    A bound has as many values as needed. Times and dates may be whole numbers in the unit of their column.
     """
     low = Cut((*prefix, *lower)) if lower is not None else Cut(tuple(prefix)) if prefix else None
     high = Cut((*prefix, *upper)) if upper is not None else Cut(tuple(prefix), after=True) if prefix else None
-    checked = [Cut(_fitting(spec, cut.values), cut.after) if cut else None for cut in (low, high)]
-    return KeyRange(*checked)
+    return KeyRange(low, high)
+
+
+def check_range(spec: TableSpec, keys: KeyRange) -> KeyRange:
+    """``keys`` with values of the key's columns.
+
+    Raises `UsageError` when there are more values than key columns, or one does not fit its column.
+    """
+    cuts = (cut and Cut(_fitting(spec, cut.values), cut.after) for cut in (keys.lower, keys.upper))
+    return KeyRange(*cuts)
 
 
 def after_expiry(spec: TableSpec, expired: int | None) -> Cut | None:

@@ -3,62 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.changes import Applied, ChangeSet, Lookup, Ranges
-
-if TYPE_CHECKING:
-    from tidestate.statestore.spec.keyrange import Key
+from tidestate.statestore.spec.changes import Applied, ChangeSet, KeyBound, Lookup, Ranges
+from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange
 
 StoreName = Literal["memory", "rocksdb", "parquet"]
 
 
-class StateView(Protocol):
-    """What a step may ask of state. Reading changes nothing. An expired row is never seen."""
+class TableView(Protocol):
+    """One state table as a step reads it. Reading changes nothing; expired rows are never returned."""
 
-    def lookup(self, table: str, keys: pa.Table) -> Lookup:
+    @property
+    def expired(self) -> int | None:
+        """Rows at or below this bound have expired."""
+        ...
+
+    def lookup(self, keys: pa.Table) -> Lookup:
         """Rows for these keys (they may repeat; a null finds nothing), aligned with them."""
         ...
 
-    def scan(
-        self,
-        table: str,
-        lower: Key | None = None,
-        upper: Key | None = None,
-        *,
-        prefix: Key = (),
-        reverse: bool = False,
-        folded: bool = True,
-    ) -> Iterator[pa.Table]:
-        """Rows whose key starts with ``prefix`` and goes on with ``lower <= … < upper``, in key order, in batches.
+    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
+        """Rows within ``keys`` (see `key_range`), in key order, in batches.
 
-        Bounds are tuples of values of the key columns after the prefix, as many as needed; times and dates may be
-        whole numbers in the unit of their column. With ``folded=False`` a row may come in parts that combine to
-        it, in the order in which they combine but not of the key: cheaper for a caller who combines anyway.
-        Read a scan to its end before the next ``apply``.
+        With ``folded=False`` a row may come in parts that combine to it, in the order in which they combine but not
+        of the key: cheaper for a caller who combines anyway. Read a scan to its end before the next ``apply``.
         """
         ...
 
-    def ranges(
-        self,
-        table: str,
-        prefixes: pa.Table,
-        lower: pa.Array | pa.ChunkedArray | None = None,
-        upper: pa.Array | pa.ChunkedArray | None = None,
-    ) -> Ranges:
+    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
         """Per row of ``prefixes`` the rows with that key prefix, the next column in ``lower[i] <= … < upper[i]``.
 
         ``prefixes`` holds the leading key columns, all but one at most, none at least. A null bound is no bound.
         """
         ...
 
-    @property
-    def expired(self) -> Mapping[str, int]:
-        """Per table the bound at or below which rows are forgotten."""
+
+class StateView(Protocol):
+    """State as a step reads it: a mapping of table names to tables."""
+
+    def __getitem__(self, table: str, /) -> TableView:
+        """Raises `NotFoundError` for an unknown table."""
         ...
 
 
@@ -68,6 +57,11 @@ class StateStore(StateView, Protocol):
     @property
     def applied(self) -> Applied:
         """The sequence and lineage id last applied."""
+        ...
+
+    @property
+    def expired(self) -> Mapping[str, int]:
+        """The bound of each table that has one, see `TableView.expired`."""
         ...
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from tidestate.statestore.spec.changes import PUT, Applied, ChangeSet, Layer, Lookup, Ranges
-from tidestate.statestore.spec.keyrange import Key, key_range
+from tidestate.statestore.spec.changes import PUT, Applied, ChangeSet, KeyBound, Layer, Lookup, Ranges
+from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, check_range
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table import layers as reading
 from tidestate.statestore.table.fold import fold_run
 from tidestate.statestore.table.validation import (
     check_sequence,
     expiring,
+    find_table,
     in_order,
     loadable,
-    spec_of,
     specs_by_name,
     validate_changes,
 )
@@ -25,16 +25,46 @@ MAX_TABLE_LAYERS = 16
 """Layers a table may have in RAM before the young ones are folded."""
 
 
+class MemoryTable:
+    """One table in RAM."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self.layers: list[Layer] = []
+        self.expired: int | None = None
+
+    def lookup(self, keys: pa.Table) -> Lookup:
+        """Folds the rows with these keys."""
+        return reading.lookup(self.spec, self.layers, keys, self.expired)
+
+    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
+        """A scan of everything keeps what it folded."""
+        keys = check_range(self.spec, keys)
+        if not folded:
+            return iter([reading.unfolded(self.spec, self.layers, keys, self.expired)])
+        if keys.whole and not reading.is_settled(self.layers):
+            rows = reading.sorted_by_key(self.spec, reading.folded(self.spec, self.layers, self.expired))
+            self.layers = [Layer(PUT, rows, ordered=True)] if rows.num_rows else []
+        return reading.scan(self.spec, self.layers, keys, self.expired, reverse=reverse)
+
+    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
+        """Folds the rows with these prefixes."""
+        prefixes, lower, upper = reading.requests(self.spec, prefixes, lower, upper)
+        asked = prefixes.drop_null() if prefixes.num_columns else prefixes
+        near = reading.matching(reading.rows_between(self.layers, reading.extent(asked)), asked)
+        rows = reading.sorted_by_key(self.spec, reading.folded(self.spec, near, self.expired))
+        return reading.assign_keys(self.spec, rows, prefixes, lower, upper)
+
+
 class MemoryStore:
     """State tables of one partition in RAM.
 
-    A merge appends and reads nothing. Reads fold the layers they touch; a scan of everything keeps what it folded.
+    A merge appends and reads nothing. Reads fold the layers they touch.
     """
 
     def __init__(self, specs: Sequence[TableSpec]) -> None:
         self._specs = specs_by_name(specs)
-        self._layers: dict[str, list[Layer]] = {name: [] for name in self._specs}
-        self._expired: dict[str, int] = {}
+        self._tables = {name: MemoryTable(spec) for name, spec in self._specs.items()}
         self._applied = Applied()
 
     def serves(self, specs: Sequence[TableSpec]) -> bool:
@@ -48,94 +78,55 @@ class MemoryStore:
 
     @property
     def expired(self) -> Mapping[str, int]:
-        """Per table the bound at or below which rows are forgotten."""
-        return dict(self._expired)
+        """The bound of each table that has one."""
+        return {name: table.expired for name, table in self._tables.items() if table.expired is not None}
 
-    def lookup(self, table: str, keys: pa.Table) -> Lookup:
-        """Rows for these keys, aligned with them."""
-        spec = spec_of(self._specs, table)
-        return reading.lookup(spec, self._layers[table], keys, self._expired.get(table))
-
-    def scan(
-        self,
-        table: str,
-        lower: Key | None = None,
-        upper: Key | None = None,
-        *,
-        prefix: Key = (),
-        reverse: bool = False,
-        folded: bool = True,
-    ) -> Iterator[pa.Table]:
-        """Live rows of a range of keys."""
-        spec = spec_of(self._specs, table)
-        keys, expired = key_range(spec, prefix, lower, upper), self._expired.get(table)
-        if not folded:
-            return iter([reading.unfolded(spec, self._layers[table], keys, expired)])
-        if keys.whole:
-            self._layers[table] = self._settled(spec)
-        return reading.scan(spec, self._layers[table], keys, expired, reverse=reverse)
-
-    def ranges(
-        self,
-        table: str,
-        prefixes: pa.Table,
-        lower: pa.Array | pa.ChunkedArray | None = None,
-        upper: pa.Array | pa.ChunkedArray | None = None,
-    ) -> Ranges:
-        """Rows of many prefixes at once, each with its own interval."""
-        spec = spec_of(self._specs, table)
-        prefixes, lower, upper = reading.requests(spec, prefixes, lower, upper)
-        asked = prefixes.drop_null() if prefixes.num_columns else prefixes
-        near = reading.matching(reading.rows_between(self._layers[table], reading.extent(asked)), asked)
-        rows = reading.sorted_by_key(spec, reading.folded(spec, near, self._expired.get(table)))
-        return reading.assign_keys(spec, rows, prefixes, lower, upper)
+    def __getitem__(self, table: str) -> MemoryTable:
+        return find_table(self._tables, table)
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """Append the changes as layers, all tables at once."""
         check_sequence(self._applied, applied)
-        layers, expired = dict(self._layers), dict(self._expired)
+        changed = {}
         for name, new in validate_changes(self._specs, changes).items():
-            spec, bound = self._specs[name], changes[name].expire
-            layers[name] = tidied(spec, layers[name] + new, expired.get(name))
+            table, bound = self._tables[name], changes[name].expire
+            layers, expired = tidied(table.spec, table.layers + new, table.expired), table.expired
             if bound is not None:
-                expired[name] = max(bound, expired.get(name, bound))
-                layers[name] = reading.live(spec, layers[name], expired[name])
-        # Folding may fail: until here nothing has changed.
-        self._layers, self._expired, self._applied = layers, expired, applied
+                expired = bound if expired is None else max(bound, expired)
+                layers = reading.live(table.spec, layers, expired)
+            changed[name] = layers, expired
+        for name, (layers, expired) in changed.items():  # folding may fail: until here nothing has changed
+            self._tables[name].layers, self._tables[name].expired = layers, expired
+        self._applied = applied
 
     def expire(self, table: str, bound: int) -> None:
-        """Forget rows at or below ``bound``; a bound never goes back."""
-        spec = expiring(self._specs, table, bound)
-        if bound > self._expired.get(table, bound - 1):
-            self._expired[table] = bound
-            self._layers[table] = reading.live(spec, self._layers[table], bound)
+        """Drop rows at or below ``bound``; a bound never goes back."""
+        spec, own = expiring(self._specs, table, bound), self[table]
+        if own.expired is None or bound > own.expired:
+            own.layers, own.expired = reading.live(spec, own.layers, bound), bound
 
     def snapshot(self) -> dict[str, Iterator[pa.Table]]:
         """Live rows of every table in key order."""
-        return {name: self.scan(name) for name in self._specs}
+        return {name: self[name].scan() for name in self._specs}
 
     def load(
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
         """Fill an empty store with a snapshot."""
         bounds = loadable(self._specs, self._applied, rows, expired)
-        layers = dict(self._layers)
+        loaded = {}
         for name, batches in rows.items():
-            table = pa.concat_tables([self._specs[name].schema.empty_table(), *in_order(self._specs[name], batches)])
-            layers[name] = reading.live(self._specs[name], [Layer(PUT, table, ordered=True)], bounds.get(name))
-        self._layers, self._expired, self._applied = layers, bounds, applied
+            spec = self._specs[name]
+            whole = pa.concat_tables([spec.schema.empty_table(), *in_order(spec, batches)])
+            loaded[name] = reading.live(spec, [Layer(PUT, whole, ordered=True)], bounds.get(name))
+        for name, table in self._tables.items():
+            table.layers, table.expired = loaded.get(name, table.layers), bounds.get(name)
+        self._applied = applied
 
     def close(self) -> None:
         """Drop the layers."""
-        self._layers = {name: [] for name in self._specs}
-
-    def _settled(self, spec: TableSpec) -> list[Layer]:
-        """The table as one ordered layer: the same rows, folded once."""
-        layers = self._layers[spec.name]
-        if reading.is_settled(layers):
-            return layers
-        rows = reading.sorted_by_key(spec, reading.folded(spec, layers, self._expired.get(spec.name)))
-        return [Layer(PUT, rows, ordered=True)] if rows.num_rows else []
+        for table in self._tables.values():
+            table.layers = []
 
 
 def tidied(spec: TableSpec, layers: list[Layer], expired: int | None) -> list[Layer]:

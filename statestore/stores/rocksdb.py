@@ -14,12 +14,17 @@ import pyarrow as pa
 from rocksdict import WriteBatch
 
 from tidestate.statestore.errors import CorruptionError, UsageError
-from tidestate.statestore.spec.changes import Applied, ChangeSet, Lookup, Ranges
-from tidestate.statestore.spec.keyrange import Key, key_range
+from tidestate.statestore.spec.changes import Applied, ChangeSet
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.rocks.files import Database
 from tidestate.statestore.stores.rocks.table import RocksTable, Sweep
-from tidestate.statestore.table.validation import check_sequence, expiring, spec_of, specs_by_name, validate_changes
+from tidestate.statestore.table.validation import (
+    check_sequence,
+    expiring,
+    find_table,
+    specs_by_name,
+    validate_changes,
+)
 
 _META = b"\xfe"
 
@@ -52,7 +57,9 @@ class RocksStore:
             self._database.close()
             raise
         self._tables = {
-            name: RocksTable(self._database, spec, place, self._meta.widest.get(name, 0))
+            name: RocksTable(
+                self._database, spec, place, self._meta.widest.get(name, 0), self._meta.expired.get(name)
+            )
             for place, (name, spec) in enumerate(self._specs.items())
         }
 
@@ -63,38 +70,11 @@ class RocksStore:
 
     @property
     def expired(self) -> Mapping[str, int]:
-        """Per table the bound at or below which rows are forgotten."""
+        """The bound of each table that has one."""
         return dict(self._meta.expired)
 
-    def lookup(self, table: str, keys: pa.Table) -> Lookup:
-        """Rows for these keys, aligned with them: one sorted multi-get."""
-        spec_of(self._specs, table)
-        return self._tables[table].lookup(keys, self.expired.get(table))
-
-    def scan(
-        self,
-        table: str,
-        lower: Key | None = None,
-        upper: Key | None = None,
-        *,
-        prefix: Key = (),
-        reverse: bool = False,
-        folded: bool = True,
-    ) -> Iterator[pa.Table]:
-        """Live rows of a range of keys, as they are now, always in key order."""
-        keys = key_range(spec_of(self._specs, table), prefix, lower, upper)
-        return self._tables[table].scan(keys, self.expired.get(table), reverse=reverse)
-
-    def ranges(
-        self,
-        table: str,
-        prefixes: pa.Table,
-        lower: pa.Array | pa.ChunkedArray | None = None,
-        upper: pa.Array | pa.ChunkedArray | None = None,
-    ) -> Ranges:
-        """Rows of many prefixes at once, each with its own interval."""
-        spec_of(self._specs, table)
-        return self._tables[table].ranges(prefixes, lower, upper, self.expired.get(table))
+    def __getitem__(self, table: str) -> RocksTable:
+        return find_table(self._tables, table)
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         """One write batch: all tables and the new lineage together."""
@@ -120,7 +100,7 @@ class RocksStore:
 
     def snapshot(self) -> dict[str, Iterator[pa.Table]]:
         """Live rows of every table in key order, in batches."""
-        return {name: self.scan(name) for name in self._specs}
+        return {name: self[name].scan() for name in self._specs}
 
     def load(
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
@@ -130,7 +110,7 @@ class RocksStore:
             raise UsageError("a snapshot is loaded into an empty store", code="load", applied=self.applied.sequence)
         self._refuse_leftovers()
         for name in rows:
-            spec_of(self._specs, name)
+            find_table(self._specs, name)
         batch, bounds = WriteBatch(raw_mode=True), dict(self.expired)
         for name, bound in (expired or {}).items():
             expiring(self._specs, name, bound)
@@ -181,3 +161,5 @@ class RocksStore:
         batch.put(_META, msgspec.json.encode(meta))
         self._database.write(batch)
         self._meta = meta
+        for name, bound in expired.items():
+            self._tables[name].expired = bound

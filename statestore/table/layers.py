@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import is_close, is_position, positions
-from tidestate.statestore.spec.changes import PUT, Layer, Lookup, Ranges
+from tidestate.statestore.spec.changes import PUT, KeyBound, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, after_expiry, bisect, key_before
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import fold, parts
@@ -215,10 +214,6 @@ def align(spec: TableSpec, wanted: pa.Table, rows: pa.Table) -> Lookup:
     return Lookup(pa.array(places >= 0), aligned)
 
 
-KeyBound: TypeAlias = pa.Array | pa.ChunkedArray | None
-"""A bound for each asker; null, or no array at all, is none."""
-
-
 def requests(
     spec: TableSpec, prefixes: pa.Table, lower: KeyBound, upper: KeyBound
 ) -> tuple[pa.Table, KeyBound, KeyBound]:
@@ -256,8 +251,8 @@ def assign_keys(
     spec: TableSpec,
     rows: pa.Table,
     prefixes: pa.Table,
-    lower: pa.Array | pa.ChunkedArray | None,
-    upper: pa.Array | pa.ChunkedArray | None,
+    lower: KeyBound,
+    upper: KeyBound,
 ) -> Ranges:
     """To each asker the ``rows`` (in key order) with its key prefix whose next key column is in its interval."""
     askers, names = prefixes.num_rows, prefixes.column_names
@@ -286,8 +281,8 @@ def _codes(askers: pa.Table, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt
 
 def _ranks(
     values: pa.ChunkedArray,
-    lower: pa.Array | pa.ChunkedArray | None,
-    upper: pa.Array | pa.ChunkedArray | None,
+    lower: KeyBound,
+    upper: KeyBound,
     askers: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Places on one line for the rows' values and both bounds; a missing bound is an end of the line."""

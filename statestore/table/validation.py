@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from tidestate.statestore.spec.limits import CHANGE_BYTES, COLUMNS, KEY_BYTES, R
 from tidestate.statestore.spec.lists import list_values
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.layers import clustered
+
+_T = TypeVar("_T")
 
 
 def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
@@ -46,7 +48,7 @@ def validate_changes(specs: Mapping[str, TableSpec], changes: ChangeSet) -> dict
     Raises `NotFoundError` for an unknown table, `UsageError` for rows that break the table's rules, `LimitError`
     past a documented limit; nothing has happened then.
     """
-    return {name: _layers(_spec(specs, name), part) for name, part in changes.items()}
+    return {name: _layers(find_table(specs, name), part) for name, part in changes.items()}
 
 
 def loadable(
@@ -56,7 +58,7 @@ def loadable(
     if applied != Applied():
         raise UsageError("a snapshot is loaded into an empty store", code="load", applied=applied.sequence)
     for name in rows:
-        _spec(specs, name)
+        find_table(specs, name)
     for name, bound in (expired or {}).items():
         expiring(specs, name, bound)
     return dict(expired or {})
@@ -85,14 +87,17 @@ def growing(keys: pa.Table) -> pa.ChunkedArray | pa.Array:
     return cast(pa.ChunkedArray, larger)  # a key has columns
 
 
-def spec_of(specs: Mapping[str, TableSpec], table: str) -> TableSpec:
-    """The spec of ``table``. Raises `NotFoundError`."""
-    return _spec(specs, table)
+def find_table(tables: Mapping[str, _T], table: str) -> _T:
+    """What is there for ``table``. Raises `NotFoundError`."""
+    try:
+        return tables[table]
+    except KeyError:
+        raise NotFoundError("no such state table", code="no-table", table=table) from None
 
 
 def expiring(specs: Mapping[str, TableSpec], table: str, bound: int) -> TableSpec:
     """The spec of a table whose rows can expire at ``bound``. Raises `UsageError` or `NotFoundError`."""
-    spec = _spec(specs, table)
+    spec = find_table(specs, table)
     if not isinstance(bound, int) or not -(2**63) <= bound < 2**63:
         raise UsageError(
             "a bound is a whole number of 64 bits, in the unit of the expiry column",
@@ -103,13 +108,6 @@ def expiring(specs: Mapping[str, TableSpec], table: str, bound: int) -> TableSpe
     if spec.expiry is None:
         raise UsageError("this table has no expiry column", code="table-expiry", table=table)
     return spec
-
-
-def _spec(specs: Mapping[str, TableSpec], table: str) -> TableSpec:
-    try:
-        return specs[table]
-    except KeyError:
-        raise NotFoundError("no such state table", code="no-table", table=table) from None
 
 
 def _layers(spec: TableSpec, changes: TableChanges) -> list[Layer]:

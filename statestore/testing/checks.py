@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateStore, StateView
 from tidestate.statestore.testing.generated import Askers, Question
 from tidestate.statestore.testing.model import StoreModel, TableModel
@@ -45,10 +46,10 @@ def check_scan(store: StateView, model: TableModel, asked: Question) -> None:
     """A scan of folded rows, and one of parts."""
     spec = model.spec
     expected = model.scan(asked.lower, asked.upper, prefix=asked.prefix)
-    found = store.scan(spec.name, asked.lower, asked.upper, prefix=asked.prefix, reverse=asked.reverse)
+    found = store[spec.name].scan(key_range(asked.lower, asked.upper, prefix=asked.prefix), reverse=asked.reverse)
     in_order = expected[::-1] if asked.reverse else expected
     same_rows(spec, found, in_order, f"a scan is the live rows within its bounds, in key order: {asked}")
-    loose = store.scan(spec.name, asked.lower, asked.upper, prefix=asked.prefix, folded=False)
+    loose = store[spec.name].scan(key_range(asked.lower, asked.upper, prefix=asked.prefix), folded=False)
     same(
         model.folded(list(streamed(spec, loose))),
         expected,
@@ -60,7 +61,7 @@ def check_lookup(store: StateView, model: TableModel, keys: Sequence[KeyRow]) ->
     """A look-up of keys, found and missing ones, in chunks."""
     spec = model.spec
     asked = pa.concat_tables([table(spec, keys[:1], keys_only=True), table(spec, keys[1:], keys_only=True)])
-    found = store.lookup(spec.name, asked)
+    found = store[spec.name].lookup(asked)
     expected = model.lookup(keys)
     same(
         found.found.to_pylist(),
@@ -76,7 +77,7 @@ def check_ranges(store: StateView, model: TableModel, asked: Askers) -> None:
     """Many ranges at once."""
     spec = model.spec
     lower, upper = asked.bound(spec, asked.lower), asked.bound(spec, asked.upper)
-    found = store.ranges(spec.name, prefixes(spec, asked.prefixes, asked.width), lower, upper)
+    found = store[spec.name].ranges(prefixes(spec, asked.prefixes, asked.width), lower, upper)
     check_schema(found.rows, spec)
     promise(found.request_index.type == pa.int64(), "`request_index` is int64", found=str(found.request_index.type))
     pairs: list[Any] = list(zip(found.request_index.to_pylist(), as_tuples(found.rows), strict=True))

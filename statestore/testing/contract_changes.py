@@ -260,7 +260,7 @@ def refuse(store: StateStore, bad: Refusal, offered: Applied) -> None:
 def _apply_and_read(store: StateStore, changes: ChangeSet) -> None:
     for sequence in (2, 3):
         store.apply(changes, applied(sequence))
-        list(store.scan("one"))
+        list(store["one"].scan())
 
 
 def _tables(count: int) -> list[TableSpec]:

@@ -90,7 +90,7 @@ class Keeping(Opening):
                 with pytest.raises(UsageError):
                     store.load({"main": [good], "named": batches}, applied(5))
                 promise(store.applied.sequence == 0, "a refused load loads nothing", found=store.applied)
-                promise(not list(store.scan("main")), "a refused load loads nothing")
+                promise(not list(store["main"].scan()), "a refused load loads nothing")
 
     def test_closing_twice(self, tmp_path: Path) -> None:
         """Fine, with rows and without."""

@@ -13,6 +13,7 @@ import pytest
 
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan
@@ -106,7 +107,7 @@ class ReadContract(Opening):
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
             for folded in (True, False):
                 with pytest.raises(UsageError):
-                    list(store.scan("grid", **wrong, folded=folded))
+                    list(store["grid"].scan(key_range(**wrong), folded=folded))
 
     def test_bounds_may_be_times_or_their_numbers(self, tmp_path: Path) -> None:
         """Also for dates, and before 1970."""
@@ -118,8 +119,8 @@ class ReadContract(Opening):
             low = (datetime(1969, 12, 31, 23, 59, 58, tzinfo=UTC), date(1970, 1, 1))
             high = (datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC), date(1970, 1, 6))
             expected = [row for row in rows if (-2_000_000, low[1]) <= row[:2] < (3_000_000, high[1])]
-            same_rows(spec, store.scan("dated", low, high), expected, "bounds may be times and dates")
-            numbers = store.scan("dated", (-2_000_000, 0), (3_000_000, 5))
+            same_rows(spec, store["dated"].scan(key_range(low, high)), expected, "bounds may be times and dates")
+            numbers = store["dated"].scan(key_range((-2_000_000, 0), (3_000_000, 5)))
             same_rows(spec, numbers, expected, "bounds may be numbers in the unit of their column")
 
     def test_scans_stay_in_order_from_batch_to_batch(self, tmp_path: Path) -> None:
@@ -133,9 +134,9 @@ class ReadContract(Opening):
         steps = [{"many": TableChanges(put=part)} for part in (rows.slice(0, half), rows.slice(half))]
         with self.opened([spec], tmp_path / "store", *steps) as store:
             ways = {
-                "a scan": (store.scan("many"), range(BATCH)),
-                "a scan backwards": (store.scan("many", reverse=True), range(BATCH)[::-1]),
-                "a scan of a part": (store.scan("many", (500,), (60_000,)), range(1000, 120_000)),
+                "a scan": (store["many"].scan(), range(BATCH)),
+                "a scan backwards": (store["many"].scan(reverse=True), range(BATCH)[::-1]),
+                "a scan of a part": (store["many"].scan(key_range((500,), (60_000,))), range(1000, 120_000)),
                 "a snapshot": (store.snapshot()["many"], range(BATCH)),
             }
             for what, (batches, expected) in ways.items():
@@ -187,7 +188,7 @@ class ReadContract(Opening):
         requests = pa.concat_tables([prefixes(GRID, rows[:1], 1), prefixes(GRID, rows[1:], 1)])
         lower = pa.chunked_array([["a", "b"], [None]], pa.string())
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            found = store.ranges("grid", requests, lower, pa.chunked_array([["b"], ["c", "c"]], pa.string()))
+            found = store["grid"].ranges(requests, lower, pa.chunked_array([["b"], ["c", "c"]], pa.string()))
             expected = _grid_model().ranges([row[:1] for row in rows], ["a", "b", None], ["b", "c", "c"])
             same(
                 found.request_index.to_pylist(),
@@ -207,7 +208,7 @@ class ReadContract(Opening):
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
             for askers in wrong:
                 with pytest.raises(UsageError):
-                    store.ranges("grid", askers)
+                    store["grid"].ranges(askers)
 
     @pytest.mark.parametrize("count", [1, 3])
     def test_each_asker_has_its_bound(self, tmp_path: Path, count: int) -> None:
@@ -216,7 +217,7 @@ class ReadContract(Opening):
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
             for lower, upper in ((bounds, None), (None, bounds)):
                 with pytest.raises(UsageError):
-                    store.ranges("grid", prefixes(GRID, CONTRACT_KEYS[:2], 1), lower, upper)
+                    store["grid"].ranges(prefixes(GRID, CONTRACT_KEYS[:2], 1), lower, upper)
 
     def test_a_null_in_a_key_finds_nothing(self, tmp_path: Path) -> None:
         """Whichever column it is in; the other keys and askers are answered."""
@@ -225,12 +226,12 @@ class ReadContract(Opening):
             schema=GRID.key_schema,
         )
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            found = store.lookup("grid", asked)
+            found = store["grid"].lookup(asked)
             promise(found.found.to_pylist()[1:] == [False] * 3, "a null in a key finds nothing", found=found.found)
-            alone = store.lookup("grid", asked.slice(0, 1))
+            alone = store["grid"].lookup(asked.slice(0, 1))
             promise(found.rows.slice(0, 1).equals(alone.rows), "keys beside one with a null are looked up")
             for width in (1, 2):
-                ranges = store.ranges("grid", asked.select(GRID.key_names[:width]), None, None)
+                ranges = store["grid"].ranges(asked.select(GRID.key_names[:width]), None, None)
                 known = {0, 2} if width == 1 else {0}
                 askers = set(ranges.request_index.to_pylist())
                 promise(askers == known, "an asker with a null finds nothing", width=width, found=askers)
@@ -254,12 +255,12 @@ class ReadContract(Opening):
 
 
 def _scan(store: StateStore) -> None:
-    list(store.scan("nobody"))
+    list(store["nobody"].scan())
 
 
 def _lookup(store: StateStore) -> None:
-    store.lookup("nobody", table(NAMED, [("a", True)], keys_only=True))
+    store["nobody"].lookup(table(NAMED, [("a", True)], keys_only=True))
 
 
 def _ranges(store: StateStore) -> None:
-    store.ranges("nobody", prefixes(MAIN, [(1, "a", 1)], 1))
+    store["nobody"].ranges(prefixes(MAIN, [(1, "a", 1)], 1))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -16,8 +15,8 @@ import pyarrow as pa
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName
 from tidestate.statestore.files.sortedfile import write_sorted
-from tidestate.statestore.spec.changes import Applied, ChangeSet, Lookup, Ranges
-from tidestate.statestore.spec.store import Parquet, StoreConfig
+from tidestate.statestore.spec.changes import Applied, ChangeSet
+from tidestate.statestore.spec.store import Parquet, StoreConfig, TableView
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.parquet import ParquetStore
@@ -58,14 +57,8 @@ class DurableStore:
     def expired(self) -> Mapping[str, int]:
         return dict(self._head.state.expired)
 
-    def lookup(self, table: str, keys: pa.Table) -> Lookup:
-        return self._files.lookup(table, keys)
-
-    def scan(self, table: str, *bounds: Any, **options: Any) -> Iterator[pa.Table]:
-        return self._files.scan(table, *bounds, **options)
-
-    def ranges(self, table: str, prefixes: pa.Table, *bounds: Any, **options: Any) -> Ranges:
-        return self._files.ranges(table, prefixes, *bounds, **options)
+    def __getitem__(self, table: str) -> TableView:
+        return self._files[table]
 
     def apply(self, changes: ChangeSet, applied: Applied) -> None:
         check_sequence(self.applied, applied)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.stores.memory import MemoryStore
 from tidestate.statestore.stores.rocksdb import RocksStore
@@ -38,8 +39,10 @@ def numbers(first: int, last: int, text: str = "x") -> pa.Table:
     return pa.table({"k": range(first, last), "v": [f"{text}{i}" for i in range(first, last)]}, schema=PLAIN.schema)
 
 
-def rows_of(store: RocksStore | MemoryStore, table: str, **options: Any) -> list[dict[str, Any]]:
-    return [row for batch in store.scan(table, **options) for row in batch.to_pylist()]
+def rows_of(
+    store: RocksStore | MemoryStore, table: str, *, reverse: bool = False, **bounds: Any
+) -> list[dict[str, Any]]:
+    return [row for batch in store[table].scan(key_range(**bounds), reverse=reverse) for row in batch.to_pylist()]
 
 
 def fill(folder: Path, count: int = 5000) -> pa.Table:

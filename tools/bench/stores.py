@@ -27,6 +27,7 @@ from tidestate.statestore.files.folding import fold_into
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState, SegmentName
 from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import Parquet, StateStore
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
@@ -69,9 +70,9 @@ def merges(folder: Path) -> Iterator[dict[str, Any]]:
             if name == "memory":
                 store.apply(changes, Applied(number, state.lineage))
         store = store if name == "memory" else ParquetStore([ROWS], objects, state)
-        folded = sum(batch.num_rows for batch in store.scan("rows"))
+        folded = sum(batch.num_rows for batch in store["rows"].scan())
         total = time.perf_counter() - started
-        again = _timed(lambda store=store: sum(batch.num_rows for batch in store.scan("rows")))  # type: ignore[misc]
+        again = _timed(lambda store=store: sum(batch.num_rows for batch in store["rows"].scan()))  # type: ignore[misc]
         fresh = _snapshot_scan(folder / f"{name}-snapshot", store)
         yield {
             "name": f"merges and a scan, {name}",
@@ -93,7 +94,9 @@ def _snapshot_scan(folder: Path, store: StateStore) -> int:
     state = _log(objects, snapshot_bytes=1).append(PartitionState(), {"rows": TableChanges(put=wide)}, 1)
     state = _log(objects, snapshot_bytes=1).append(state, {"rows": TableChanges(put=wide.slice(0, 1))}, 2)
     state = msgspec.structs.replace(state, files=state.files[:-1])
-    seconds = _timed(lambda: sum(b.num_rows for b in ParquetStore([ROWS], objects, state).scan("rows", (b"",))))
+    seconds = _timed(
+        lambda: sum(b.num_rows for b in ParquetStore([ROWS], objects, state)["rows"].scan(key_range((b"",))))
+    )
     return int(wide.num_rows / seconds)
 
 
@@ -145,8 +148,8 @@ def rocksdb(folder: Path) -> Iterator[dict[str, Any]]:
 
     ours = {
         "put": _timed(put),
-        "get": _timed(lambda: store.lookup("rows", asked)),
-        "scan": _timed(lambda: sum(batch.num_rows for batch in store.scan("rows"))),
+        "get": _timed(lambda: store["rows"].lookup(asked)),
+        "scan": _timed(lambda: sum(batch.num_rows for batch in store["rows"].scan())),
     }
     store.close()
     theirs = _bare(folder / "bare", wide, asked)
@@ -274,9 +277,9 @@ def large(folder: Path, budget_mb: int, times: int) -> dict[str, Any]:
         written += batch.nbytes
     with_state = ParquetStore([ROWS], objects, state, budget_bytes=config.budget_bytes)
     asked = keys(batch_rows, 1)
-    found = with_state.lookup("rows", pa.table({"k": asked.slice(0, 1000)})).found
+    found = with_state["rows"].lookup(pa.table({"k": asked.slice(0, 1000)})).found
     started = time.perf_counter()
-    count = sum(batch.num_rows for batch in with_state.scan("rows"))
+    count = sum(batch.num_rows for batch in with_state["rows"].scan())
     seconds = time.perf_counter() - started
     return {
         "resident_mb": [before, _resident_mb()],

@@ -175,7 +175,7 @@ def _partition(
             start, end = _column(spec, "window_start"), _column(spec, "window_end")
             last = expect(end or _column(spec, "slice_end"), "a table of windows or slices", table=spec.name)
             fired = _column(spec, "pane_index") is not None
-            for rows in store.scan(spec.name):
+            for rows in store[spec.name].scan():
                 starts = rows[start] if start else pa.nulls(rows.num_rows, pa.int64())
                 ends = rows[last]
                 yield _common(rows, starts, ends, keys, {}, fired=fired, kept=True, whole=end is not None)

@@ -60,7 +60,7 @@ def admit_sessions(plan: SessionJoinTables, view: StateView, arriving: pa.Table,
 def _number(plan: SessionJoinTables, view: StateView, taken: AdmittedSessions) -> None:
     """Rows without offsets have a running number instead."""
     sides = [side for side in taken.rows if side not in plan.identified]
-    known = view.lookup(NUMBERED, pa.table({SIDE: sides})).rows["count"].to_pylist()
+    known = view[NUMBERED].lookup(pa.table({SIDE: sides})).rows["count"].to_pylist()
     counts = []
     for side, before in zip(sides, known, strict=True):
         rows, first = taken.rows[side], before or 0
@@ -94,7 +94,7 @@ def _once(
 ) -> pa.Table:
     """Rows that have not been here, the first of each. One is known as long as it would be taken again."""
     spec, arrived = plan.seen[side], rows.num_rows
-    fresh = ~np.asarray(view.lookup(spec.name, rows.select([OFFSET, ORIGIN])).found, bool)
+    fresh = ~np.asarray(view[spec.name].lookup(rows.select([OFFSET, ORIGIN])).found, bool)
     rows = rows.filter(pa.array(fresh))
     once = firsts(*ranks(rows.select([OFFSET, ORIGIN]))) if rows.num_rows else np.zeros(0, np.int64)
     rows = rows.take(pa.array(np.sort(once)))

@@ -22,6 +22,7 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks
@@ -123,7 +124,7 @@ def _sessions(plan: SessionJoinTables, view: StateView, new: dict[str, pa.Table]
     due = [rows.select(names) for low, high in _spans(plan, at) for rows in _ending(view, low, high)]
     asked = pa.concat_tables([arrived.select(names), *due])
     asked = asked.take(pa.array(firsts(*ranks(asked))))
-    stored = view.ranges(SESSIONS, asked).rows.select([*names, START, END])
+    stored = view[SESSIONS].ranges(asked).rows.select([*names, START, END])
     merged = merge_sessions(names, pa.concat_tables([stored, arrived.cast(stored.schema)]))
     of_stored, of_new = merged.owner[: stored.num_rows], merged.owner[stored.num_rows :]
     starts, ends = merged.windows[START].to_numpy(), merged.windows[END].to_numpy()
@@ -153,7 +154,7 @@ def _spans(plan: SessionJoinTables, at: StepTimes) -> list[tuple[int, int]]:
 
 def _ending(view: StateView, low: int, high: int) -> list[pa.Table]:
     lower = None if low == BEGINNING_US else (low + 1,)
-    return list(view.scan(ENDS, lower, None if high == END_US else (high + 1,)))
+    return list(view[ENDS].scan(key_range(lower, None if high == END_US else (high + 1,))))
 
 
 def _of_sides(
@@ -172,7 +173,7 @@ def _rows(plan: SessionJoinTables, view: StateView, sessions: _Sessions, new: pa
     """Rows of a side in the sessions that are read, and all new ones."""
     read = np.flatnonzero(sessions.read)
     asked = sessions.stored.take(pa.array(read))
-    found = view.ranges(side, asked.select(plan.group_keys), asked[START].cast(TIME), asked[END].cast(TIME))
+    found = view[side].ranges(asked.select(plan.group_keys), asked[START].cast(TIME), asked[END].cast(TIME))
     session = read[found.request_index.to_numpy()]
     rows = pa.concat_tables([found.rows, plan.rows[side].conform(new)])
     window = np.concatenate([sessions.of_stored[session], sessions.of_new[side]])

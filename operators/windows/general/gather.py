@@ -33,6 +33,7 @@ from tidestate.operators.windows.general.sessions import merge_sessions
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.layers import align
@@ -73,7 +74,7 @@ def _timed(plan: GeneralTables, view: StateView, at: StepTimes) -> pa.Table:
     for name, bound, moved in due:
         if moved:
             upper = (bound + 1,) if bound < END_US else None
-            found += [rows.select(names) for rows in view.scan(name, None, upper)]
+            found += [rows.select(names) for rows in view[name].scan(key_range(upper=upper))]
     return _distinct(pa.concat_tables(found))
 
 
@@ -88,7 +89,7 @@ def _spans(plan: GeneralTables, at: StepTimes) -> list[tuple[int, int]]:
 def _due(view: StateView, table: str, span: tuple[int, int]) -> list[pa.Table]:
     low, high = span
     lower = None if low == BEGINNING_US else (low + 1,)
-    return list(view.scan(table, lower, None if high == END_US else (high + 1,)))
+    return list(view[table].scan(key_range(lower, None if high == END_US else (high + 1,))))
 
 
 def _fixed(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> pa.Table:
@@ -96,7 +97,7 @@ def _fixed(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.T
     due = [rows for span in spans for rows in _due(view, GROUPS, span)]
     asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)]))
     scanned = _in_spans(plan, column_numbers(asked, END), at)
-    found = view.lookup(GROUPS, asked.filter(pa.array(~scanned)))
+    found = view[GROUPS].lookup(asked.filter(pa.array(~scanned)))
     rows = found.rows.filter(found.found)
     return plan.whole.conform(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
 
@@ -106,7 +107,7 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
     names = plan.group_keys
     due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
     asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
-    stored = plan.whole.conform(view.ranges(GROUPS, asked).rows)
+    stored = plan.whole.conform(view[GROUPS].ranges(asked).rows)
     if at.before != BEGINNING_US and not at.reprocessing:
         stored = open_to(plan, stored, at.before)
     arriving, refused = _without_closed(plan, stored, arriving)
@@ -136,7 +137,7 @@ def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa
     both = pa.concat_tables([arriving.select(names), timed.select(names)])
     key_of, many = ranks(both)
     keys, key_of = both.take(pa.array(firsts(key_of, many))), key_of[: arriving.num_rows]
-    before = pc.fill_null(view.lookup(COUNTED, keys).rows["count"], 0).to_numpy()
+    before = pc.fill_null(view[COUNTED].lookup(keys).rows["count"], 0).to_numpy()
     counts = keys.append_column("count", pa.array(before + np.bincount(key_of, minlength=many)))
     rows, starts = count_windows(message_number(key_of, before), kind.count, kind.step)
     new = arriving.take(pa.array(rows))
@@ -145,10 +146,10 @@ def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa
     if not (plan.triggers.per_element or plan.triggers.finishes):
         new = _combined(plan, new, key_of[rows], starts)
     if at.after == END_US:
-        found = pa.concat_tables([plan.groups.schema.empty_table(), *view.scan(GROUPS)])
+        found = pa.concat_tables([plan.groups.schema.empty_table(), *view[GROUPS].scan()])
     else:
         asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (new, timed)]))
-        looked = view.lookup(GROUPS, asked)
+        looked = view[GROUPS].lookup(asked)
         found = looked.rows.filter(looked.found)
     stored = plan.whole.conform(found)
     new, refused = _without_closed(plan, stored, new)

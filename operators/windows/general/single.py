@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidestate.operators.plan.transition import StepTimes, Transition, total
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.overlay import Overlay
+from tidestate.statestore.table.overlay import OverlayView
 from tidestate.statestore.table.sorting import order, ranks
 
 StepFunction = Callable[[GeneralTables, StateView, pa.Table, StepTimes], Transition]
@@ -27,7 +27,7 @@ def step_by_element(
     """``step`` once for each element of the fullest window, and once for the watermark."""
     if not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
-    state, steps = Overlay(view, plan.tables), []
+    state, steps = OverlayView(view, plan.tables), []
     still = replace(at, after=at.before)
     for rows, moments in [*((rows, still) for rows in _by_number(plan, arriving)), (arriving.slice(0, 0), at)]:
         steps.append(step(plan, state, rows, moments))

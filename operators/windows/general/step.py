@@ -43,6 +43,7 @@ from tidestate.operators.windows.general.panes import taken_back, values_where
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.lists import struct_fields
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
@@ -107,7 +108,7 @@ def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: Step
     """The processing time at which a group is due next, of those there were and those of this step."""
     if not plan.triggers.by_clock:
         return None
-    first = (int(rows["due"][0].as_py()) for rows in view.scan(CLOCK, (at.now + 1,)) if rows.num_rows)
+    first = (int(rows["due"][0].as_py()) for rows in view[CLOCK].scan(key_range((at.now + 1,))) if rows.num_rows)
     fresh = [] if timers.put is None else [int(pc.min(timers.put["due"]).as_py())]
     return min([*fresh, *([found] if (found := next(first, None)) is not None else [])], default=None)
 

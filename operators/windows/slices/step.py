@@ -31,6 +31,7 @@ from tidestate.operators.windows.slices.requests import Asked
 from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import Lookup, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
@@ -69,7 +70,7 @@ def slice_step(plan: SliceTables, view: StateView, partials: pa.Table, at: StepT
 
 def whole_windows(plan: SliceTables, view: StateView, after_us: int) -> pa.Table:
     """Windows that end after ``after_us``, whether they have fired or not, with ``window_start``; for people."""
-    stored = view.scan(plan.slices.name, folded=False)
+    stored = view[plan.slices.name].scan(folded=False)
     rows = by_window(plan, stored, after_us, END_US)
     starts = pa.array(_times(rows["window_end"]) - plan.windows.size).cast(TIME)
     return rows.add_column(0, "window_start", starts)
@@ -81,7 +82,7 @@ def _fire_on_time(plan: SliceTables, view: StateView, partials: pa.Table, at: St
     last = None if at.after == END_US else at.after + 1
     own = partials if first is None and last is None else _between(partials, first, last)
     lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
-    stored = view.scan(plan.slices.name, lower, upper, folded=False)
+    stored = view[plan.slices.name].scan(key_range(lower, upper), folded=False)
     return by_window(plan, chain(stored, [own]), at.before, at.after, at.budget_bytes)
 
 
@@ -142,7 +143,7 @@ def _fire_late(
     if not news.num_rows:
         return None
     keys = news.select(plan.fired.key_names)
-    fired = view.lookup(plan.fired.name, keys)
+    fired = view[plan.fired.name].lookup(keys)
     values = news
     if plan.mode != "discarding":
         values = values_of_windows(plan, view, keys, partials, at.budget_bytes).rows
@@ -194,11 +195,11 @@ def _asked_slices(plan: SliceTables, view: StateView, asked: Asked) -> Iterator[
     low, counts = asked.slices
     if int(counts.sum()) > LOOKED_UP:
         lower, upper = int(low.min()) + 1, int(asked.ends.max()) + 1
-        return view.scan(plan.slices.name, (lower,), (upper,), folded=False)
+        return view[plan.slices.name].scan(key_range((lower,), (upper,)), folded=False)
     index = np.repeat(np.arange(len(counts)), counts)
     ends = low[index] + (places_within(counts) + 1) * plan.windows.slice
     wanted = asked.keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
-    found = view.lookup(plan.slices.name, wanted)
+    found = view[plan.slices.name].lookup(wanted)
     return iter([found.rows.filter(found.found)])
 
 

@@ -7,7 +7,7 @@ tables run empty as their windows are forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -35,9 +35,9 @@ from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.step import bounds, by_window, values_of_windows
 from tidestate.operators.windows.slices.tables import FIRED
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.spec.changes import Lookup, Ranges, TableChanges
-from tidestate.statestore.spec.keyrange import Key
-from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges, TableChanges
+from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
+from tidestate.statestore.spec.store import StateView, TableView
 from tidestate.statestore.spec.tables import TIME, TableSpec
 from tidestate.statestore.table.layers import align
 from tidestate.statestore.table.sorting import order
@@ -81,17 +81,33 @@ class SucceedingPlan(GeneralPlan):
 
 
 class Succession:
-    """A view of the general operator's state in which windows of the fast path are groups too, but for those that end
-    at or before ``forgotten``.
+    """A view of the general operator's state in which windows of the fast path that end after ``forgotten`` are
+    groups too.
     """
 
     def __init__(self, plan: SucceedingPlan, view: StateView, forgotten: int = BEGINNING_US) -> None:
-        self._plan, self._view, self._slices, self._forgotten = plan, view, plan.slices, forgotten
+        self._view, self._groups = view, _Groups(plan, view, forgotten)
 
-    def lookup(self, table: str, keys: pa.Table) -> Lookup:
-        """Groups as they are, else as slices and what was shown make them."""
-        found = self._view.lookup(table, keys)
-        if table != GROUPS or np.asarray(found.found).all():
+    def __getitem__(self, table: str) -> TableView:
+        return self._groups if table == GROUPS else self._view[table]
+
+
+class _Groups:
+    """The groups table, with windows out of slices."""
+
+    def __init__(self, plan: SucceedingPlan, view: StateView, forgotten: int) -> None:
+        self._plan, self._view, self._slices, self._forgotten = plan, view, plan.slices, forgotten
+        self._stored = view[GROUPS]
+
+    @property
+    def expired(self) -> int | None:
+        """As stored."""
+        return self._stored.expired
+
+    def lookup(self, keys: pa.Table) -> Lookup:
+        """Groups that are stored, else as slices and the fired table make them."""
+        found = self._stored.lookup(keys)
+        if np.asarray(found.found).all():
             return found
         asked = self._plan.groups.conform_keys(keys).filter(pc.invert(found.found))
         windows = asked.rename_columns(["window_end" if name == END else name for name in asked.column_names])
@@ -99,23 +115,11 @@ class Succession:
         made = self._as_groups(values.rows.filter(values.found))
         return align(self._plan.groups, keys, pa.concat_tables([found.rows.filter(found.found), made]))
 
-    def scan(
-        self,
-        table: str,
-        lower: Key | None = None,
-        upper: Key | None = None,
-        *,
-        prefix: Key = (),
-        reverse: bool = False,
-        folded: bool = True,
-    ) -> Iterator[pa.Table]:
-        """Groups of both; with a prefix those that are there already, alone."""
-        if table != GROUPS or prefix:
-            yield from self._view.scan(table, lower, upper, prefix=prefix, reverse=reverse, folded=folded)
-            return
-        stored = list(self._view.scan(table, lower, upper))
-        low = max(self._forgotten, BEGINNING_US if lower is None else int(lower[0]) - 1)
-        high = END_US if upper is None else int(upper[0]) - 1
+    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
+        """Groups of both. Bounds are ends of windows, as the general operator gives them."""
+        stored = list(self._stored.scan(keys))
+        low = max(self._forgotten, BEGINNING_US if keys.lower is None else int(keys.lower.values[0]) - 1)
+        high = END_US if keys.upper is None else int(keys.upper.values[0]) - 1
         made = self._as_groups(self._between(low, high))
         names, both = self._plan.groups.key_names, pa.concat_tables([made.slice(0, 0), *stored])
         if made.num_rows:
@@ -124,32 +128,21 @@ class Succession:
             both = both.take(pa.array(order(both.select(names))))
         yield both.take(pa.array(np.arange(both.num_rows)[::-1])) if reverse else both
 
-    @property
-    def expired(self) -> Mapping[str, int]:
-        """As in the state."""
-        return self._view.expired
-
-    def ranges(
-        self,
-        table: str,
-        prefixes: pa.Table,
-        lower: pa.Array | pa.ChunkedArray | None = None,
-        upper: pa.Array | pa.ChunkedArray | None = None,
-    ) -> Ranges:
-        """As they are: the windows in question have fixed bounds, and are not asked for so."""
-        return self._view.ranges(table, prefixes, lower, upper)
+    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
+        """As stored: windows of the fast path have fixed bounds and are looked up."""
+        return self._stored.ranges(prefixes, lower, upper)
 
     def _between(self, low: int, high: int) -> pa.Table:
         """Windows of slices with ``low < end <= high``."""
         slices = self._slices
         first = None if low == BEGINNING_US else (slices.windows.oldest_slice_after(low) + 1,)
         last = None if high >= END_US - 1 else (high + 1,)
-        return by_window(slices, self._view.scan(slices.slices.name, first, last, folded=False), low, high)
+        return by_window(slices, self._view[slices.slices.name].scan(key_range(first, last), folded=False), low, high)
 
     def _as_groups(self, windows: pa.Table) -> pa.Table:
         """Rows of the groups table for windows with these partials."""
         plan, count = self._plan, windows.num_rows
-        shown = self._view.lookup(FIRED, windows.select(self._slices.fired.key_names))
+        shown = self._view[FIRED].lookup(windows.select(self._slices.fired.key_names))
         was = np.asarray(shown.found)
         columns: dict[str, Values] = {column.name: windows[column.name] for column in plan.state}
         if plan.mode == "discarding" and was.any():

@@ -11,8 +11,8 @@ import pyarrow as pa
 from rocksdict import WriteBatch
 
 from tidestate.statestore.arrays import Numbers
-from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer, Lookup, Ranges
-from tidestate.statestore.spec.keyrange import KeyRange, after_expiry
+from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, KeyBound, Layer, Lookup, Ranges
+from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, after_expiry, check_range
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.rocks.bytestrings import Strings
 from tidestate.statestore.stores.rocks.files import Cursor, Database, Staging
@@ -44,17 +44,19 @@ class Sweep(msgspec.Struct, frozen=True, omit_defaults=True):
 class RocksTable:
     """One table. Its rows lie under one key prefix; a row's value holds its key too, so a scan reads values only."""
 
-    def __init__(self, database: Database, spec: TableSpec, place: int, widest: int) -> None:
-        self.spec = spec
+    def __init__(
+        self, database: Database, spec: TableSpec, place: int, widest: int, expired: int | None = None
+    ) -> None:
+        self.spec, self.expired = spec, expired
         self.widest = widest
         self._database = database
         self._keys = KeyCodec(bytes([place]), spec.key_schema)
 
-    def lookup(self, keys: pa.Table, bound: int | None) -> Lookup:
-        """Rows for these keys, aligned with them: one sorted multi-get."""
+    def lookup(self, keys: pa.Table) -> Lookup:
+        """One sorted multi-get."""
         wanted = self.spec.conform_keys(keys)
         distinct, code = _distinct(self._keys.encode(wanted))
-        at, rows = self._get(distinct, bound)
+        at, rows = self._get(distinct, self.expired)
         slot = np.full(distinct.count, -1)
         slot[at] = np.arange(len(at))
         place = slot[code]
@@ -65,25 +67,20 @@ class RocksTable:
         values = rows.drop_columns(self.spec.key_names).take(indices)
         return Lookup(indices.is_valid(), pa.table([*wanted.columns, *values.columns], schema=self.spec.schema))
 
-    def scan(self, keys: KeyRange, bound: int | None, *, reverse: bool) -> Iterator[pa.Table]:
-        """Live rows within ``keys`` as they are now, in key order."""
+    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
+        """Rows as they are now, always in key order and folded."""
+        keys = check_range(self.spec, keys)
         lower = self._keys.start if keys.lower is None else self._keys.cut(keys.lower)
         upper = self._keys.end if keys.upper is None else self._keys.cut(keys.upper)
-        if (start := after_expiry(self.spec, bound)) is not None:
+        if (start := after_expiry(self.spec, self.expired)) is not None:
             lower = max(lower, self._keys.cut(start))
-        return self._batches(self._database.scan(lower, upper, reverse=reverse), bound)
+        return self._batches(self._database.scan(lower, upper, reverse=reverse), self.expired)
 
-    def ranges(
-        self,
-        prefixes: pa.Table,
-        lower: pa.Array | pa.ChunkedArray | None,
-        upper: pa.Array | pa.ChunkedArray | None,
-        bound: int | None,
-    ) -> Ranges:
-        """Rows of many prefixes at once, each with its own interval; what askers share is read once."""
+    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
+        """What several prefixes share is read once."""
         prefixes, lower, upper = requests(self.spec, prefixes, lower, upper)
         values = self._values(self._intervals(prefixes, lower, upper))
-        rows = unexpired(self.spec, decode_rows(values, self.spec.schema), bound)
+        rows = unexpired(self.spec, decode_rows(values, self.spec.schema), self.expired)
         return assign_keys(self.spec, rows, prefixes, lower, upper)
 
     def stage(self, layers: Sequence[Layer], bound: int | None, batch: WriteBatch) -> None:
@@ -154,13 +151,8 @@ class RocksTable:
                 found += values
         return found
 
-    def _intervals(
-        self,
-        prefixes: pa.Table,
-        lower: pa.Array | pa.ChunkedArray | None,
-        upper: pa.Array | pa.ChunkedArray | None,
-    ) -> list[tuple[bytes, bytes]]:
-        """The key intervals of the askers, sorted, overlapping ones as one."""
+    def _intervals(self, prefixes: pa.Table, lower: KeyBound, upper: KeyBound) -> list[tuple[bytes, bytes]]:
+        """The key intervals of the prefixes, sorted, overlapping ones as one."""
         starts = self._keys.encode(prefixes).to_list()
         lows = self._bounded(prefixes, lower, starts)
         highs = self._bounded(prefixes, upper, [prefix_end(start) for start in starts])
@@ -172,9 +164,7 @@ class RocksTable:
                 merged.append((low, high))
         return merged
 
-    def _bounded(
-        self, prefixes: pa.Table, bounds: pa.Array | pa.ChunkedArray | None, otherwise: list[bytes]
-    ) -> list[bytes]:
+    def _bounded(self, prefixes: pa.Table, bounds: KeyBound, otherwise: list[bytes]) -> list[bytes]:
         if bounds is None:
             return otherwise
         field = self.spec.key_schema.field(prefixes.num_columns)

@@ -82,7 +82,7 @@ JOBS: dict[str, tuple[Callable[..., ByHand], list[Call]]] = {
 
 def standing(one: ByHand) -> tuple[Any, ...]:
     """All that can be seen of an operator, and what it has not flushed."""
-    rows = {spec.name: [plain(part) for part in one._current().scan(spec.name)] for spec in one._plan.tables}
+    rows = {spec.name: [plain(part) for part in one._current()[spec.name].scan()] for spec in one._plan.tables}
     seen = one.watermark_us, one.due_us, one.drained, one.counters, one.ready, one._standing
     return (*seen, {name: [row for part in parts for row in part] for name, parts in rows.items()})
 

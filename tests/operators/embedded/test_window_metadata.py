@@ -178,7 +178,7 @@ def test_sessions_equal_the_twin(
         before = after
     windows, offsets = folded(before)[0], offsets_of(before)
     assert (
-        found_windows(pa.concat_tables(list(store.scan("windows")) or [tables.windows.schema.empty_table()]))
+        found_windows(pa.concat_tables(list(store["windows"].scan()) or [tables.windows.schema.empty_table()]))
         == windows
     )
     assert sorted(ends(metadata.ending(tables, store, None, 2**63 - 1))) == sorted((e, k, s) for s, e, k in windows)
@@ -203,7 +203,7 @@ def test_sessions_equal_the_twin(
     assert {e for e, _, _ in ends(metadata.ending(tables, store, None, 2**63 - 1))} == {
         w[1] for w in windows if w[1] > 10
     }
-    assert {r["window_end"] for part in store.scan("windows") for r in plain(part)} == {
+    assert {r["window_end"] for part in store["windows"].scan() for r in plain(part)} == {
         w[1] for w in windows if w[1] > 10
     }
     store.close()
@@ -258,7 +258,7 @@ def test_a_crash_leaves_metadata_no_later_than_messages_and_a_replay_counts_once
     for batch in stream[max(0, min(cut, len(stream)) - back) :]:
         apply(again, step(windows, messages, again, batch))
     for name in (spec.name for spec in specs):
-        assert [p.to_pylist() for p in again.scan(name)] == [p.to_pylist() for p in whole.scan(name)]
+        assert [p.to_pylist() for p in again[name].scan()] == [p.to_pylist() for p in whole[name].scan()]
 
 
 def assert_metadata_not_later(windows: WindowTables, messages: MessageTables, store: MemoryStore) -> None:

@@ -53,7 +53,7 @@ def contents(checkpoint: Checkpoint, state: PartitionState, manifest: Manifest, 
     specs = manifest.operators[name].tables
     spec = next(one for one in specs if one.name == table)
     with open_store(Parquet(), checkpoint.objects, "", specs, state) as store:
-        return pa.concat_tables([spec.schema.empty_table(), *store.scan(table)])
+        return pa.concat_tables([spec.schema.empty_table(), *store[table].scan()])
 
 
 def check_places(folder: str) -> int:

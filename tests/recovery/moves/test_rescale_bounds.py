@@ -59,7 +59,7 @@ Contents = dict[str, list[tuple[object, ...]]]
 def read(objects: Objects, store: StoreConfig, identity: str, state: PartitionState) -> Contents:
     """Rows of both tables, without those that `fold_later` adds."""
     with open_store(store, objects, identity, (SPEC, BY_KEY), state) as opened:
-        found = {name: [row for part in opened.scan(name) for row in part.to_pylist()] for name in ("ids", "ends")}
+        found = {name: [row for part in opened[name].scan() for row in part.to_pylist()] for name in ("ids", "ends")}
     place = {"ids": "until", "ends": "end"}
     return {name: [(r["k"], r[place[name]]) for r in got if r["k"] != "later"] for name, got in found.items()}
 

@@ -53,7 +53,7 @@ def test_a_cache_that_followed_a_copy_further_is_rebuilt(tmp_path: Path, name: s
     ahead = msgspec.structs.replace(base, expired={"s": 10})
     for state, left in ((ahead, ["b"]), (base, ["a", "b"])):
         with open_store(config, objects, "job", [spec], state) as store:
-            assert [key for rows in store.scan("s") for key in rows["k"].to_pylist()] == left
+            assert [key for rows in store["s"].scan() for key in rows["k"].to_pylist()] == left
 
 
 def test_a_copied_checkpoint_does_not_meet_the_originals_caches(tmp_path: Path) -> None:

@@ -57,12 +57,12 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Objects, Part
 
 def value_of(objects: Objects, state: PartitionState, key: int = ONE_KEY) -> int:
     """One look-up by a store of its own."""
-    found = ParquetStore([SPEC], objects, state).lookup("rows", pa.table({"k": [key]}))
+    found = ParquetStore([SPEC], objects, state)["rows"].lookup(pa.table({"k": [key]}))
     return int(found.rows["v"][0].as_py())
 
 
 def everything(objects: Objects, state: PartitionState) -> list[int]:
-    batches = ParquetStore([SPEC], objects, state).scan("rows")
+    batches = ParquetStore([SPEC], objects, state)["rows"].scan()
     return [value for batch in batches for value in batch["v"].to_pylist()]
 
 
@@ -85,7 +85,7 @@ def test_hundreds_of_open_files_need_no_descriptor_and_no_mapping(
     gc.collect()  # sockets of earlier tests
     before = len(os.listdir("/proc/self/fd"))
     files = [sortedfile.SortedFile(objects, SPEC, ref) for _ in range(300)]
-    first = key_range(SPEC, (), (0,), (10,))
+    first = key_range((0,), (10,))
     rows = [layer.rows for file in files for layer in file.layers(first)]
     assert [part.num_rows for part in rows] == [10] * 300
     assert (len(os.listdir("/proc/self/fd")), mappings_of(path)) == (before, 0)
@@ -147,11 +147,11 @@ def test_damage_to_a_block_is_seen_though_the_footer_is_kept(table: tuple[Object
 def test_a_file_that_goes_missing_is_named(table: tuple[Objects, PartitionState, FileRef]) -> None:
     objects, state, ref = table
     opened = ParquetStore([SPEC], objects, state)
-    opened.lookup("rows", pa.table({"k": [ONE_KEY]}))
+    opened["rows"].lookup(pa.table({"k": [ONE_KEY]}))
     objects.delete(ref.path)
     for store in (opened, ParquetStore([SPEC], objects, state)):
         with pytest.raises(CorruptionError) as caught:
-            store.lookup("rows", pa.table({"k": [ROWS - 1]}))
+            store["rows"].lookup(pa.table({"k": [ROWS - 1]}))
         assert (caught.value.code, caught.value.context) == ("file-missing", {"path": ref.path})
 
 
@@ -160,7 +160,7 @@ def test_a_copy_that_is_pruned_under_a_scan_is_done_without(s3_root: str, tmp_pa
 
     def values() -> Iterator[int]:
         for start in range(0, ROWS, 1000):
-            for batch in store.scan("rows", (start,), (start + 1000,)):
+            for batch in store["rows"].scan(key_range((start,), (start + 1000,))):
                 yield from batch["v"].to_pylist()
             objects.forget(ref.path)
 

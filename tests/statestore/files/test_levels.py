@@ -87,9 +87,9 @@ class Table:
     def check(self) -> None:
         store = ParquetStore([self.spec], self.objects, self.state, budget_bytes=1 << 16)
         expected = self.model.snapshot()
-        assert [row for rows in store.scan("t") for row in as_tuples(rows)] == expected
+        assert [row for rows in store["t"].scan() for row in as_tuples(rows)] == expected
         keys = table(self.spec, expected[:: max(1, len(expected) // 20)])
-        found = store.lookup("t", keys.select(self.spec.key_names))
+        found = store["t"].lookup(keys.select(self.spec.key_names))
         assert as_tuples(found.rows) == as_tuples(keys)
         for level in self.levels:
             self._check_level(level)
@@ -139,5 +139,5 @@ def test_a_store_follows_and_rebuilds_while_a_table_is_folded_in_pieces(name: st
         # Sometimes it falls behind what has been folded meanwhile.
         if number % 3 == 0 and number % 30 > 10:
             with open_store(config, written.objects, f"{tmp_path}", [BY_KEY], written.state) as store:
-                assert [row for rows in store.scan("t") for row in as_tuples(rows)] == written.model.snapshot()
+                assert [row for rows in store["t"].scan() for row in as_tuples(rows)] == written.model.snapshot()
     assert written.pieces > 2

@@ -158,7 +158,7 @@ def test_rows_of_all_forms_are_read_through_the_newest(tmp_path: Path, store: st
 
 def _read(objects: Objects, config: StoreConfig, name: str, spec: TableSpec, base: PartitionState) -> list[Row]:
     with open_store(config, objects, name, (spec,), base) as store:
-        rows = pa.concat_tables([spec.schema.empty_table(), *store.scan("t")])
+        rows = pa.concat_tables([spec.schema.empty_table(), *store["t"].scan()])
     return rows.sort_by([(column.name, "ascending") for column in spec.key]).to_pylist()
 
 

@@ -22,12 +22,13 @@ from tests.helpers.process import LONG
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, LimitError, UnavailableError
 from tidestate.statestore.files import filetable, partition_log, sortedfile
-from tidestate.statestore.spec.changes import Applied, ChangeSet, Lookup, Ranges, TableChanges
+from tidestate.statestore.spec.changes import Applied, ChangeSet, KeyBound, Lookup, Ranges, TableChanges
+from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange
 from tidestate.statestore.spec.store import Parquet, StateStore
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores import parquet
-from tidestate.statestore.stores.memory import MemoryStore
+from tidestate.statestore.stores.memory import MemoryStore, MemoryTable
 from tidestate.statestore.stores.parquet import ParquetStore
 from tidestate.statestore.stores.rocksdb import RocksStore
 from tidestate.statestore.testing import BrokenPromise, Crash, FaultyObjects, StoreContract
@@ -108,23 +109,34 @@ def _on_s3(
     monkeypatch.setenv("TIDESTATE_TEST_COPIES", str(tmp_path_factory.mktemp("copies")))
 
 
-class ShowsExpired(MemoryStore):
-    def expire(self, table: str, bound: int) -> None:
-        layers = self._layers[table]
-        super().expire(table, bound)
-        self._layers[table] = layers
+class Broken(MemoryStore):
+    """A store of tables of another class."""
 
-    def lookup(self, table: str, keys: pa.Table) -> Lookup:
-        bounds, self._expired = self._expired, {}
-        found = super().lookup(table, keys)
-        self._expired = bounds
-        return found
+    Table: type[MemoryTable]
+
+    def __init__(self, specs: Sequence[TableSpec]) -> None:
+        super().__init__(specs)
+        self._tables = {spec.name: self.Table(spec) for spec in specs}
+
+
+class ShowsExpired(Broken):
+    class Table(MemoryTable):
+        def lookup(self, keys: pa.Table) -> Lookup:
+            bound, self.expired = self.expired, None
+            found = super().lookup(keys)
+            self.expired = bound
+            return found
+
+    def expire(self, table: str, bound: int) -> None:
+        layers = self[table].layers
+        super().expire(table, bound)
+        self[table].layers = layers
 
 
 class BoundGoesBack(MemoryStore):
     def expire(self, table: str, bound: int) -> None:
         super().expire(table, bound)
-        self._expired[table] = bound
+        self[table].expired = bound
 
 
 class MergesLikePut(MemoryStore):
@@ -153,12 +165,12 @@ def test_a_fold_that_fails_leaves_memory_as_it_was() -> None:
     changes = {"other": TableChanges(merge=pa.table({"k": [1], "n": [1]})), "n": TableChanges(merge=row)}
     failed = 0
     for sequence in range(1, 60):
-        before, count = store.applied, sum(batch["n"][0].as_py() for batch in store.scan("other"))
+        before, count = store.applied, sum(batch["n"][0].as_py() for batch in store["other"].scan())
         try:
             store.apply(changes, Applied(sequence))
         except LimitError:
             failed += 1
-            assert (store.applied, sum(b["n"][0].as_py() for b in store.scan("other"))) == (before, count)
+            assert (store.applied, sum(b["n"][0].as_py() for b in store["other"].scan())) == (before, count)
     assert failed > 3
 
 
@@ -171,48 +183,53 @@ class NotAtomic(MemoryStore):
         super().apply({}, applied)
 
 
-class Unordered(MemoryStore):
-    def scan(self, table: str, *args: Any, **options: Any) -> Iterator[pa.Table]:
-        for rows in super().scan(table, *args, **options):
-            order = list(range(rows.num_rows))
-            random.Random(1).shuffle(order)
-            yield rows.take(pa.array(order, pa.int64()))
+class Unordered(Broken):
+    class Table(MemoryTable):
+        def scan(self, keys: KeyRange = EVERYTHING, **options: Any) -> Iterator[pa.Table]:
+            for rows in super().scan(keys, **options):
+                order = list(range(rows.num_rows))
+                random.Random(1).shuffle(order)
+                yield rows.take(pa.array(order, pa.int64()))
 
 
-class ReversesBatchesOnly(MemoryStore):
-    def scan(self, table: str, *args: Any, reverse: bool = False, **options: Any) -> Iterator[pa.Table]:
-        batches = list(super().scan(table, *args, **options))
-        yield from batches[::-1] if reverse else batches
+class ReversesBatchesOnly(Broken):
+    class Table(MemoryTable):
+        def scan(
+            self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True
+        ) -> Iterator[pa.Table]:
+            batches = list(super().scan(keys, folded=folded))
+            yield from batches[::-1] if reverse else batches
 
 
-class UpperIsIncluded(MemoryStore):
-    def scan(self, table: str, lower: Any = None, upper: Any = None, **options: Any) -> Iterator[pa.Table]:
-        rows = list(super().scan(table, lower, upper, **options))
-        if upper:
-            options["prefix"] = (*options.get("prefix", ()), *upper)
-            rows += super().scan(table, **options)
-        return iter(rows)
+class UpperIsIncluded(Broken):
+    class Table(MemoryTable):
+        def scan(self, keys: KeyRange = EVERYTHING, **options: Any) -> Iterator[pa.Table]:
+            upper = keys.upper and Cut(keys.upper.values, after=True)
+            return super().scan(KeyRange(keys.lower, upper), **options)
 
 
-class NotAligned(MemoryStore):
-    def lookup(self, table: str, keys: pa.Table) -> Lookup:
-        return super().lookup(table, keys.sort_by([(name, "ascending") for name in keys.column_names]))
+class NotAligned(Broken):
+    class Table(MemoryTable):
+        def lookup(self, keys: pa.Table) -> Lookup:
+            return super().lookup(keys.sort_by([(name, "ascending") for name in keys.column_names]))
 
 
-class LooseSchema(MemoryStore):
-    def lookup(self, table: str, keys: pa.Table) -> Lookup:
-        found = super().lookup(table, keys)
-        return Lookup(found.found, found.rows.select(sorted(found.rows.column_names)))
+class LooseSchema(Broken):
+    class Table(MemoryTable):
+        def lookup(self, keys: pa.Table) -> Lookup:
+            found = super().lookup(keys)
+            return Lookup(found.found, found.rows.select(sorted(found.rows.column_names)))
 
 
-class RangesIgnoreBounds(MemoryStore):
-    def ranges(self, table: str, prefixes: pa.Table, lower: Any = None, upper: Any = None) -> Ranges:
-        return super().ranges(table, prefixes, lower, None)
+class RangesIgnoreBounds(Broken):
+    class Table(MemoryTable):
+        def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
+            return super().ranges(prefixes, lower)
 
 
 class LosesARow(MemoryStore):
     def snapshot(self) -> dict[str, Iterator[pa.Table]]:
-        return {name: (rows.slice(0, rows.num_rows - 1) for rows in self.scan(name)) for name in self._specs}
+        return {name: (rows.slice(0, rows.num_rows - 1) for rows in self[name].scan()) for name in self._specs}
 
 
 class LoadsOverRows(MemoryStore):

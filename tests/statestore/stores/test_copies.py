@@ -176,7 +176,7 @@ def test_damage_to_a_file_or_to_its_copy_is_told_apart(s3_root: str, tmp_path: P
     assert [ref.kind for ref in state.files] == ["snapshot", "changelog"]
 
     def total() -> int:
-        batches = ParquetStore([NAMED], objects, state).scan("named")
+        batches = ParquetStore([NAMED], objects, state)["named"].scan()
         return sum(sum(batch["total"].to_pylist()) for batch in batches)
 
     assert total() == 5

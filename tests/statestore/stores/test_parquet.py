@@ -21,6 +21,7 @@ from tidestate.statestore.files import sortedfile
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
@@ -67,14 +68,14 @@ def test_a_look_up_reads_the_blocks_that_may_hold_it(
     )
     store = ParquetStore([NUMBERS], *filled)
     asked = pa.table({"k": ["0005", "0150", "none"], "i": [500, 15_000, 1]})
-    assert store.lookup("numbers", asked).rows["v"].to_pylist() == [1000, 15_000, None]
+    assert store["numbers"].lookup(asked).rows["v"].to_pylist() == [1000, 15_000, None]
     assert 2 <= len(set(read)) <= 4
     read.clear()
-    assert not list(store.scan("numbers", (50,), (60,), prefix=("0100",)))
-    (rows,) = store.scan("numbers", (10_050,), (10_060,), prefix=("0100",))
+    assert not list(store["numbers"].scan(key_range((50,), (60,), prefix=("0100",))))
+    (rows,) = store["numbers"].scan(key_range((10_050,), (10_060,), prefix=("0100",)))
     assert rows["i"].to_pylist() == [*range(10_050, 10_060)]
     assert len(set(read)) <= 3
-    found = store.ranges("numbers", pa.table({"k": ["0199", "0003"]}), pa.array([None, 398]), None)
+    found = store["numbers"].ranges(pa.table({"k": ["0199", "0003"]}), pa.array([None, 398]), None)
     assert found.rows["i"].to_pylist() == [*range(19_900, 20_000), 398, 399]
     store.close()
 
@@ -171,7 +172,7 @@ def test_storage_that_refuses_any_call_leaves_nothing_half_applied(tmp_path: Pat
 def test_a_spill_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ParquetStore([NUMBERS], budget_bytes=1000)
     store.apply({"numbers": TableChanges(put=numbers(0, 500))}, Applied(1, "one"))
-    before = pa.concat_tables(list(store.scan("numbers")))
+    before = pa.concat_tables(list(store["numbers"].scan()))
 
     def refuse(*_: Any, **__: Any) -> None:
         raise UnavailableError("storage refused", code="storage", path="x", reason="ENOSPC")
@@ -180,10 +181,10 @@ def test_a_spill_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(TidestateError, match="ENOSPC"):
         store.apply({"numbers": TableChanges(merge=numbers(0, 500))}, Applied(2, "two"))
     assert store.applied == Applied(1, "one")
-    assert pa.concat_tables(list(store.scan("numbers"))).equals(before)
+    assert pa.concat_tables(list(store["numbers"].scan())).equals(before)
     monkeypatch.undo()
     store.apply({"numbers": TableChanges(merge=numbers(0, 500))}, Applied(2, "two"))
-    assert pa.concat_tables(list(store.scan("numbers")))["v"].to_pylist() == [2 * i for i in range(500)]
+    assert pa.concat_tables(list(store["numbers"].scan()))["v"].to_pylist() == [2 * i for i in range(500)]
     store.close()
 
 

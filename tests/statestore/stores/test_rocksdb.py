@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 def test_close_gives_the_folder_free_whatever_is_unfinished(folder: Path) -> None:
     fill(folder)
     store = RocksStore([PLAIN], folder)
-    begun, fresh, streams = store.scan("plain"), store.scan("plain", reverse=True), store.snapshot()
+    begun, fresh, streams = store["plain"].scan(), store["plain"].scan(reverse=True), store.snapshot()
     next(begun)
     store.close()
     store.close()
@@ -48,7 +48,7 @@ def test_close_gives_the_folder_free_whatever_is_unfinished(folder: Path) -> Non
 def test_a_scan_sees_the_rows_of_its_call(folder: Path) -> None:
     with opened(folder, PLAIN) as store:
         store.apply({"plain": TableChanges(put=numbers(0, 3000))}, Applied(1, "a"))
-        scan = store.scan("plain")
+        scan = store["plain"].scan()
         next(scan)
         store.apply({"plain": TableChanges(delete=numbers(1000, 3000), put=numbers(0, 9, "y"))}, Applied(2, "b"))
         rest = [row["v"] for batch in scan for row in batch.to_pylist()]
@@ -157,8 +157,8 @@ def test_rows_too_wide_for_a_batch_come_one_by_one(folder: Path, monkeypatch: py
     with opened(folder, PLAIN) as store:
         store.load({"plain": [wide]}, Applied(1, "a"))
     with opened(folder, PLAIN) as store:
-        assert [batch.num_rows for batch in store.scan("plain")] == [1] * 4
-        assert pa.concat_tables(store.scan("plain")).equals(wide)
+        assert [batch.num_rows for batch in store["plain"].scan()] == [1] * 4
+        assert pa.concat_tables(store["plain"].scan()).equals(wide)
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def told(store: MemoryStore | RocksStore, asked: list[pa.Table]) -> list[Any]:
     found: list[Any] = [store.applied, store.expired]
     for spec, keys in zip(SPECS, asked, strict=True):
         found += [rows_of(store, spec.name, reverse=reverse) for reverse in (False, True)]
-        looked_up = store.lookup(spec.name, keys)
-        near = store.ranges(spec.name, keys.select(spec.key_names[:-1]))
+        looked_up = store[spec.name].lookup(keys)
+        near = store[spec.name].ranges(keys.select(spec.key_names[:-1]))
         found += [looked_up.found, looked_up.rows, near.request_index, near.rows]
     return found

@@ -123,12 +123,12 @@ def outcome(folder: Path, rows: pa.Table, way: str) -> str:
 
 def read(store: RocksStore, rows: pa.Table, way: str) -> pa.Table:
     if way == "lookup":
-        return store.lookup("plain", rows.select(["k"])).rows
+        return store["plain"].lookup(rows.select(["k"])).rows
     if way == "ranges":
         everybody = pa.table({"none": [None] * 20}).select([])
         lower = pa.array(range(0, 5000, 250), pa.int64())
-        return store.ranges("plain", everybody, lower, pa.array([n + 250 for n in lower.to_pylist()])).rows
-    found = pa.concat_tables(store.scan("plain", reverse=way == "reverse"))
+        return store["plain"].ranges(everybody, lower, pa.array([n + 250 for n in lower.to_pylist()])).rows
+    found = pa.concat_tables(store["plain"].scan(reverse=way == "reverse"))
     return found if way == "scan" else found.take(pa.array(range(found.num_rows))[::-1])
 
 
@@ -184,7 +184,7 @@ try:
     store.apply({"plain": TableChanges(put=wide)}, Applied(3, "c"))
 except UnavailableError as error:
     print(error.code, store.applied.sequence)
-print(store.lookup("plain", numbers(0, 10)).found.true_count)
+print(store["plain"].lookup(numbers(0, 10)).found.true_count)
 store.close()
 other = RocksStore([PLAIN], folder.with_name("other"))
 try:

@@ -15,6 +15,7 @@ from tests.helpers.table_model import MAIN, NAMED, SPECS, KeyRow, as_tuples, tab
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UnavailableError, UsageError
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import Applied, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
@@ -67,15 +68,15 @@ def test_a_table_nobody_declared_leaves_everything_as_it_was(make: Make) -> None
 def test_reading_a_table_nobody_declared(make: Make) -> None:
     store = make([*SPECS])
     with pytest.raises(NotFoundError, match="no-table"):
-        store.lookup("other", table(MAIN, [A]))
+        store["other"].lookup(table(MAIN, [A]))
     with pytest.raises(NotFoundError, match="no-table"):
-        list(store.scan("other"))
+        list(store["other"].scan())
 
 
 def test_asking_for_no_key_finds_no_row(make: Make) -> None:
     store = make([*SPECS])
     for _ in range(2):
-        found = store.lookup("main", MAIN.key_schema.empty_table())
+        found = store["main"].lookup(MAIN.key_schema.empty_table())
         assert (len(found.found), found.rows.num_rows) == (0, 0)
         assert found.rows.schema.equals(MAIN.schema)
         store.apply({"main": TableChanges(put=table(MAIN, [A]))}, Applied(store.applied.sequence + 1, "x"))
@@ -110,7 +111,7 @@ def test_a_scan_is_bounded_whatever_integer_leads(request: pytest.FixtureRequest
         return None if bound is None else (bound,)
 
     def values(lower: int | None, upper: int | None) -> list[int]:
-        return [v for rows in store.scan("numbers", key(lower), key(upper)) for v in rows["v"].to_pylist()]
+        return [v for rows in store["numbers"].scan(key_range(key(lower), key(upper))) for v in rows["v"].to_pylist()]
 
     assert values(2, 4) == [2, 3]
     assert values(None, 3) == [1, 2]
@@ -125,7 +126,7 @@ def test_rows_expire_whatever_integer_leads(request: pytest.FixtureRequest, make
     store = make([spec])
     store.apply({"numbers": TableChanges(put=rows, expire=1)}, Applied(1, "x"))
     store.apply({"numbers": TableChanges(merge=rows)}, Applied(2, "y"))
-    assert store.lookup("numbers", rows).found.to_pylist() == [False, True]
+    assert store["numbers"].lookup(rows).found.to_pylist() == [False, True]
     assert rows_of(store, "numbers")["v"].to_pylist() == [4]
 
 
@@ -201,7 +202,7 @@ def test_a_cache_hears_of_an_expiry_that_wrote_no_file(tmp_path: Path, number: i
     assert (later.lineage, later.files) == (base.lineage, base.files)
     with open_store(config, objects, "job", SPECS, later) as store:
         assert as_tuples(rows_of(store, "main")) == [B]
-        assert store.lookup("main", table(MAIN, [A, B])).found.to_pylist() == [False, True]
+        assert store["main"].lookup(table(MAIN, [A, B])).found.to_pylist() == [False, True]
 
 
 def test_a_damaged_file_stops_every_store(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_a_damaged_file_stops_every_store(tmp_path: Path) -> None:
             pytest.raises(CorruptionError, match=r"file-damaged.*changelog"),
             open_store(config, objects, "job", SPECS, base) as store,
         ):
-            list(store.scan("main"))  # the parquet store finds out when it reads
+            list(store["main"].scan())  # the parquet store finds out when it reads
 
 
 def test_a_damaged_cache_is_rebuilt_from_the_files(tmp_path: Path) -> None:

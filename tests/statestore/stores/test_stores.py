@@ -21,6 +21,7 @@ from tests.helpers.table_model import MAIN, SPECS, KeyRow, TableModel, as_tuples
 from tidestate.statestore.files import partition_log, sortedfile
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StateStore, StoreConfig
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores import parquet
@@ -116,7 +117,7 @@ class Stores(RuleBasedStateMachine):
         expected = self.model[name].lookup(keys)
         asked = table(self.model[name].spec, keys, keys_only=True)
         for store in self.stores():
-            found = store.lookup(name, asked)
+            found = store[name].lookup(asked)
             rows = as_tuples(found.rows)
             assert found.found.to_pylist() == [row is not None for row in expected]
             assert [row if row is not None else rows[i] for i, row in enumerate(expected)] == rows
@@ -129,10 +130,12 @@ class Stores(RuleBasedStateMachine):
             if (lower is None or row[: len(lower)] >= lower) and (upper is None or row[: len(upper)] < upper)
         ]
         for store in self.stores():
-            batches = store.scan("main", lower, upper, reverse=reverse)
+            batches = store["main"].scan(key_range(lower, upper), reverse=reverse)
             found = [row for rows in batches for row in as_tuples(rows)]
             assert found == (expected[::-1] if reverse else expected)
-            loose = pa.concat_tables([MAIN.schema.empty_table(), *store.scan("main", lower, upper, folded=False)])
+            loose = pa.concat_tables(
+                [MAIN.schema.empty_table(), *store["main"].scan(key_range(lower, upper), folded=False)]
+            )
             assert sorted(map(repr, as_tuples(combine(MAIN, loose)))) == sorted(map(repr, expected))
 
     @rule(
@@ -160,7 +163,7 @@ class Stores(RuleBasedStateMachine):
             and (high[number] is None or row[width] < high[number])
         ]
         for store in self.stores():
-            found = store.ranges("main", prefixes, pa.array(low, kind), pa.array(high, kind))
+            found = store["main"].ranges(prefixes, pa.array(low, kind), pa.array(high, kind))
             assert list(zip(found.request_index.to_pylist(), as_tuples(found.rows), strict=True)) == expected
 
     @rule(number=st.integers(0, 2), lost=st.sampled_from([False] * 5 + [True]))

@@ -8,9 +8,10 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.stores.memory import MemoryStore
-from tidestate.statestore.table.overlay import Overlay
+from tidestate.statestore.table.overlay import OverlayView
 from tidestate.statestore.testing import generated
 from tidestate.statestore.testing.rows import table
 from tidestate.statestore.testing.tables import SPECS
@@ -26,16 +27,16 @@ def read(view: StateView, random: Random, sequence: int) -> str:
     answers: list[object] = []
     for spec in SPECS:
         ask = generated.question(spec, random, sequence)
-        parts = view.scan(spec.name, ask.lower, ask.upper, prefix=ask.prefix, reverse=ask.reverse)
+        parts = view[spec.name].scan(key_range(ask.lower, ask.upper, prefix=ask.prefix), reverse=ask.reverse)
         answers.append(pa.concat_tables([spec.schema.empty_table(), *parts]).to_pylist())
         keys = table(spec, generated.keys(spec, random, sequence), keys_only=True)
-        found = view.lookup(spec.name, keys)
+        found = view[spec.name].lookup(keys)
         answers.append((found.found.to_pylist(), found.rows.to_pylist()))
         many = generated.askers(spec, random, sequence)
         columns = [pa.array([p[i] for p in many.prefixes], c.arrow) for i, c in enumerate(spec.key[: many.width])]
         if columns:
             prefixes = pa.table(columns, names=spec.key_names[: many.width])
-            ranges = view.ranges(spec.name, prefixes, many.bound(spec, many.lower), many.bound(spec, many.upper))
+            ranges = view[spec.name].ranges(prefixes, many.bound(spec, many.lower), many.bound(spec, many.upper))
             answers.append((ranges.request_index.to_pylist(), ranges.rows.to_pylist()))
     return said(answers)
 
@@ -50,7 +51,7 @@ def test_an_overlay_reads_like_the_store_it_will_be(seed: int) -> None:
         changes = generated.seeded_changes(seed, sequence)
         below.apply(changes, generated.applied(sequence))
         whole.apply(changes, generated.applied(sequence))
-    state = Overlay(below, SPECS)
+    state = OverlayView(below, SPECS)
     for sequence in range(first + 1, last):
         before = state
         state = state.fork()
@@ -62,5 +63,5 @@ def test_an_overlay_reads_like_the_store_it_will_be(seed: int) -> None:
         assert read(state, Random(sequence), sequence) == read(whole, Random(sequence), sequence)
     below.apply(state.changes(), generated.applied(last))
     for spec in SPECS:
-        rows = [pa.concat_tables([spec.schema.empty_table(), *store.scan(spec.name)]) for store in (below, whole)]
+        rows = [pa.concat_tables([spec.schema.empty_table(), *store[spec.name].scan()]) for store in (below, whole)]
         assert said(rows[0].to_pylist()) == said(rows[1].to_pylist())
