@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from tidestate.recovery.cli.group import VERBS, own
+from tidestate.recovery.cli.group import VERBS, load_verb
 from tidestate.recovery.cli.main import app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "CLI.md"
@@ -37,7 +37,7 @@ def page() -> str:
     context = group.make_context("tidestate", [], resilient_parsing=True)
     listed = {name: group.get_command(context, name) for name in sorted(group.list_commands(context))}
     lines = [f"| [`{name}`](#{name}) | {_first(verb.help)} |" for name, verb in listed.items()]
-    loaded = {name: own(name) if name in VERBS else verb for name, verb in listed.items()}
+    loaded = {name: load_verb(name) if name in VERBS else verb for name, verb in listed.items()}
     return HEAD + "\n".join(lines) + "\n" + "".join(_section(name, verb) for name, verb in loaded.items())
 
 

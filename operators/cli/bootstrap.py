@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidestate.recovery.cli.app import AsJson
-from tidestate.recovery.cli.printing import emit, key_value_table, print_json, text
+from tidestate.recovery.cli.printing import key_value_table, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import Bar, bar
 from tidestate.statestore.errors import UsageError
 
@@ -138,7 +138,7 @@ def _print_plan(
         if not standalone:
             after = (offsets or {}).get(name)
             table.add_row("spark goes on", "from all other files" if after is None else f"from {after}")
-    emit(table, "nothing was written: --confirm does it")
+    print_out(table, "nothing was written: --confirm does it")
 
 
 def _print_done(root: str, manifest: Manifest, as_json: bool) -> None:
@@ -154,4 +154,4 @@ def _print_done(root: str, manifest: Manifest, as_json: bool) -> None:
     table.add_row("panes", f"{row['panes']:,}")
     table.add_row("watermark", text(row["watermark"]))
     table.add_row("state", size_text(row["state_bytes"]))
-    emit(table)
+    print_out(table)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Import, Root
 from tidestate.recovery.cli.options import ReadData, ReadPercent
-from tidestate.recovery.cli.printing import emit, print_json
+from tidestate.recovery.cli.printing import print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
 
 report = typer.Typer(add_completion=False)
@@ -45,6 +45,8 @@ def write(
         print_json(asdict(made))
     else:
         count = pluralize(made.findings, "finding") if made.findings else "no findings"
-        emit(Text(f"{made.output}: {pluralize(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}"))
+        print_out(
+            Text(f"{made.output}: {pluralize(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}")
+        )
     if show:
         webbrowser.open(output.resolve().as_uri())

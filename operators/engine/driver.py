@@ -32,7 +32,7 @@ from tidestate.operators.progress.rounds import Progress
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import CheckpointKind, Manifest
 from tidestate.recovery.log.outputs import Output, output_of
-from tidestate.recovery.start.heartbeat import Presence
+from tidestate.recovery.start.heartbeat import Heartbeat
 from tidestate.statestore.errors import TidestateError, invariant
 
 log = logging.getLogger("tidestate")
@@ -86,7 +86,7 @@ class Driver(Generic[B, _P]):
         self.offers = offers = Offers(job.check_newest)
         # Not `self`: a driver that is let go of gives its lease back.
         waiting = lambda: offers.waiting_since_us  # noqa: E731
-        self._heartbeat = Presence(job.checkpoint, job.head.epoch, still=still, waiting=waiting)
+        self._heartbeat = Heartbeat(job.checkpoint, job.head.epoch, still=still, waiting=waiting)
 
     @property
     def head(self) -> Manifest:

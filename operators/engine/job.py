@@ -41,7 +41,7 @@ from tidestate.recovery.log.successor import origin, successor
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.moves.rescale import check_partitions
 from tidestate.recovery.start.policy import Policy
-from tidestate.recovery.start.restore_budget import budgeted, restore_of, sentence
+from tidestate.recovery.start.restore_budget import budgeted, restore_of, restore_text
 from tidestate.recovery.start.visibility import WrittenFile, check_visible
 from tidestate.statestore.errors import CorruptionError, UsageError, invariant
 from tidestate.statestore.spec.combiners import registrations
@@ -251,7 +251,7 @@ class Job:
         self._progress = progress
         if not self._begun:
             self._begun = True
-            log.info(sentence(restored))
+            log.info(restore_text(restored))
         logged = Logged(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
         logged.report(self._strides, {name: [one.rejected for one in own] for name, own in answers.items()})
         self._hook("after-manifest", manifest.id)

@@ -26,7 +26,7 @@ from tidestate.recovery.log.names import SPARK_ENTRIES, spark_number
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED
 from tidestate.recovery.spark.spark_log import SparkLog
-from tidestate.recovery.start.spark_repair import Mending
+from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
@@ -57,7 +57,7 @@ class JobOnSpark(StreamJob, SparkJob):
         if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:
             raise refusal
         checkpoint = open_with(session, self.checkpoint)
-        mending = Mending(checkpoint, self.policy, _folded_every(session), self.hook)
+        mending = SparkRepair(checkpoint, self.policy, _folded_every(session), self.hook)
         job = self.begin(graph, checkpoint, partial(_check_input, mending))
         read = mending.done(job.head)
         query = QueryOnSpark(session, job, spark_log, read, self.sink, self.tick / 1e6 if graph.clocked else None)
@@ -92,7 +92,7 @@ def _folded_every(session: SparkSession) -> int:
     return (spark_number(found, SPARK_ENTRIES) if found is not None else None) or COMPACTED
 
 
-def _check_input(mending: Mending, head: Manifest | None) -> None:
+def _check_input(mending: SparkRepair, head: Manifest | None) -> None:
     if head is not None and head.input is not None:
         raise IncompatibleError(
             "the standalone runner has been feeding this checkpoint: continue with it, or give a folder of its own",

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from tidestate.statestore.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 verbs = typer.Typer()
 """Those that are loaded; `tidestate.recovery.cli.main` has the command group."""

@@ -41,10 +41,10 @@ class Unloaded(TyperCommand):
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """The context of the real one."""
-        return own(str(self.name)).make_context(info_name, args, parent, **extra)
+        return load_verb(str(self.name)).make_context(info_name, args, parent, **extra)
 
 
-def own(name: str) -> Any:
+def load_verb(name: str) -> Any:
     """One of our own verbs, loaded."""
     module = import_module(f"tidestate.recovery.cli.{VERBS[name][0]}")
     return typer.main.get_group(module.verbs).commands[name]
@@ -70,9 +70,9 @@ class Verbs(TyperGroup):
         try:
             return self._loaded(name) is not None
         except TidestateError as error:
-            from tidestate.recovery.cli.printing import complain
+            from tidestate.recovery.cli.printing import print_error
 
-            complain(error)
+            print_error(error)
             return False
 
     def _loaded(self, name: str) -> Any:

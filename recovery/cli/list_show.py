@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
-from tidestate.recovery.cli.printing import emit, key_value_table, print_json, text
+from tidestate.recovery.cli.printing import key_value_table, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
@@ -32,7 +32,7 @@ from tidestate.recovery.log.summary import (
     size_text,
     time_text,
 )
-from tidestate.recovery.start.restore_budget import outlook, outlook_text, sentence
+from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 
 
@@ -46,7 +46,7 @@ def list_checkpoints(
     with bar() as seen:
         checkpoint = Checkpoint.open(root, seen)
         head = checkpoint.head()
-        ids = checkpoint.present()
+        ids = checkpoint.present_ids()
         rows = _rows(checkpoint, head.manifest, ids, last) if head is not None else []
     if as_json:
         print_json([{name: value for name, value in row.items() if name != "age"} for row in rows])
@@ -70,7 +70,7 @@ def list_checkpoints(
             row["age"],
         )
     older = len(ids) - min(last, len(ids))
-    emit(
+    print_out(
         table,
         *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []),
         *(Text(f"pinned: {_pin_text(pin)}") for pin in read_pins(checkpoint.objects)),
@@ -88,7 +88,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> 
     kept = {pin.checkpoint for pin in pins}
     certain = {pin.checkpoint for pin in pins if pin.name in held}
     rows = []
-    for number, read in checkpoint.loads(sorted({*checkpoint.ids(ids[-last:][0]), *kept})):
+    for number, read in checkpoint.load_each(sorted({*checkpoint.ids(ids[-last:][0]), *kept})):
         try:
             manifest = read().manifest
         except CorruptionError:
@@ -103,7 +103,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> 
             {
                 **brief(manifest),
                 "abandoned": head.abandons(number),
-                "recovery": outlook(manifest),
+                "recovery": predicted_restore(manifest),
                 "age": short_age(manifest.created_us, now_us()),
                 "pins": [pin.name for pin in pins if pin.checkpoint == number],
             }
@@ -126,7 +126,7 @@ def show(
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
     had = delivered(checkpoint, head.manifest)
     if as_json:
-        told = {"delivered": had, "recovery": outlook(head.manifest), "pins": [pin.name for pin in pins]}
+        told = {"delivered": had, "recovery": predicted_restore(head.manifest), "pins": [pin.name for pin in pins]}
         print_json({**full(head.manifest), **told})
         return
     driver = running(checkpoint) if checkpoint_id is None else None
@@ -140,7 +140,7 @@ def show(
             parts.append(f"[dim]{shared:,} files shared after a rescale, each with all its rows above[/dim]")
     if head.manifest.totals:
         parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
-    emit(*parts)
+    print_out(*parts)
 
 
 def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
@@ -162,9 +162,9 @@ def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
     if manifest.input:
         table.add_row("input", f"{manifest.input.batches} batches")
     table.add_row("delivered up to", f"checkpoint {had}")
-    table.add_row("restore", outlook_text(manifest))
+    table.add_row("restore", predicted_restore_text(manifest))
     if manifest.restored is not None:
-        table.add_row("last start", sentence(manifest.restored))
+        table.add_row("last start", restore_text(manifest.restored))
     table.add_row("job", manifest.job_id)
     table.add_row("written by", f"tidestate {manifest.version or 'unknown'}")
     for label, refs in (("panes", manifest.panes), ("late ledger", manifest.late)):

@@ -49,9 +49,9 @@ def main() -> None:
     except TidestateError as error:
         _end(error)
     except BrokenPipeError:
-        from tidestate.recovery.cli.printing import gone
+        from tidestate.recovery.cli.printing import exit_quietly
 
-        gone()
+        exit_quietly()
     except OSError as error:  # storage raises errors of ours, so this is where the answer should go
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try to write again
@@ -60,9 +60,9 @@ def main() -> None:
 
 
 def _end(error: TidestateError) -> NoReturn:
-    from tidestate.recovery.cli.printing import complain
+    from tidestate.recovery.cli.printing import print_error
 
-    complain(error)
+    print_error(error)
     sys.exit(_exit_code(error))
 
 

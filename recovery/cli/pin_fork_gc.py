@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Confirm, Root, verbs
-from tidestate.recovery.cli.printing import emit, key_value_table, print_json
+from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin, unpin
@@ -40,7 +40,7 @@ def fork_checkpoint(
     table.add_row("job", made.job_id)
     table.add_row("reads", f"{pluralize(made.files, 'file')}, {size_text(made.bytes)}, where they are")
     table.add_row("pin", f"{made.pin}, in {root}")
-    emit(table)
+    print_out(table)
 
 
 @verbs.command("pin", epilog='Example: tidestate pin /data/flights 42 --name release --note "before the upgrade"')
@@ -56,7 +56,7 @@ def pin_checkpoint(
     if as_json:
         print_json({"name": made.name, "checkpoint": made.checkpoint, "note": made.note})
         return
-    emit(Text(f"pinned checkpoint {made.checkpoint} as {made.name}"))
+    print_out(Text(f"pinned checkpoint {made.checkpoint} as {made.name}"))
 
 
 @verbs.command("unpin", epilog="Example: tidestate unpin /data/flights release")
@@ -71,7 +71,7 @@ def unpin_checkpoint(
     if as_json:
         print_json({"name": taken.name, "checkpoint": taken.checkpoint, "fork": taken.fork or None})
         return
-    emit(Text(f"checkpoint {taken.checkpoint} is not pinned as {taken.name} any more"))
+    print_out(Text(f"checkpoint {taken.checkpoint} is not pinned as {taken.name} any more"))
 
 
 @verbs.command("gc", epilog='Example: tidestate gc /data/flights --keep 100 --age "7 days" --confirm')
@@ -127,7 +127,7 @@ def _print(found: Collected, as_json: bool, *, done: bool) -> None:
         table.add_row("", f"{found.unacknowledged:,} old pane files, for no sink has acknowledged them")
     for root in found.freed:
         table.add_row("released" if done else "to release", f"the pin in {root}: no file of it is needed any more")
-    emit(table, *([] if done else [Text("nothing was changed: --confirm deletes", style="dim")]))
+    print_out(table, *([] if done else [Text("nothing was changed: --confirm deletes", style="dim")]))
 
 
 def _pinned(found: Collected) -> str:

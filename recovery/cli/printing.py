@@ -52,19 +52,19 @@ def text(value: object) -> str:
 
 def print_json(value: Any) -> None:
     """Plain values, indented."""
-    emit(Text(json.dumps(value, indent=2)))
+    print_out(Text(json.dumps(value, indent=2)))
 
 
 def print_document(document: str, output: Path | None) -> None:
     """One text, into a file or to standard output."""
     if output is None:
-        emit(Text(document))
+        print_out(Text(document))
     else:
         output.write_text(document + "\n")
 
 
 @contextmanager
-def into(output: Path | None) -> Iterator[None]:
+def redirected_to(output: Path | None) -> Iterator[None]:
     """What is printed meanwhile goes into a file, where there is one."""
     if output is None:
         yield
@@ -73,14 +73,14 @@ def into(output: Path | None) -> Iterator[None]:
         yield
 
 
-def emit(*parts: RenderableType) -> None:
+def print_out(*parts: RenderableType) -> None:
     """To standard output. What is text of ours may have markup; what stands in tables says just what it says."""
     console = _Console()
     for part in parts:
         console.print(Text.from_markup(part) if isinstance(part, str) else part, soft_wrap=isinstance(part, Text))
 
 
-def complain(error: object) -> None:
+def print_error(error: object) -> None:
     """One line to standard error."""
     _Console(stderr=True, soft_wrap=True).print(Text(f"tidestate: {error}".replace("\n", " ")))
 
@@ -104,10 +104,10 @@ class _Console(Console):
             yield Segment(text if control else text.translate(_CONTROL), style, control)
 
     def on_broken_pipe(self) -> None:
-        gone()
+        exit_quietly()
 
 
-def gone() -> None:
+def exit_quietly() -> None:
     """The reader of our output has gone away: that is no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
@@ -130,7 +130,7 @@ def print_rows(
     if form is Format.table:
         tables = list(_first(parts, None if limit is None else limit + 1))  # one more says that there are more
         clear()
-        with into(output):
+        with redirected_to(output):
             _print_table(tables, limit)
         return
     parts = _first(parts, limit)
@@ -143,7 +143,7 @@ def print_rows(
             _write(_in_turn(parts, sink, clear) if on_terminal else parts, form, sink, schema)
             sink.flush()
     except BrokenPipeError:
-        gone()
+        exit_quietly()
 
 
 def _in_turn(parts: Iterable[pa.Table], sink: Any, clear: Callable[[], None]) -> Iterator[pa.Table]:
@@ -240,7 +240,9 @@ def _print_table(tables: list[pa.Table], limit: int | None) -> None:
         table.add_column(Text(field.name), justify="right" if number else "left", overflow="fold")
     for row in _rows(rows):
         table.add_row(*(Text(_cell(value) or "-") for value in row.values()))
-    emit(table, *([Text(f"more than {limit:,} rows: --limit says how many are shown", style="dim")] if more else []))
+    print_out(
+        table, *([Text(f"more than {limit:,} rows: --limit says how many are shown", style="dim")] if more else [])
+    )
 
 
 def _cell(value: Any) -> str | None:

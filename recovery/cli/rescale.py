@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, Root, verbs
-from tidestate.recovery.cli.printing import emit, key_value_table, print_json
+from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import Rescaled, execute_rescale, plan_rescale
 
@@ -45,4 +45,4 @@ def _print(planned: Rescaled, *, done: bool) -> None:
     table.add_row("operators", ", ".join(planned.operators))
     table.add_row("checkpoint", str(planned.id))
     table.add_row("files", f"{planned.files:,}, {planned.shared:,} of them shared until they are folded")
-    emit(table, *([] if done else [DRY]))
+    print_out(table, *([] if done else [DRY]))

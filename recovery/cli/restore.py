@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Import, Root, verbs
-from tidestate.recovery.cli.printing import emit, print_json
+from tidestate.recovery.cli.printing import print_json, print_out
 from tidestate.recovery.cli.progress_bar import throughput_bar
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.summary import size_text
-from tidestate.recovery.start.restore_drill import Rehearsed, rehearse
+from tidestate.recovery.start.restore_drill import RestoreDrill, run_restore_drill
 from tidestate.statestore.spec.store import Restored
 
 
@@ -49,14 +49,14 @@ def rehearse_restore(
             what = f"{done.files:,} of {whole.files:,} files, {done.rows:,} rows"
             progress.update(task, completed=done.bytes, total=whole.bytes, what=what)
 
-        found = rehearse(checkpoint, manifest, store.value if store else None, parallel=parallel, tell=tell)
+        found = run_restore_drill(checkpoint, manifest, store.value if store else None, parallel=parallel, tell=tell)
     if as_json:
         print_json(_plain(found))
     else:
         _print(found)
 
 
-def _plain(found: Rehearsed) -> dict[str, object]:
+def _plain(found: RestoreDrill) -> dict[str, object]:
     operators = {name: {**msgspec.to_builtins(one), "rate": int(one.rate)} for name, one in found.operators.items()}
     whole = {**msgspec.to_builtins(found.whole), "rate": int(found.whole.rate)}
     return {
@@ -70,7 +70,7 @@ def _plain(found: Rehearsed) -> dict[str, object]:
     }
 
 
-def _print(found: Rehearsed) -> None:
+def _print(found: RestoreDrill) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("operator", overflow="fold")
     for heading in ("files", "bytes", "rows", "seconds", "a second"):
@@ -87,4 +87,4 @@ def _print(found: Rehearsed) -> None:
     budget = f"budget {found.budget_s} s" if found.budget_s is not None else "no budget known before the first batch"
     says = f"predicted {found.predicted_s:.2f} s, {budget}"
     at_once = f"{found.parallel} at once" if found.parallel > 1 else "one partition after the other"
-    emit(table, Text(f"checkpoint {found.checkpoint} into {found.store}, {at_once}\n{says}"))
+    print_out(table, Text(f"checkpoint {found.checkpoint} into {found.store}, {at_once}\n{says}"))

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, Root, verbs
-from tidestate.recovery.cli.printing import emit, key_value_table, print_json, text
+from tidestate.recovery.cli.printing import key_value_table, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.cli.verify import findings_table
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ LISTED = 20
 """How many checkpoints with panes a table names."""
 
 
-class Whole(StrEnum):
+class RepairTarget(StrEnum):
     """Where a repair goes."""
 
     newest_good = "newest-good"
@@ -59,13 +59,15 @@ def rewind_root(
     if as_json:
         print_json({"done": confirm, "reset": done.id, "abandoned": done.abandoned, **asdict(replay)})
         return
-    emit(*_plan(done, replay, confirm))
+    print_out(*_plan(done, replay, confirm))
 
 
 @verbs.command("repair", epilog="Example: tidestate repair /data/flights --to newest-good --confirm")
 def repair_root(
     root: Root,
-    to: Annotated[Whole | None, typer.Option("--to", help="Back to the newest checkpoint that is whole.")] = None,
+    to: Annotated[
+        RepairTarget | None, typer.Option("--to", help="Back to the newest checkpoint that is whole.")
+    ] = None,
     resync_spark: Annotated[
         bool, typer.Option("--resync-spark", help="Write Spark's own checkpoint anew from our newest.")
     ] = False,
@@ -96,14 +98,14 @@ def repair_root(
             {"done": confirm, "reset": done.id, "abandoned": done.abandoned, "findings": found, **asdict(replay)}
         )
         return
-    emit(findings_table(planned.findings), Text(""), *_plan(done, replay, confirm))
+    print_out(findings_table(planned.findings), Text(""), *_plan(done, replay, confirm))
 
 
 def _say(as_json: bool, values: dict[str, object], words: str) -> None:
     if as_json:
         print_json(values)
     else:
-        emit(Text(words))
+        print_out(Text(words))
 
 
 def _plan(done: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:

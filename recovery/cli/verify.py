@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.options import ReadData, ReadPercent
-from tidestate.recovery.cli.printing import emit, print_json
+from tidestate.recovery.cli.printing import print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.inspect.verify import Finding, VerifyReport, verify
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -51,10 +51,10 @@ def _print(found: VerifyReport) -> None:
         f"{pluralize(found.checkpoints, 'checkpoint')}, {pluralize(found.files, 'file')}, {size_text(found.bytes)}"
     )
     if not found.findings:
-        emit(Text(f"whole: {looked}"))
+        print_out(Text(f"whole: {looked}"))
         return
     good = f"the newest whole one is {found.good}" if found.good is not None else "none is whole"
-    emit(findings_table(found.findings), Text(f"{len(found.findings):,} findings in {looked}; {good}"))
+    print_out(findings_table(found.findings), Text(f"{len(found.findings):,} findings in {looked}; {good}"))
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:

@@ -19,7 +19,7 @@ from tidestate.recovery.inspect.values import other_types
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.outputs import Output
-from tidestate.recovery.log.prefetch import ahead
+from tidestate.recovery.log.prefetch import prefetch
 from tidestate.recovery.log.summary import time_us
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -114,7 +114,7 @@ def output_rows(
         return wanted.of(rows.add_column(0, AT, ids))
 
     files = ((output.id, ref) for output in outputs for ref in _files(output, kind, operator))
-    for _, read in ahead(rows_of, files, FILES_AT_ONCE):
+    for _, read in prefetch(rows_of, files, FILES_AT_ONCE):
         yield read()
 
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Head, Ids, Manifest
-from tidestate.recovery.log.prefetch import each
+from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.ranges import ids_text, outside
 from tidestate.recovery.log.records import held_pins, read_part, read_pins
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
@@ -84,7 +84,7 @@ def verify(
     """
     # In this order: what leaves a trace has been published, and is listed.
     seen = traces(checkpoint.objects)
-    listing = checkpoint.listed()
+    listing = checkpoint.listing()
     ids, boundary, missing = listing.left, listing.boundary, listing.missing
     if last and last < len(ids):
         ids = ids[-last:]
@@ -147,7 +147,7 @@ def _outputs(checkpoint: Checkpoint, boundary: Boundary, findings: list[Finding]
 
 
 def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) -> Iterator[tuple[int, Head]]:
-    for number, read in checkpoint.loads(ids):
+    for number, read in checkpoint.load_each(ids):
         try:
             yield number, read()
         except (DataError, NotFoundError) as error:
@@ -181,7 +181,9 @@ def _files(
     checkpoint: Checkpoint, needed: Needed, read_percent: float, chance: random.Random
 ) -> Iterator[tuple[Place, Finding]]:
     files = [(*one, chance.uniform(0, 100) < read_percent) for one in needed.values()]
-    for (ref, _, _), finding in each(checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), files):
+    for (ref, _, _), finding in prefetch_with_progress(
+        checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), files
+    ):
         if (found := finding()) is not None:
             yield (ref.root, ref.path), found
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from tidestate.recovery.log.boundary import Boundary
-from tidestate.recovery.log.listing import Listing, manifests_gone, root_further
+from tidestate.recovery.log.listing import Listing, manifests_gone, newer_manifests_gone
 from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest
 from tidestate.recovery.log.manifest_file import decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
 from tidestate.recovery.log.names import numbered_name, numbers_in
 from tidestate.recovery.log.outputs import Output, output_of
-from tidestate.recovery.log.prefetch import ProgressCallback, each, no_progress
+from tidestate.recovery.log.prefetch import ProgressCallback, no_progress, prefetch_with_progress
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import newest_boundary, outputs_below, read_pins
 from tidestate.recovery.log.traces import STATE, newest_attempt, note, notes, traces, written_files
@@ -120,7 +120,7 @@ class Checkpoint:
         """Ids of all manifests that lie here, whether they count or not, ascending."""
         return numbers_in(self.objects.names(MANIFESTS))
 
-    def listed(self) -> Listing:
+    def listing(self) -> Listing:
         """What lies here now, and what should. Beside writers and collections it misses nothing that is there."""
         # In this order: of what is listed and deleted now, the boundary tells.
         stored, boundary = self.stored_ids(), self.boundary()
@@ -131,16 +131,16 @@ class Checkpoint:
         again = [number for number in self.stored_ids() if number < stored[-1]]
         return Listing(sorted({*stored, *again}), self.boundary(), self.marker.first)
 
-    def present(self) -> list[int]:
+    def present_ids(self) -> list[int]:
         """Ids of manifests that count, ascending, as far as they lie here: for who can go on where some are gone."""
-        return self.listed().left
+        return self.listing().left
 
     def ids(self, first: int = 0, last: int | None = None) -> list[int]:
         """All checkpoint ids from ``first`` to ``last``, ascending, but for those that were collected.
 
         Raises `CorruptionError` (``manifest-gone``) where one of them is gone that no reset has abandoned.
         """
-        found = self.listed()
+        found = self.listing()
         if found.missing_within(first, last):
             self._check_dense(found, self.load(found.left[-1]).manifest, first, last)
         return _within(found.left, first, last)
@@ -155,7 +155,7 @@ class Checkpoint:
         if checkpoint_id > bound or any(pin.checkpoint == checkpoint_id for pin in read_pins(self.objects)):
             with contextlib.suppress(NotFoundError):
                 return self.load(checkpoint_id)
-        found = self.listed()
+        found = self.listing()
         if checkpoint_id <= found.boundary.id:
             raise self.collected(checkpoint_id)
         if found.missing_within(checkpoint_id, checkpoint_id):
@@ -164,7 +164,7 @@ class Checkpoint:
 
     def collected(self, checkpoint_id: int) -> NotFoundError:
         """The error for a checkpoint that is at or below the boundary."""
-        left = self.present()
+        left = self.present_ids()
         return NotFoundError(
             "this checkpoint was collected: choose one that is still there",
             code="collected",
@@ -190,9 +190,9 @@ class Checkpoint:
             )
         return Head(manifest, digest)
 
-    def loads(self, ids: Sequence[int]) -> Iterator[tuple[int, Callable[[], Head]]]:
+    def load_each(self, ids: Sequence[int]) -> Iterator[tuple[int, Callable[[], Head]]]:
         """Each id, in this order, with a call that does what `load` does: several are read ahead."""
-        return each(self.seen, "checkpoints", self.load, ids)
+        return prefetch_with_progress(self.seen, "checkpoints", self.load, ids)
 
     def head(self, *, search: bool = False) -> Head | None:
         """The newest checkpoint, None when there is none yet. A damaged one is an error, never passed over.
@@ -208,7 +208,7 @@ class Checkpoint:
         else:
             newest, position = head.manifest.id, head.manifest.spark
         if beyond := seen.beyond(newest, position):
-            raise root_further(self.objects.root, newest, beyond)
+            raise newer_manifests_gone(self.objects.root, newest, beyond)
         return head
 
     def chosen(self, checkpoint_id: int | None) -> Head:
@@ -226,7 +226,7 @@ class Checkpoint:
 
     def newest(self) -> Head | None:
         """The newest manifest that lies here, None when there is none yet: for who can go on where newer are gone."""
-        found = self.listed()
+        found = self.listing()
         left = found.left
         if not left:
             self._check_new(found)
@@ -239,8 +239,8 @@ class Checkpoint:
     def _check_new(self, found: Listing) -> None:
         """That a root without manifests never had any."""
         beyond = found.least or newest_attempt(written_files(self.objects))
-        if beyond and not self.present():
-            raise root_further(self.objects.root, 0, beyond)
+        if beyond and not self.present_ids():
+            raise newer_manifests_gone(self.objects.root, 0, beyond)
 
     def _check_parent(self, head: Head) -> None:
         try:
@@ -261,7 +261,7 @@ class Checkpoint:
             newest = head.manifest.id
             ids = self.ids(first, newest if last is None else min(last, newest))
             wanted = [one for one in ids if not head.manifest.abandons(one)]
-            for _, read in self.loads(wanted):
+            for _, read in self.load_each(wanted):
                 yield read().manifest
 
     def pane_paths(self) -> list[str]:
@@ -285,7 +285,7 @@ class Checkpoint:
         head = newest.manifest
         last = head.id if last is None else min(last, head.id)  # what comes later may abandon some of it
         while True:
-            found = self.listed()
+            found = self.listing()
             self._check_dense(found, head, first, last)
             try:
                 for output in self._outputs(found, head, first, last):
@@ -300,7 +300,7 @@ class Checkpoint:
         below = outputs_below(self.objects, found.boundary, first, last)
         yield from (output for output in below if not head.abandons(output.id))
         wanted = [one for one in _within(found.left, first, last) if not head.abandons(one)]
-        for _, read in self.loads(wanted):
+        for _, read in self.load_each(wanted):
             yield found.boundary.left(output_of(read().manifest))
 
     def publish(self, manifest: Manifest) -> Head:
@@ -355,7 +355,7 @@ class Checkpoint:
         """Raise `ConflictError` (``plan-moved``) unless ``newest`` is still the newest manifest here, 0 for none: for
         who carries out what was planned on it. Nothing has happened then.
         """
-        found = max(self.present(), default=0)
+        found = max(self.present_ids(), default=0)
         if found != newest:
             raise ConflictError(
                 "another checkpoint was published since this was planned: nothing was changed; look again",

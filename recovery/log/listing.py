@@ -58,7 +58,7 @@ def manifests_gone(lost: Sequence[Ids]) -> CorruptionError:
     )
 
 
-def root_further(root: str, newest: int, beyond: int) -> CorruptionError:
+def newer_manifests_gone(root: str, newest: int, beyond: int) -> CorruptionError:
     """The error for a root with traces of checkpoint ``beyond``, above its newest manifest."""
     return CorruptionError(
         "this root has been further: it has traces of checkpoints whose manifests are gone: put them back",

@@ -23,7 +23,7 @@ def no_progress(_what: str, _done: int, _all: int) -> None:
     """For whoever draws no bar."""
 
 
-def ahead(
+def prefetch(
     act: Callable[[Item], _Result], items: Iterable[Item], at_once: int = AT_ONCE
 ) -> Iterator[tuple[Item, Callable[[], _Result]]]:
     """Each item, in order, with a call that gives what ``act`` gives for it, or raises what that raises.
@@ -47,12 +47,12 @@ def ahead(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def each(
+def prefetch_with_progress(
     seen: ProgressCallback, what: str, act: Callable[[Item], _Result], items: Sequence[Item]
 ) -> Iterator[tuple[Item, Callable[[], _Result]]]:
-    """As `ahead`; ``seen`` is told before the first is begun, and of each when the next is asked for."""
+    """As `prefetch`; ``seen`` is told before the first is begun, and of each when the next is asked for."""
     if items:
         seen(what, 0, len(items))
-    for done, pair in enumerate(ahead(act, items)):
+    for done, pair in enumerate(prefetch(act, items)):
         yield pair
         seen(what, done + 1, len(items))

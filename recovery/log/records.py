@@ -80,7 +80,7 @@ def newest_boundary(objects: Objects) -> Boundary:
             continue
         if found.number != numbers[-1]:
             raise _damaged(path, f"it is boundary {found.number}")
-        with _sound(path):
+        with _checked(path):
             check_boundary(found)
         return found
     return NO_BOUNDARY
@@ -98,7 +98,7 @@ def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: in
 def read_part(objects: Objects, part: FileRef) -> list[Output]:
     """The entries of one file of the output index."""
     found = decoded(read_verified(objects, part), part.path, list[Output])
-    with _sound(part.path):
+    with _checked(part.path):
         for output in found:
             check_output(output)
     return found
@@ -125,7 +125,7 @@ def read_pins(objects: Objects) -> list[Pin]:
             continue  # taken out just now
         if pin.name != name:
             raise _damaged(path, f"it is pin {pin.name}")
-        with _sound(path):
+        with _checked(path):
             check_pin(pin)
         found.append(pin)
     return sorted(found, key=lambda pin: (pin.checkpoint, pin.name))
@@ -137,7 +137,7 @@ def held_pins(objects: Objects) -> set[str]:
 
 
 @contextmanager
-def _sound(path: str) -> Iterator[None]:
+def _checked(path: str) -> Iterator[None]:
     try:
         yield
     except InvalidManifest as error:

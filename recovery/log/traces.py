@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tidestate.recovery.log import names
 from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.log.prefetch import ahead
+from tidestate.recovery.log.prefetch import prefetch
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.log.spark_files import SPARK_FOLDER, newest, query_id
 from tidestate.statestore.errors import CorruptionError, UnavailableError
@@ -90,7 +90,7 @@ def written_files(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[st
     level = list(folders)
     for _ in range(3):
         inside: list[str] = []
-        for folder, inside_it in ahead(lambda one: _names(objects, one), level):
+        for folder, inside_it in prefetch(lambda one: _names(objects, one), level):
             for name in inside_it():
                 if (match := _WRITTEN.match(name)) and int(match[1]) < _MOST:
                     found[f"{folder}/{name}"] = int(match[1])

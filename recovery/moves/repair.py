@@ -11,10 +11,10 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Head, Manifest
-from tidestate.recovery.log.prefetch import each
+from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.records import outputs_below
-from tidestate.recovery.moves.reset import Reset, execute_reset, furthest, plan_reset
+from tidestate.recovery.moves.reset import Reset, execute_reset, highest_used_id, plan_reset
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 from tidestate.statestore.files.refs import FileRef
@@ -37,8 +37,8 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
     findings: list[Finding] = []
     checked: dict[str, Finding | None] = {}
     newest: Manifest | None = None
-    beyond = furthest(checkpoint)
-    ids = checkpoint.present()
+    beyond = highest_used_id(checkpoint)
+    ids = checkpoint.present_ids()
     if beyond:
         why = "this root has been further: the manifests of its newest checkpoints are gone"
         findings.append(Finding("manifest", beyond, manifest_path(ids[-1] + 1 if ids else 1), why))
@@ -161,7 +161,9 @@ def _files(
         path = error.context.get("path") or manifest_path(error.context["id"])
         return [Finding("manifest", manifest.id, path, error.message)]
     unread = [(*one, True) for path, one in needed.items() if path not in checked]
-    for (ref, _, _), found in each(checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), unread):
+    for (ref, _, _), found in prefetch_with_progress(
+        checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), unread
+    ):
         checked[ref.path] = found()
     return [one for path in needed if (one := checked[path]) is not None]
 
@@ -175,5 +177,5 @@ def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterat
             if not manifest.abandons(output.id):
                 yield from ((output.id, ref) for ref in output.panes)
         left = range(max(had, boundary.id) + 1, manifest.id)
-        for number, read in checkpoint.loads([one for one in left if not manifest.abandons(one)]):
+        for number, read in checkpoint.load_each([one for one in left if not manifest.abandons(one)]):
             yield from ((number, ref) for ref in read().manifest.panes)

@@ -97,7 +97,9 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
         now_us(),
         delivered=delivered(checkpoint, was),
         operators={
-            name: msgspec.structs.replace(one, partitions=divided(one.tables, one.partitions, partitions, was.id + 1))
+            name: msgspec.structs.replace(
+                one, partitions=divide_partitions(one.tables, one.partitions, partitions, was.id + 1)
+            )
             for name, one in was.operators.items()
         },
     )
@@ -126,7 +128,7 @@ def _check_divisible(name: str, operator: OperatorState) -> None:
         )
 
 
-def divided(
+def divide_partitions(
     specs: Sequence[TableSpec], old: Sequence[PartitionState], partitions: int, sequence: int
 ) -> tuple[PartitionState, ...]:
     """The state of ``old`` partitions in so many new ones, as of checkpoint ``sequence``. Pure but for fresh ids.

@@ -88,8 +88,8 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     `IncompatibleError` where Spark's own checkpoint cannot go back with it.
     """
     check_stateless(checkpoint.objects)
-    beyond = furthest(checkpoint)
-    ids = checkpoint.present()
+    beyond = highest_used_id(checkpoint)
+    ids = checkpoint.present_ids()
     chosen = checkpoint.read(to)
     was = chosen.manifest
     _check_there(checkpoint, was)
@@ -128,14 +128,14 @@ def _check_line(manifest: Manifest, to: int) -> None:
     invariant(not manifest.abandons(to), "a reset goes back to what counts from then on", to=to)
 
 
-def furthest(checkpoint: Checkpoint) -> int:
+def highest_used_id(checkpoint: Checkpoint) -> int:
     """The highest id that may have been in use above the newest manifest that lies here; 0 where none has been.
 
     Above it ids are free: who has seen panes under one that is lost is never given others under it.
     """
     # In this order: what leaves a trace has been published, and is listed.
     seen = traces(checkpoint.objects, STATE)
-    listing = checkpoint.listed()
+    listing = checkpoint.listing()
     newest, position = (listing.left or [0])[-1], None
     if listing.left:
         with suppress(CorruptionError, NotFoundError):
@@ -160,7 +160,7 @@ def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
 
 
 def _readable(checkpoint: Checkpoint, ids: list[int]) -> Iterator[tuple[int, Manifest]]:
-    for number, read in checkpoint.loads(ids):
+    for number, read in checkpoint.load_each(ids):
         try:
             yield number, without_state(read().manifest)
         except CorruptionError:

@@ -14,7 +14,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Manifest, without_state
 from tidestate.recovery.log.names import spark_number
-from tidestate.recovery.log.prefetch import each
+from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.summary import events_of, time_text
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
 from tidestate.recovery.spark.position import load_files
@@ -136,7 +136,7 @@ def plan_rewind(checkpoint: Checkpoint, to: int) -> Rewind:
 def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:
     """Checkpoints that count, newest first; of those that cannot be read, the id."""
     newest: Manifest | None = None
-    for number, read in checkpoint.loads([one for one in reversed(checkpoint.present()) if one >= first]):
+    for number, read in checkpoint.load_each([one for one in reversed(checkpoint.present_ids()) if one >= first]):
         if newest is not None and newest.abandons(number):
             continue
         try:
@@ -156,7 +156,9 @@ def _spans(
     begin = chosen.spark.end if chosen.spark is not None else ()
     files: dict[str, set[str]] = {}
     positions = [one.spark for one in undone if one.kind in ("batch", "bootstrap")]
-    for _, read in each(checkpoint.seen, "input", lambda one: load_files(checkpoint.objects, one), positions):
+    for _, read in prefetch_with_progress(
+        checkpoint.seen, "input", lambda one: load_files(checkpoint.objects, one), positions
+    ):
         position = read()
         for source, paths in (position.files if position is not None else {}).items():
             files.setdefault(source, set()).update(path.rpartition(" ")[0] for path in paths)

@@ -16,21 +16,21 @@ import msgspec
 from tidestate.recovery.log import acknowledgements
 from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
-from tidestate.recovery.log.listing import manifests_gone, root_further
+from tidestate.recovery.log.listing import manifests_gone, newer_manifests_gone
 from tidestate.recovery.log.manifest import Manifest, files_of, state_files
 from tidestate.recovery.log.pins import fork_pins, remove_pin
-from tidestate.recovery.log.prefetch import each
+from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, held_pins, read_part, read_pins, seal
 from tidestate.recovery.log.traces import with_file_traces, written_files
 from tidestate.recovery.retention.rules import (
     HOUR_US,
     CheckpointRetention,
-    Known,
     RetentionParts,
+    RootContents,
     bases_read,
-    deletable,
-    limit,
+    collection_limit,
+    deletable_files,
     next_boundary,
     reachable,
     unacknowledged,
@@ -85,13 +85,15 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
     """
     at_us = now_us() if at_us is None else at_us
     known = survey(checkpoint)
-    boundary, parts = next_boundary(known, limit(known, retention, at_us), retention, at_us, checkpoint.writer)
+    boundary, parts = next_boundary(
+        known, collection_limit(known, retention, at_us), retention, at_us, checkpoint.writer
+    )
     boundary, parts, index = _with_index(known, boundary, parts)
     # One that is pinned and cannot be read stops a collection before it has begun, not when its boundary counts.
     pinned = _pinned(checkpoint, list(known.pins), boundary.id, known.manifests)
     known = replace(known, manifests={**known.manifests, **pinned})
     needed = reachable(known, boundary, parts)
-    doomed = deletable(known, boundary, needed, at_us - retention.grace_us)
+    doomed = deletable_files(known, boundary, needed, at_us - retention.grace_us)
     entries = written_files(checkpoint.objects, (INDEX,))
     doomed += [path for path, number in entries.items() if number <= boundary.number and path not in needed]
     taken = written_files(checkpoint.objects, (acknowledgements.DELIVERED_FOLDER,))
@@ -134,7 +136,7 @@ def execute_collection(checkpoint: Checkpoint, planned: Collection) -> Collected
     # Manifests first, so that nobody opens what is about to lose its files.
     manifests = [manifest_path(number) for number in done.checkpoints]
     for what, paths in (("manifests", manifests), ("files", done.files), ("boundaries", older)):
-        for _, deleted in each(checkpoint.seen, what, objects.delete, paths):
+        for _, deleted in prefetch_with_progress(checkpoint.seen, what, objects.delete, paths):
             deleted()
     for base, pin in unneeded:
         remove_pin(base, pin.name)
@@ -170,12 +172,12 @@ def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collec
     return done, unneeded
 
 
-def survey(checkpoint: Checkpoint) -> Known:
+def survey(checkpoint: Checkpoint) -> RootContents:
     """All that a root has, read."""
     # In this order: what leaves a trace has been published, and is listed.
     files = written_files(checkpoint.objects)
     traces = with_file_traces(checkpoint.objects, files)
-    listing = checkpoint.listed()
+    listing = checkpoint.listing()
     left, boundary = listing.left, listing.boundary
     if not left:
         checkpoint.newest()  # raises where there were any
@@ -183,7 +185,7 @@ def survey(checkpoint: Checkpoint) -> Known:
     try:
         head = checkpoint.load(left[-1]).manifest
         if beyond := traces.beyond(head.id, head.spark):
-            raise root_further(checkpoint.objects.root, head.id, beyond)
+            raise newer_manifests_gone(checkpoint.objects.root, head.id, beyond)
         if lost := outside(listing.missing, head.abandoned):
             raise manifests_gone(lost)
         head = msgspec.structs.replace(head, delivered=acknowledgements.delivered(checkpoint, head))
@@ -195,11 +197,11 @@ def survey(checkpoint: Checkpoint) -> Known:
         raise
     pins = read_pins(checkpoint.objects)
     manifests |= _pinned(checkpoint, pins, boundary.id, manifests)
-    return Known(boundary, pins, head, manifests, listing.stored, entries, files)
+    return RootContents(boundary, pins, head, manifests, listing.stored, entries, files)
 
 
 def _manifests(checkpoint: Checkpoint, left: list[int], head: Manifest) -> Iterator[tuple[int, Manifest]]:
-    for number, read in checkpoint.loads(left):
+    for number, read in checkpoint.load_each(left):
         try:
             yield number, read().manifest
         except CorruptionError:
@@ -228,7 +230,7 @@ def _pinned(
 
 
 def _with_index(
-    known: Known, boundary: Boundary, parts: RetentionParts
+    known: RootContents, boundary: Boundary, parts: RetentionParts
 ) -> tuple[Boundary, RetentionParts, dict[str, bytes]]:
     """The boundary with all files of its output index, and the new ones; the one that counts if it says the same."""
     was, files = known.boundary, dict[str, bytes]()
@@ -283,7 +285,7 @@ def _roots(unneeded: list[tuple[Objects, Pin]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(base.root for base, _ in unneeded))
 
 
-def _sizes(checkpoint: Checkpoint, known: Known, files: list[str]) -> Iterator[tuple[str, int]]:
+def _sizes(checkpoint: Checkpoint, known: RootContents, files: list[str]) -> Iterator[tuple[str, int]]:
     """Of most files a manifest knows the size; storage is asked for the others."""
     sizes = {ref.path: ref.bytes for manifest in known.manifests.values() for ref in files_of(manifest)}
     for path in files:

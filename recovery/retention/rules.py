@@ -45,7 +45,7 @@ class CheckpointRetention:
 
 
 @dataclass(frozen=True)
-class Known:
+class RootContents:
     """What a root has: its boundary, pins, the head, and manifests by id, those above the boundary and pinned ones.
 
     ``stored`` are the ids of all manifest files; ``entries`` are the files of the output index with what they list;
@@ -71,7 +71,7 @@ class Known:
         return {pin.checkpoint for pin in self.pins}
 
 
-def limit(known: Known, retention: CheckpointRetention, at_us: int) -> int:
+def collection_limit(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
     """The id up to which checkpoints can be collected, pinned ones aside; not below the boundary."""
     if retention.keep is None and retention.age_us is None:
         return known.boundary.id
@@ -85,14 +85,14 @@ def limit(known: Known, retention: CheckpointRetention, at_us: int) -> int:
     return max(known.boundary.id, min(kept) - 1)
 
 
-def _younger(known: Known, number: int, than_us: int) -> bool:
+def _younger(known: RootContents, number: int, than_us: int) -> bool:
     """Whether it was made after a time; of one that cannot be read, and was abandoned, nobody needs to know."""
     found = known.manifests.get(number)
     return found is not None and found.created_us > than_us
 
 
 def next_boundary(
-    known: Known, bound: int, retention: CheckpointRetention, at_us: int, writer: str
+    known: RootContents, bound: int, retention: CheckpointRetention, at_us: int, writer: str
 ) -> tuple[Boundary, RetentionParts]:
     """The boundary at ``bound``, and the files of its output index, some yet to be written."""
     was = known.boundary
@@ -124,12 +124,12 @@ def _output(manifest: Manifest) -> Output:
     )
 
 
-def _entries(known: Known, boundary: Boundary, entries: Iterable[Output]) -> list[Output]:
+def _entries(known: RootContents, boundary: Boundary, entries: Iterable[Output]) -> list[Output]:
     left = (boundary.left(one) for one in entries if not _lost(known, one.id))
     return [one for one in left if one.panes or one.late or one.spark]
 
 
-def _lost(known: Known, number: int) -> bool:
+def _lost(known: RootContents, number: int) -> bool:
     """Whether nobody can go back to where it counts: it and all that was abandoned after it with it are collected.
 
     Up to the boundary as it was: what has just been collected may have been pinned just before.
@@ -141,7 +141,7 @@ def _lost(known: Known, number: int) -> bool:
     )
 
 
-def _gone(known: Known, before_us: int) -> tuple[int, int]:
+def _gone(known: RootContents, before_us: int) -> tuple[int, int]:
     """Up to which checkpoints panes, where a sink has acknowledged them, and ledgers are older than a time."""
     made = [(one.id, one.created_us) for _, entries in known.entries for one in entries]
     made += [(number, known.manifests[number].created_us) for number in known.left if number in known.manifests]
@@ -153,7 +153,7 @@ def _gone(known: Known, before_us: int) -> tuple[int, int]:
     return min(late, known.head.delivered), late
 
 
-def unacknowledged(known: Known, retention: CheckpointRetention, at_us: int) -> int:
+def unacknowledged(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
     """How many pane files are old enough to go, and stay because no sink has acknowledged them."""
     if retention.output_age_us is None:
         return 0
@@ -163,7 +163,7 @@ def unacknowledged(known: Known, retention: CheckpointRetention, at_us: int) -> 
     return sum(len(one.panes) for one in outputs if panes < one.id <= late)
 
 
-def reachable(known: Known, boundary: Boundary, parts: Iterable[Part]) -> set[str]:
+def reachable(known: RootContents, boundary: Boundary, parts: Iterable[Part]) -> set[str]:
     """Paths of the files below this root that are needed once ``boundary`` counts."""
     refs: list[FileRef] = []
     for number, manifest in known.manifests.items():
@@ -177,13 +177,13 @@ def reachable(known: Known, boundary: Boundary, parts: Iterable[Part]) -> set[st
     return {ref.path for ref in refs if ref.root == 0}
 
 
-def bases_read(known: Known, boundary: Boundary) -> set[int]:
+def bases_read(known: RootContents, boundary: Boundary) -> set[int]:
     """Numbers of the roots that this one was forked from, of whose files one is needed once ``boundary`` counts."""
     kept = [one for number, one in known.manifests.items() if number > boundary.id or number in known.pinned]
     return {ref.root for manifest in kept for ref in state_files(manifest)} - {0}
 
 
-def deletable(known: Known, boundary: Boundary, needed: set[str], aged_us: int) -> list[str]:
+def deletable_files(known: RootContents, boundary: Boundary, needed: set[str], aged_us: int) -> list[str]:
     """Of the files that were written for checkpoints, those that nobody needs and nobody will name.
 
     Files for ids above the head are in the making. One for a checkpoint that is kept, and does not name it, was left

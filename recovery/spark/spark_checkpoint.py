@@ -16,7 +16,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import NOTHING, Entries, read_of
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
-from tidestate.recovery.log.prefetch import each
+from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.records import decoded, outputs_below
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.position import load_files
@@ -113,7 +113,7 @@ def finish_checkpoint(
     What is there is moved to ``spark-replaced/<id of the reset>``. It may be run as often as one likes: whatever a
     crash has left half done is moved aside too.
     """
-    reset = unfinished(checkpoint, head)
+    reset = unfinished_move(checkpoint, head)
     if reset is None:
         return False
     _set_aside(checkpoint.objects, reset.id)
@@ -124,7 +124,7 @@ def finish_checkpoint(
     return True
 
 
-def mend(
+def rewrite_spark_checkpoint(
     checkpoint: Checkpoint,
     head: Manifest,
     read: Mapping[int, Entries],
@@ -144,7 +144,7 @@ def mend(
     return kept
 
 
-def unfinished(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
+def unfinished_move(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
     """The reset or bootstrap that `finish_checkpoint` would bring Spark's checkpoint to; None where there is none."""
     reset = head
     while reset.kind not in ("reset", "bootstrap", *WORK) and reset.id > 1 and reset.parent:
@@ -233,8 +233,8 @@ def _positions(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[SparkPosi
     def position_of(number: int) -> SparkPosition | None:
         return load_files(checkpoint.objects, checkpoint.load(number).manifest.spark)
 
-    line = [one for one in reversed(checkpoint.present()) if one <= manifest.id and not manifest.abandons(one)]
-    for _, read in each(checkpoint.seen, "checkpoints", position_of, line):
+    line = [one for one in reversed(checkpoint.present_ids()) if one <= manifest.id and not manifest.abandons(one)]
+    for _, read in prefetch_with_progress(checkpoint.seen, "checkpoints", position_of, line):
         try:
             position = read()
             if position is None:
@@ -273,7 +273,7 @@ def _trusted(checkpoint: Checkpoint, manifest: Manifest) -> SparkLog | None:
         query_id = log.query_id()
     except CorruptionError:
         return None
-    for number in reversed(checkpoint.present()):
+    for number in reversed(checkpoint.present_ids()):
         with suppress(CorruptionError):
             newest = checkpoint.load(number).manifest
             same = newest.spark is not None and newest.spark.query_id == query_id

@@ -23,7 +23,7 @@ EVERY_S = DURATION_US / 3e6
 """How often a lease is renewed: it outlives two renewals that fail."""
 
 
-class Presence:
+class Heartbeat:
     """Whether the driver of this writer epoch is at work. It never stops a job: what fails is logged.
 
     ``still`` is asked before each renewal, on a thread; once it says no, the lease is given back.
@@ -42,7 +42,7 @@ class Presence:
         self._checkpoint, self._epoch, self._every_s = checkpoint, epoch, every_s
         self._still, self._waiting = still, waiting
         self._numbers = itertools.count(1)
-        self._keeper: _Heartbeat | None = None
+        self._keeper: _LeaseKeeper | None = None
         self._first = True
 
     def begin(self) -> None:
@@ -53,7 +53,7 @@ class Presence:
             with _only_logged("the leases of older runs could not be removed"):
                 clear_leases(self._checkpoint, self._epoch)
         self._first = False
-        keeper = _Heartbeat(self._checkpoint, self._epoch, self._numbers, self._still, self._waiting, self._every_s)
+        keeper = _LeaseKeeper(self._checkpoint, self._epoch, self._numbers, self._still, self._waiting, self._every_s)
         keeper.write()
         # The thread gives the lease back: a collection may run anywhere. Who exits without a stop is seen to be gone.
         weakref.finalize(self, keeper.ended.set).atexit = False
@@ -66,7 +66,7 @@ class Presence:
             self._keeper.end()
 
 
-class _Heartbeat:
+class _LeaseKeeper:
     """What the thread holds: not the one whose end it waits for."""
 
     def __init__(

@@ -55,7 +55,7 @@ def prediction(manifest: Manifest) -> tuple[str, float] | None:
     return known.store, predicted_s(manifest.operators.values(), known.store, rate, known.parallel)
 
 
-def outlook(manifest: Manifest) -> dict[str, object] | None:
+def predicted_restore(manifest: Manifest) -> dict[str, object] | None:
     """`prediction` as plain values, with the budget; None before the first batch."""
     found, known = prediction(manifest), manifest.restored
     if found is None or known is None:
@@ -63,9 +63,9 @@ def outlook(manifest: Manifest) -> dict[str, object] | None:
     return {"store": found[0], "predicted_s": round(found[1], 3), "budget_s": known.budget_s}
 
 
-def outlook_text(manifest: Manifest) -> str:
+def predicted_restore_text(manifest: Manifest) -> str:
     """For people."""
-    found = outlook(manifest)
+    found = predicted_restore(manifest)
     if found is None:
         return "-"
     if found["store"] == "parquet":
@@ -110,7 +110,7 @@ def _rate(head: Manifest, store: StoreConfig, whole: Restored) -> int | None:
     return known.rate if known is not None and known.store == store.name else None
 
 
-def sentence(one: Restore) -> str:
+def restore_text(one: Restore) -> str:
     """For a log and for people."""
     if one.store == "parquet":
         return "restored nothing in 0.0 s: the parquet store reads on demand"

@@ -26,7 +26,7 @@ from tidestate.statestore.stores.restore_monitor import RestoreMonitor, Told, no
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class RestoreDrill:
     """What restoring took: by operator, all its partitions one after the other; ``whole``: until all were there.
 
     ``predicted_s`` is what the checkpoint let expect, ``budget_s`` what its job allows (None before its first batch).
@@ -55,14 +55,14 @@ def store_for(manifest: Manifest) -> StoreName:
     return "rocksdb" if manifest.restored is not None and manifest.restored.store == "rocksdb" else "memory"
 
 
-def rehearse(
+def run_restore_drill(
     checkpoint: Checkpoint,
     manifest: Manifest,
     store: StoreName | None = None,
     *,
     parallel: int = 1,
     tell: Told = no_restore_progress,
-) -> Rehearsed:
+) -> RestoreDrill:
     """Restore all state of ``manifest``, so many partitions at once on threads of this process; each is let go of at
     once. ``tell`` hears what is done and what there is in all, from any thread, one at a time.
 
@@ -94,7 +94,7 @@ def rehearse(
     for piece, restored in zip(pieces, found, strict=True):
         operators[piece.operator] = operators[piece.operator].plus(restored)
     whole = board.done
-    return Rehearsed(
+    return RestoreDrill(
         manifest.id,
         store,
         parallel,

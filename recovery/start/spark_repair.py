@@ -18,9 +18,9 @@ from tidestate.recovery.spark.spark_checkpoint import (
     check_stateless,
     files_read,
     finish_checkpoint,
-    mend,
     no_crash_hook,
-    unfinished,
+    rewrite_spark_checkpoint,
+    unfinished_move,
 )
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.policy import Policy
@@ -64,7 +64,7 @@ class FilesRead:
             self._known.setdefault(source, KnownFiles(())).add(files)
 
 
-class Mending:
+class SparkRepair:
     """What one start does about Spark's checkpoint. ``interval`` is every how many entries Spark folds its lists."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Mending:
         """Compare. Changes nothing. Raises `IncompatibleError` where Spark's checkpoint is that of another run, where
         it differs and the policy is to stop, and where it differs and cannot be rewritten.
         """
-        if head is not None and (head.drained or unfinished(self._checkpoint, head) is not None):
+        if head is not None and (head.drained or unfinished_move(self._checkpoint, head) is not None):
             return  # Spark will not start, or its checkpoint is rewritten whatever it says
         objects = self._checkpoint.objects
         position = load_files(objects, head.spark) if head is not None else None
@@ -106,7 +106,7 @@ class Mending:
         if not head.drained and finish_checkpoint(self._checkpoint, head, self._hook, self._interval):
             self._read = files_read(self._checkpoint, head)
         elif self._found.differs:
-            kept = mend(self._checkpoint, head, self._read, self._interval, self._hook)
+            kept = rewrite_spark_checkpoint(self._checkpoint, head, self._read, self._interval, self._hook)
             log.warning(
                 "spark's checkpoint was not what checkpoint %d says, so it was rewritten from ours; the old one is "
                 "kept in %s: %s",

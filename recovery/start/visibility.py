@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidestate.recovery.log.prefetch import ahead
+from tidestate.recovery.log.prefetch import prefetch
 from tidestate.recovery.log.traces import PROBES
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -42,7 +42,7 @@ def check_visible(objects: Objects, files: Iterable[WrittenFile], patience_s: fl
     def found(written: WrittenFile) -> int | None:
         return _size(objects, written.ref.path, written.ref.bytes, until)
 
-    for written, size in ahead(found, files):
+    for written, size in prefetch(found, files):
         if size() != written.ref.bytes:
             raise UsageError(
                 "a file that an executor has written is not at the driver's root, or has another size there, so "

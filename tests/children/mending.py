@@ -8,7 +8,7 @@ import sys
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.start.policy import Policy
-from tidestate.recovery.start.spark_repair import Mending
+from tidestate.recovery.start.spark_repair import SparkRepair
 
 
 def main(root: str, moment: str) -> None:
@@ -19,7 +19,7 @@ def main(root: str, moment: str) -> None:
     checkpoint = Checkpoint.open(root)
     head = checkpoint.head()
     assert head is not None
-    mending = Mending(checkpoint, Policy(), hook=dies)
+    mending = SparkRepair(checkpoint, Policy(), hook=dies)
     mending.look(head.manifest)
     mending.done(head.manifest)
 

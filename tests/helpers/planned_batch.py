@@ -18,7 +18,7 @@ from tidestate.recovery.spark.agreement import Agreement, compare
 from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED
 from tidestate.recovery.spark.spark_log import SparkLog
-from tidestate.recovery.start.spark_repair import Mending
+from tidestate.recovery.start.spark_repair import SparkRepair
 
 BATCHES = 6
 N = BATCHES - 1
@@ -75,7 +75,7 @@ def seen(root: Path, interval: int | None = COMPACTED) -> Agreement:
 def start(root: Path, policy: Policy | None = None, **settings: Any) -> Manifest:
     """What a start does: look, take over, mend."""
     checkpoint = Checkpoint.open(root)
-    mending = Mending(checkpoint, policy or Policy(), **settings)
+    mending = SparkRepair(checkpoint, policy or Policy(), **settings)
     head = head_of(checkpoint)
     mending.look(head)
     fence = checkpoint.publish(

@@ -38,7 +38,6 @@ from tidestate.statestore.table.fold import combine
 Shape = Literal["slices", "windows", "messages", "panes"]
 OPS = {MERGE: "merge", PUT: "put", DELETE: "delete"}
 START, END, SLICE, TIME = "window_start", "window_end", "slice_end", "time"
-WINDOW_COLUMNS = (START, END, SLICE)
 BAND_BYTES = 64 << 20
 
 
@@ -137,7 +136,7 @@ def read_changes(
     for layer in read_segment(checkpoint.objects, form.spec, ref):
         if form.shape == "messages" and layer.op == DELETE:
             continue  # retention
-        rows = near(form, of_keys(layer.rows, keys), around)
+        rows = rows_around(form, of_keys(layer.rows, keys), around)
         found += _changes(form, ref.first, Layer(layer.op, _combined(form.spec, layer.op, rows)))
     return found
 
@@ -154,7 +153,7 @@ def read_folded(
         files = [ref for ref in files if form.may_touch(ref, around)]
         table = FileTable(form.spec, open_sources(checkpoint.objects, form.spec, files), None, BAND_BYTES)
         for rows in table.scan(EVERYTHING) if files else ():
-            found += _changes(form, newest, Layer(PUT, near(form, of_keys(rows, keys), around)))
+            found += _changes(form, newest, Layer(PUT, rows_around(form, of_keys(rows, keys), around)))
     return found, newest
 
 
@@ -163,7 +162,7 @@ def of_keys(rows: pa.Table, keys: Mapping[str, str]) -> pa.Table:
     return Wanted({name: text for name, text in keys.items() if name in rows.column_names}).of(rows)
 
 
-def near(form: TableForm, rows: pa.Table, around: WindowBounds) -> pa.Table:
+def rows_around(form: TableForm, rows: pa.Table, around: WindowBounds) -> pa.Table:
     """Rows of windows that touch ``around``; also those that do not say so."""
     keep = np.ones(rows.num_rows, bool)
     if form.start is not None and form.start in rows.column_names:

@@ -58,7 +58,7 @@ class WindowHistory:
 
 
 @dataclass
-class Found:
+class WindowRecords:
     """All there is of a key, of windows around some place."""
 
     folded: list[StateChange] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Found:
     panes: list[Pane] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
-    def add(self, other: Found) -> None:
+    def add(self, other: WindowRecords) -> None:
         """What one more checkpoint added."""
         self.changes += other.changes
         self.panes += other.panes

@@ -9,15 +9,15 @@ from typing import Any
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import END, START, StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
-from tidestate.operators.inspect.history.events import ORDER, Event, EventKind, Found, WindowHistory
+from tidestate.operators.inspect.history.events import ORDER, Event, EventKind, WindowHistory, WindowRecords
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, input_of, input_text
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 
 
-def told(
+def build_history(
     steps: HistorySteps,
-    found: Found,
+    found: WindowRecords,
     window: WindowBounds,
     measure: BoundUnit,
     keys: Mapping[str, str],
@@ -76,11 +76,11 @@ class _Narrator:
         self._by_id = {step.id: step for step in steps.all}
         self._inputs: dict[int, dict[str, Any] | None] = {}
 
-    def known_from(self, found: Found) -> int:
+    def known_from(self, found: WindowRecords) -> int:
         """The first checkpoint whose changes are known one by one."""
         return found.folded_up_to + 1 if found.folded_up_to else self._steps.all[0].id
 
-    def folded(self, found: Found) -> Iterator[Event]:
+    def folded(self, found: WindowRecords) -> Iterator[Event]:
         """What had come before changes are known."""
         for one in found.folded:
             if one.of(self._window):

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidestate.operators.inspect.history.events import Event, WindowHistory
-from tidestate.recovery.cli.printing import Format, emit, into, print_document, print_rows, text
+from tidestate.recovery.cli.printing import Format, print_document, print_out, print_rows, redirected_to, text
 from tidestate.recovery.log.ranges import ids_text
 
 PRINTED_ROWS = 50
@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 def print_history(found: WindowHistory, form: Format, output: Path | None, limit: int | None) -> None:
     """Print it to the terminal, or into the file ``output``; ``limit``: at most so many events."""
     if form is Format.table:
-        with into(output):
+        with redirected_to(output):
             _print(found, PRINTED_ROWS if limit is None else limit)
     elif form is Format.json:
         whole = asdict(found) | {"events": [asdict(one) for one in found.events[:limit]]}
@@ -76,7 +76,7 @@ def _print(found: WindowHistory, limit: int) -> None:
     stands = f"{len(found.shown):,} rows" if len(found.shown) > 1 else "nothing"
     stands = values_text(found.shown[0]) if len(found.shown) == 1 else stands
     more = len(found.events) - limit
-    emit(
+    print_out(
         Text(head),
         Text(f"changes are known from checkpoint {found.known_from} on", style="dim"),
         *([Text(f"abandoned and not readable: {ids_text(found.unread)}", style="dim")] if found.unread else []),

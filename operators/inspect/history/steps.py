@@ -79,7 +79,7 @@ def read_steps(checkpoint: Checkpoint, operator: str | None) -> HistorySteps:
     name, state_now = operator_of(head, operator)
     steps: dict[int, HistoryStep] = {}
     base: tuple[int, OperatorState] | None = None
-    for number, read in checkpoint.loads(ids):
+    for number, read in checkpoint.load_each(ids):
         step = steps.setdefault(number, HistoryStep(number))
         step.abandoned = head.abandons(number)
         if (manifest := _manifest(step, read)) is None:

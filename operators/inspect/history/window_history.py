@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from tidestate.operators.inspect.history.bounds import FEW_VALUES, BoundUnit, Regular, WindowBounds
 from tidestate.operators.inspect.history.changes import form_of, forms_of, read_changes, read_folded
 from tidestate.operators.inspect.history.emitted import emitted_panes, read_rejected
-from tidestate.operators.inspect.history.events import Found, WindowHistory
-from tidestate.operators.inspect.history.narrative import told
+from tidestate.operators.inspect.history.events import WindowHistory, WindowRecords
+from tidestate.operators.inspect.history.narrative import build_history
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, read_steps
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
-from tidestate.recovery.log.prefetch import each
+from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.statestore.errors import NotFoundError, UsageError
 
 EVERYWHERE = WindowBounds(-(2**63), 2**63 - 1)
@@ -54,7 +54,7 @@ def window_history(
         raise _never(reader, regular, asked, window)
     if not regular:
         found = reader.read(chosen)
-    return told(steps, found, chosen, measure, reader.keys, checkpoint)
+    return build_history(steps, found, chosen, measure, reader.keys, checkpoint)
 
 
 class _Reader:
@@ -64,22 +64,24 @@ class _Reader:
         self.checkpoint, self.steps, self.keys = checkpoint, steps, keys
         self.measure = BoundUnit.of(steps.newest.configuration)
 
-    def read(self, around: WindowBounds) -> Found:
+    def read(self, around: WindowBounds) -> WindowRecords:
         """Of windows that touch ``around``."""
-        found = Found()
+        found = WindowRecords()
         for form in forms_of(self.steps.base).values():
             if form.shape == "panes":
                 continue
             folded, newest = read_folded(self.checkpoint, form, self.steps.base, self.keys, around)
             found.folded += folded
             found.folded_up_to = max(found.folded_up_to, newest)
-        for _, added in each(self.checkpoint.seen, "changes", lambda step: self._added(step, around), self.steps.all):
+        for _, added in prefetch_with_progress(
+            self.checkpoint.seen, "changes", lambda step: self._added(step, around), self.steps.all
+        ):
             found.add(added())
         return found
 
-    def _added(self, step: HistoryStep, around: WindowBounds) -> Found:
+    def _added(self, step: HistoryStep, around: WindowBounds) -> WindowRecords:
         """By one checkpoint."""
-        found = Found()
+        found = WindowRecords()
         for spec, ref in step.segments:
             form = form_of(spec)
             if form is not None and not (form.shape == "panes" and self.steps.shows):
@@ -109,7 +111,7 @@ def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:
     return dict(keys)
 
 
-def _held(found: Found, asked: int) -> WindowBounds | None:
+def _held(found: WindowRecords, asked: int) -> WindowBounds | None:
     """Of windows of any length the newest: one that begins there, that holds the place, that ends there.
 
     One that grew out of others holds what they held, so of sessions that which holds the place comes first.

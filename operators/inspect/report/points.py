@@ -79,11 +79,11 @@ class CheckpointHistory:
 
 def checkpoint_history(checkpoint: Checkpoint, last: int) -> CheckpointHistory:
     """The ``last`` checkpoints of a root."""
-    ids = checkpoint.present()
+    ids = checkpoint.present_ids()
     chosen, found, lost = ids[-last:], [], []
     head: Manifest | None = None
     younger: Manifest | None = None
-    for done, (number, read) in enumerate(checkpoint.loads(ids[-last - 1 :][::-1])):
+    for done, (number, read) in enumerate(checkpoint.load_each(ids[-last - 1 :][::-1])):
         manifest = _manifest(read)
         if younger is not None:
             found.append(_point(younger, manifest, head))

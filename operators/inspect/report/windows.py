@@ -122,7 +122,7 @@ def _panes(
     """Panes of checkpoints, newest first, until there is enough."""
     ends: set[int] = set()
     left = READ_BYTES
-    for number, read in checkpoint.loads(ids[::-1]):
+    for number, read in checkpoint.load_each(ids[::-1]):
         try:
             refs = [r for r in read().manifest.panes if r.path.startswith(f"panes/{operator}/")]
             left -= sum(ref.bytes for ref in refs)

@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.checkout import ROOT
 from tests.helpers.spark_checkpoints import made
 from tests.helpers.worked_example import STREAM, example
-from tidestate.recovery.log.prefetch import AT_ONCE, ahead, each
+from tidestate.recovery.log.prefetch import AT_ONCE, prefetch, prefetch_with_progress
 from tidestate.statestore.spec.store import Parquet
 
 pytestmark = pytest.mark.slow
@@ -141,7 +141,7 @@ def test_reading_ahead_keeps_order_and_raises_in_its_turn() -> None:
 
     found: list[int | str] = []
     told: list[tuple[str, int, int]] = []
-    for number, read in each(lambda *one: told.append(one), "numbers", act, range(40)):
+    for number, read in prefetch_with_progress(lambda *one: told.append(one), "numbers", act, range(40)):
         try:
             found.append(read())
         except ValueError:
@@ -155,7 +155,7 @@ import sys
 from tidestate.recovery.log.checkpoint import Checkpoint
 sys.setswitchinterval(1e-6)
 checkpoint = Checkpoint.open(sys.argv[1])
-print([read().manifest.id for _, read in checkpoint.loads(checkpoint.ids())])
+print([read().manifest.id for _, read in checkpoint.load_each(checkpoint.ids())])
 """
 
 
@@ -170,7 +170,7 @@ def test_threads_may_be_the_first_to_read_a_manifest(places: dict[str, str]) -> 
 
 def test_no_more_is_read_ahead_than_was_said() -> None:
     begun: list[int] = []
-    reading = ahead(begun.append, iter(range(10_000)))
+    reading = prefetch(begun.append, iter(range(10_000)))
     for _ in range(5):
         next(reading)[1]()
     reading.close()

@@ -15,7 +15,7 @@ from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Parquet
 from tidestate.recovery import cli
 from tidestate.recovery.cli.app import verbs
-from tidestate.recovery.cli.group import VERBS, own
+from tidestate.recovery.cli.group import VERBS, load_verb
 
 HEAVY = {
     *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2", "pydantic"),
@@ -109,7 +109,7 @@ def test_completion_installs_itself_for_bash(shell: dict[str, str]) -> None:
 
 def test_each_verb_stands_with_its_module() -> None:
     for name, (module, _) in VERBS.items():
-        assert own(name).callback.__module__ == f"tidestate.recovery.cli.{module}"
+        assert load_verb(name).callback.__module__ == f"tidestate.recovery.cli.{module}"
     modules = {one.name for one in pkgutil.iter_modules(cli.__path__)} - {
         "app",
         "group",

@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.operators import Memory, Parquet, RocksDB
-from tidestate.recovery.moves.rescale import divided
+from tidestate.recovery.moves.rescale import divide_partitions
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
@@ -97,7 +97,7 @@ def test_each_row_keeps_the_bound_it_had(tmp_path: Path, store: StoreConfig, scr
         "ends": [(first[2], 60), *zip(second, [40, 50, 60], strict=True)],
     }
     for sequence, partitions in enumerate(script):
-        states = divided((SPEC, BY_KEY), states, partitions, 10 + sequence)
+        states = divide_partitions((SPEC, BY_KEY), states, partitions, 10 + sequence)
     found: Contents = {"ids": [], "ends": []}
     for number, state in enumerate(states):
         now = read(objects, store, f"{tmp_path}/{number}", state)
@@ -127,7 +127,9 @@ def test_snapshots_of_several_partitions_stand_beside_each_other(tmp_path: Path,
         files = tuple(ref for ref in state.files if ref.kind == "snapshot")
         assert [ref.first for ref in files] == [1, 1]
         states.append(msgspec.structs.replace(state, files=files))
-    found = [read(objects, Parquet(), "", state) for state in divided((SPEC, BY_KEY), states, partitions, 10)]
+    found = [
+        read(objects, Parquet(), "", state) for state in divide_partitions((SPEC, BY_KEY), states, partitions, 10)
+    ]
     together = {name: sorted(row for one in found for row in one[name]) for name in ("ids", "ends")}
     assert together == {
         "ids": sorted((key, 100) for own in keys for key in own),

@@ -23,7 +23,7 @@ from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.repair import plan_repair, repair
 from tidestate.recovery.moves.rewind import checkpoint_at, plan_rewind, rewind
-from tidestate.recovery.start.spark_repair import Mending
+from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 
 pytestmark = pytest.mark.slow
@@ -129,7 +129,7 @@ def test_beside_a_running_driver(root: Path) -> None:
     (root / "spark").mkdir()
     (root / "spark" / "metadata").write_text("of a query before its first batch")
     newest = Checkpoint.open(root).head()
-    mending = Mending(Checkpoint.open(root), Policy())
+    mending = SparkRepair(Checkpoint.open(root), Policy())
     mending.look(newest.manifest if newest else None)
     assert (root / "spark" / "metadata").exists()
     assert newest is not None

@@ -21,7 +21,7 @@ from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection, survey
-from tidestate.recovery.retention.rules import CheckpointRetention, limit
+from tidestate.recovery.retention.rules import CheckpointRetention, collection_limit
 from tidestate.statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
@@ -119,7 +119,7 @@ def test_what_is_kept(tmp_path: Path, retention: CheckpointRetention, left: int)
     checkpoint, head = Checkpoint.open_or_create(tmp_path), None
     for number in range(1, 11):
         head = checkpoint.publish(following(checkpoint, head, created_us=10 * number))
-    assert 10 - limit(survey(checkpoint), retention, 101) == left
+    assert 10 - collection_limit(survey(checkpoint), retention, 101) == left
 
 
 def test_settings_that_say_nothing() -> None:

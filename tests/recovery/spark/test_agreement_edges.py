@@ -21,7 +21,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.moves.repair import resync
 from tidestate.recovery.spark.spark_log import SparkLog
-from tidestate.recovery.start.spark_repair import Mending
+from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 
 
@@ -86,7 +86,7 @@ def test_a_drained_root_is_left_alone(root: Path) -> None:
         following(checkpoint, checkpoint.head(), kind="tick", drained=True, spark=head_of(checkpoint).spark)
     ).manifest
     shutil.rmtree(root / "spark")
-    mending = Mending(checkpoint, Policy(spark="stop"))
+    mending = SparkRepair(checkpoint, Policy(spark="stop"))
     mending.look(head)
     mending.done(head)
     assert not (root / "spark").exists()
@@ -115,7 +115,7 @@ def test_it_looks_again_beside_a_running_job(root: Path) -> None:
 def test_a_batch_with_a_file_that_is_known_is_refused(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
     head = head_of(checkpoint)
-    mending = Mending(checkpoint, Policy())
+    mending = SparkRepair(checkpoint, Policy())
     mending.look(head)
     read = mending.done(head)
     new = SparkPosition("first", N + 1, (), (), {"0": files_of(N + 1)})

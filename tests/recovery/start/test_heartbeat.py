@@ -22,7 +22,7 @@ from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import LEASE_FOLDER, all_leases, check_idle, running
-from tidestate.recovery.start.heartbeat import Presence
+from tidestate.recovery.start.heartbeat import Heartbeat
 from tidestate.statestore.errors import UsageError
 
 
@@ -58,7 +58,7 @@ def driver(root: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_lease_is_renewed_under_fresh_names_and_given_back(checkpoint: Checkpoint) -> None:
-    once = Presence(checkpoint, 3)
+    once = Heartbeat(checkpoint, 3)
     once.begin()
     once.begin()
     assert names(checkpoint) == ["3-1.json"]
@@ -67,7 +67,7 @@ def test_a_lease_is_renewed_under_fresh_names_and_given_back(checkpoint: Checkpo
     once.end()
     assert names(checkpoint) == []
     waits: list[int | None] = [None]
-    presence = Presence(checkpoint, 4, waiting=lambda: waits[-1], every_s=0.01)
+    presence = Heartbeat(checkpoint, 4, waiting=lambda: waits[-1], every_s=0.01)
     presence.begin()
     eventually(lambda: names(checkpoint) not in ([], ["4-1.json"]))
     eventually(lambda: (now := running(checkpoint)) is not None and now.written_us > first.written_us)
@@ -82,9 +82,9 @@ def test_a_lease_is_renewed_under_fresh_names_and_given_back(checkpoint: Checkpo
 
 
 def test_it_ends_with_what_it_speaks_for(checkpoint: Checkpoint) -> None:
-    Presence(checkpoint, 1, still=lambda: False, every_s=0.01).begin()
+    Heartbeat(checkpoint, 1, still=lambda: False, every_s=0.01).begin()
     eventually(lambda: not names(checkpoint))
-    forgotten = Presence(checkpoint, 2, every_s=0.01)
+    forgotten = Heartbeat(checkpoint, 2, every_s=0.01)
     forgotten.begin()
     assert names(checkpoint)
     del forgotten
@@ -92,9 +92,9 @@ def test_it_ends_with_what_it_speaks_for(checkpoint: Checkpoint) -> None:
 
 
 def test_who_is_fenced_stops_renewing(checkpoint: Checkpoint) -> None:
-    older = Presence(checkpoint, 1, every_s=0.01)
+    older = Heartbeat(checkpoint, 1, every_s=0.01)
     older.begin()
-    newer = Presence(checkpoint, 2)
+    newer = Heartbeat(checkpoint, 2)
     newer.begin()
     eventually(lambda: [one.epoch for one in all_leases(checkpoint).values()] == [2])
     newer.end()
@@ -163,7 +163,7 @@ def test_a_stream_says_so_as_long_as_it_is_read(tmp_path: Path) -> None:
 
 def test_a_drained_start_is_nobody_at_work(tmp_path: Path) -> None:
     example("retracting").standalone(checkpoint=tmp_path).run(STREAM, drain=True)
-    Presence(Checkpoint.open(tmp_path), 9).begin()  # another one, as it may be
+    Heartbeat(Checkpoint.open(tmp_path), 9).begin()  # another one, as it may be
     example("retracting").standalone(checkpoint=tmp_path, policy=Policy(second="refuse")).run(STREAM, drain=True)
 
 

@@ -22,7 +22,7 @@ from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Restore, files_of
 from tidestate.recovery.start import restore_budget
-from tidestate.recovery.start.restore_drill import rehearse
+from tidestate.recovery.start.restore_drill import run_restore_drill
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.compaction import plan
 from tidestate.statestore.files.refs import FileRef, PartitionState
@@ -136,7 +136,7 @@ def test_a_prediction_is_the_slowest_partition_on_the_slots_there_are() -> None:
     assert restore_budget.prediction(manifest_of((10,))) is None
     assert restore_budget.prediction(manifest_of((10, 20), (50,), restored=measured(20))) == ("memory", 5.0)
     assert (
-        restore_budget.outlook_text(manifest_of((1,), restored=measured(1)))
+        restore_budget.predicted_restore_text(manifest_of((1,), restored=measured(1)))
         == "2.0 s predicted into memory, budget 30 s"
     )
 
@@ -155,7 +155,7 @@ def test_the_speed_is_measured_where_enough_was_read_and_believed_within_bounds(
     assert restore_budget.budgeted(store, head).restore_bytes_per_s == 77 * MB
     taken = restore_budget.restore_of(head, store, [(0, whole), (0, whole), (1, whole)], 2)
     assert (taken.seconds, taken.total_s) == (4.0, 6.0)
-    assert restore_budget.sentence(taken).startswith("restored 3 files, 300 MB, 15 rows in 4.0 s; predicted")
+    assert restore_budget.restore_text(taken).startswith("restored 3 files, 300 MB, 15 rows in 4.0 s; predicted")
 
 
 def test_snapshots_follow_the_measured_speed() -> None:
@@ -197,7 +197,7 @@ def test_a_drill_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     needed = state_of(manifest)
     told: list[tuple[Restored, Restored]] = []
     for store in ("memory", "rocksdb"):
-        found = rehearse(checkpoint, manifest, store, parallel=2, tell=lambda *both: told.append(both))
+        found = run_restore_drill(checkpoint, manifest, store, parallel=2, tell=lambda *both: told.append(both))
         assert (found.whole.files, found.whole.bytes) == (len(needed), sum(one.bytes for one in needed))
         assert (found.operators["windows"].files, found.budget_s) == (len(needed), 30)
         assert told[-1][0].files == told[-1][1].files == len(needed)
@@ -205,7 +205,7 @@ def test_a_drill_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not opening._memory
     assert os.listdir(tmp_path / "tmp") == []
     with pytest.raises(UsageError, match="into memory or rocksdb"):
-        rehearse(checkpoint, manifest, "parquet")
+        run_restore_drill(checkpoint, manifest, "parquet")
 
 
 def test_a_drill_finds_a_damaged_file(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_drill_finds_a_damaged_file(tmp_path: Path) -> None:
     manifest = checkpoint.read(5).manifest
     Path(checkpoint.objects.locate(state_of(manifest)[0].path)).write_bytes(b"")
     with pytest.raises(CorruptionError):
-        rehearse(checkpoint, manifest, parallel=2)
+        run_restore_drill(checkpoint, manifest, parallel=2)
     assert not opening._memory
 
 
@@ -223,7 +223,7 @@ def test_the_rocksdb_store_says_which_package_it_needs(tmp_path: Path, monkeypat
     monkeypatch.setitem(__import__("sys").modules, "tidestate.statestore.stores.rocksdb", None)
     checkpoint = Checkpoint.open(tmp_path)
     with pytest.raises(UsageError, match=r"tidestate\[rocksdb\].*\[store-package\]"):
-        rehearse(checkpoint, checkpoint.read(3).manifest, "rocksdb")
+        run_restore_drill(checkpoint, checkpoint.read(3).manifest, "rocksdb")
 
 
 @pytest.mark.spark
