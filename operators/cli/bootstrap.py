@@ -61,20 +61,20 @@ def bootstrap_root(
 
     archive = _archive(load_description(job), files or [], named or [], schema)
     chosen = _offsets(offsets, list(archive.streams))
-    with bar() as seen:
-        found = archive.survey(_counted(seen, None))
+    with bar() as progress:
+        found = archive.survey(_counted(progress, None))
     total = sum(one.rows for one in found.values())
     if not confirm:
         _print_plan(root, found, chosen, standalone, as_json)
         return
-    with bar() as seen:
+    with bar() as progress:
         manifest = archive.bootstrap(
             root,
             offsets=chosen,
             standalone=standalone,
             partitions=partitions or os.cpu_count() or 1,
             deliver=not undelivered,
-            seen=_counted(seen, total),
+            on_rows=_counted(progress, total),
         )
     _print_done(root, manifest, as_json)
 

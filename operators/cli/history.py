@@ -39,6 +39,6 @@ def history_of_window(
     from tidestate.operators.inspect.history.window_history import window_history
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    with bar() as seen:
-        found = window_history(Checkpoint.open(root, seen), window, keys_of(key), operator)
+    with bar() as progress:
+        found = window_history(Checkpoint.open(root, progress), window, keys_of(key), operator)
     print_history(found, Format.json if as_json else form, output, limit)

@@ -39,8 +39,8 @@ def write(
     from tidestate.operators.inspect.report.document import write_report
     from tidestate.recovery.log.summary import pluralize, size_text
 
-    with bar() as seen:
-        made = write_report(root, output, last=last, read_percent=read_data, seen=seen)
+    with bar() as progress:
+        made = write_report(root, output, last=last, read_percent=read_data, on_progress=progress)
     if as_json:
         print_json(asdict(made))
     else:

@@ -71,15 +71,15 @@ class Archive:
             return bind_graph(self.description, self.description.sides.schema(schemas))
         return bind_graph(self.description, schemas)
 
-    def survey(self, seen: RowsCallback) -> dict[str, Survey]:
-        """Look at all rows. ``seen`` hears of rows."""
+    def survey(self, on_rows: RowsCallback) -> dict[str, Survey]:
+        """Look at all rows. ``on_rows`` hears of rows."""
         graph, found = self.graph, {}
         for name, one in self.streams.items():
             time, rows = self._time_of(graph, name), 0
             ends: list[Any] = []
             for batch in one.batches([time] if time else self._columns(graph, name)[:1]):
                 rows += batch.num_rows
-                seen(batch.num_rows)
+                on_rows(batch.num_rows)
                 if time:
                     ends += pc.min_max(batch[time].cast(pa.int64())).as_py().values()
             known = [value for value in ends if value is not None]
@@ -95,7 +95,7 @@ class Archive:
         standalone: bool = False,
         partitions: int = 1,
         deliver: bool = True,
-        seen: RowsCallback = lambda _rows: None,
+        on_rows: RowsCallback = lambda _rows: None,
     ) -> Manifest:
         """Make the root. Spark's query then goes on from other files, or from ``offsets``, by stream; with
         ``standalone``, that runner goes on with batches.
@@ -132,12 +132,12 @@ class Archive:
             return Position(spark=spark_position(checkpoint.objects, texts, read, number))
 
         with driver.at_work():
-            manifest = driver.bootstrap(self._batches(job.graph, seen), position, deliver=deliver)
+            manifest = driver.bootstrap(self._batches(job.graph, on_rows), position, deliver=deliver)
             finish_checkpoint(checkpoint, manifest)
         return manifest
 
-    def _batches(self, graph: Graph, seen: RowsCallback) -> Iterator[Mapping[str, pa.Table]]:
-        """All rows as the graph takes them. ``seen`` hears of rows that were taken."""
+    def _batches(self, graph: Graph, on_rows: RowsCallback) -> Iterator[Mapping[str, pa.Table]]:
+        """All rows as the graph takes them. ``on_rows`` hears of rows that were taken."""
         for name, one in self.streams.items():
             for rows in one.batches(self._columns(graph, name)):
                 if isinstance(self.description, Sided):
@@ -145,7 +145,7 @@ class Archive:
                     yield {INPUT: self.description.sides.rows(schema, name, rows)}
                 else:
                     yield {name: rows}
-                seen(rows.num_rows)
+                on_rows(rows.num_rows)
 
     def _columns(self, graph: Graph, name: str) -> list[str]:
         """The columns of a stream that are read."""

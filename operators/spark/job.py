@@ -59,7 +59,7 @@ class JobOnSpark(StreamJob, SparkJob):
         checkpoint = open_with(session, self.checkpoint)
         mending = SparkRepair(checkpoint, self.policy, _folded_every(session), self.hook)
         job = self.begin(graph, checkpoint, partial(_check_input, mending))
-        read = mending.done(job.head)
+        read = mending.repair(job.head)
         query = QueryOnSpark(session, job, spark_log, read, self.sink, self.tick / 1e6 if graph.clocked else None)
         # Only what the job reads: nothing projected later reaches the source.
         columns = [sf.col(f"`{name}`") for name in graph.columns]
@@ -99,4 +99,4 @@ def _check_input(mending: SparkRepair, head: Manifest | None) -> None:
             code="other-runner",
             id=head.id,
         )
-    mending.look(head)
+    mending.compare(head)

@@ -1,4 +1,4 @@
-"""Where verbs are registered, and what they share."""
+"""The Typer application of the verbs, and the arguments that most of them share."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.text import Text
 from tidestate.statestore.errors import UsageError
 
 verbs = typer.Typer()
-"""Those that are loaded; `tidestate.recovery.cli.main` has the command group."""
+"""The verbs that are loaded; `tidestate.recovery.cli.main` has the command group."""
 
-Root = Annotated[str, typer.Argument(help="The folder that the job was given as checkpoint=.", show_default=False)]
+Root = Annotated[str, typer.Argument(help="The checkpoint= of the job: a folder or URL.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Confirm = Annotated[bool, typer.Option("--confirm", help="Do it; without this, only say what would be done.")]
+Confirm = Annotated[bool, typer.Option("--confirm", help="Do it. Without this, only print what would be done.")]
 
 
 def _import(modules: list[str] | None) -> list[str] | None:
-    """Import what the user names. Raises `UsageError` (``import-failed``)."""
+    """Import the modules that the user names. Raises `UsageError` (``import-failed``)."""
     for name in modules or ():
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())
@@ -29,7 +29,7 @@ def _import(modules: list[str] | None) -> list[str] | None:
             import_module(name)
         except Exception as error:
             raise UsageError(
-                f"the module cannot be imported ({type(error).__name__}: {error}): name one that Python finds here",
+                f"the module cannot be imported ({type(error).__name__}: {error}): give one that Python finds here",
                 code="import-failed",
                 module=name,
             ) from None
@@ -39,9 +39,9 @@ def _import(modules: list[str] | None) -> list[str] | None:
 Import = Annotated[
     list[str] | None,
     typer.Option(
-        "--import", metavar="MODULE", callback=_import, help="Import this first: it registers combiners of yours."
+        "--import", metavar="MODULE", callback=_import, help="Import a module first, which registers your combiners."
     ),
 ]
-"""For verbs that fold state: no module is imported because a checkpoint names it."""
-Force = Annotated[bool, typer.Option("--force", help="Even beside a running driver, which is fenced.")]
-DRY = Text("nothing was changed: --confirm does it", style="dim")
+"""For verbs that fold state: a checkpoint alone never causes an import."""
+Force = Annotated[bool, typer.Option("--force", help="Do it although a driver is running. That driver is fenced.")]
+DRY = Text("Dry run, nothing was changed. Use --confirm to do it.", style="dim")

@@ -1,4 +1,4 @@
-"""Verbs that look at checkpoints as a whole."""
+"""The verbs list and show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
-from tidestate.recovery.cli.printing import key_value_table, print_json, print_out, text
+from tidestate.recovery.cli.printing import data_table, key_value_table, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
@@ -26,10 +26,10 @@ from tidestate.recovery.log.summary import (
     full,
     partitions,
     pluralize,
-    progress,
     shared_files,
     short_age,
     size_text,
+    source_progress,
     time_text,
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
@@ -39,24 +39,20 @@ from tidestate.statestore.errors import CorruptionError, NotFoundError
 @verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
 def list_checkpoints(
     root: Root,
-    last: Annotated[int, typer.Option(min=1, help="Only the newest so many.")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """The newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
-    with bar() as seen:
-        checkpoint = Checkpoint.open(root, seen)
+    """List the newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
+    with bar() as progress:
+        checkpoint = Checkpoint.open(root, progress)
         head = checkpoint.head()
         ids = checkpoint.present_ids()
         rows = _rows(checkpoint, head.manifest, ids, last) if head is not None else []
     if as_json:
         print_json([{name: value for name, value in row.items() if name != "age"} for row in rows])
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("id", "kind", "batch"):
-        table.add_column(heading, justify="left" if heading == "kind" else "right")
-    table.add_column("watermark (UTC)")
-    for heading in ("events", "panes", "rejected", "state", "age"):
-        table.add_column(heading, justify="right")
+    headings = ("id", "kind", "batch", "watermark (UTC)", "events", "panes", "rejected", "state", "age")
+    table = data_table(headings, set(headings) - {"kind", "watermark (UTC)"})
     for row in rows:
         table.add_row(
             str(row["id"]),
@@ -72,7 +68,7 @@ def list_checkpoints(
     older = len(ids) - min(last, len(ids))
     print_out(
         table,
-        *([f"[dim]{older} older ones; --last {len(ids)} shows all[/dim]"] if older else []),
+        *([f"[dim]{pluralize(older, 'older checkpoint')}: use --last {len(ids)} to list all[/dim]"] if older else []),
         *(Text(f"pinned: {_pin_text(pin)}") for pin in read_pins(checkpoint.objects)),
     )
 
@@ -83,12 +79,13 @@ def _pin_text(pin: Pin) -> str:
 
 
 def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> list[SummaryRow]:
-    """The newest checkpoints, and pinned ones, in a line each, without damaged ones that a reset has abandoned."""
-    pins, held = read_pins(checkpoint.objects), held_pins(checkpoint.objects)
-    kept = {pin.checkpoint for pin in pins}
-    certain = {pin.checkpoint for pin in pins if pin.name in held}
+    """Rows of the newest checkpoints and of pinned ones, without damaged ones that a reset has abandoned."""
+    pins, names = read_pins(checkpoint.objects), held_pins(checkpoint.objects)
+    held = {pin.checkpoint for pin in pins if pin.name in names}
     rows = []
-    for number, read in checkpoint.load_each(sorted({*checkpoint.ids(ids[-last:][0]), *kept})):
+    for number, read in checkpoint.load_each(
+        sorted({*checkpoint.ids(ids[-last:][0]), *(pin.checkpoint for pin in pins)})
+    ):
         try:
             manifest = read().manifest
         except CorruptionError:
@@ -96,9 +93,9 @@ def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> 
                 raise
             continue
         except NotFoundError:
-            if number in certain:
+            if number in held:
                 raise
-            continue  # the pin came too late
+            continue  # the pin was too late
         rows.append(
             {
                 **brief(manifest),
@@ -116,40 +113,40 @@ def show(
     root: Root,
     checkpoint_id: Annotated[
         int | None,
-        typer.Argument(metavar="[ID]", help="Which checkpoint; the newest by default.", show_default=False),
+        typer.Argument(metavar="[ID]", help="The checkpoint; by default the newest.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One checkpoint: position in the input, watermark, operators, state partitions, files, counters."""
+    """Show one checkpoint: position in the input, watermark, operators, state partitions, files, counters."""
     checkpoint = Checkpoint.open(root)
     head = checkpoint.chosen(checkpoint_id)
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
-    had = delivered(checkpoint, head.manifest)
+    up_to = delivered(checkpoint, head.manifest)
     if as_json:
-        told = {"delivered": had, "recovery": predicted_restore(head.manifest), "pins": [pin.name for pin in pins]}
-        print_json({**full(head.manifest), **told})
+        more = {"delivered": up_to, "recovery": predicted_restore(head.manifest), "pins": [pin.name for pin in pins]}
+        print_json({**full(head.manifest), **more})
         return
     driver = running(checkpoint) if checkpoint_id is None else None
-    parts: list[RenderableType] = [_facts(head.manifest, driver, had)]
+    parts: list[RenderableType] = [_facts(head.manifest, driver, up_to)]
     parts += [Text(f"pinned: {_pin_text(pin)}") for pin in pins]
-    if progress(head.manifest):
+    if source_progress(head.manifest):
         parts += ["\n[bold]sources[/bold]", _sources(head.manifest)]
     for name, operator in head.manifest.operators.items():
         parts += [Text(f"\noperator {name}", style="bold"), _configuration(operator), _partitions(operator)]
         if shared := shared_files(operator):
-            parts.append(f"[dim]{shared:,} files shared after a rescale, each with all its rows above[/dim]")
+            parts.append(f"[dim]{shared:,} shared since a rescale, and counted in each of their partitions[/dim]")
     if head.manifest.totals:
         parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
     print_out(*parts)
 
 
-def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
+def _facts(manifest: Manifest, driver: Lease | None, up_to: int) -> Table:
     table = key_value_table()
     kind = "drained (takes no new input)" if manifest.drained else manifest.kind
     table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
     table.add_row("created", f"{time_text(manifest.created_us)} UTC  ({age_text(manifest.created_us, now_us())})")
     if driver is not None:
-        table.add_row("running", f"{driver.who()}, begun {age_text(driver.since_us, now_us())}")
+        table.add_row("running", f"{driver.who()}, started {age_text(driver.since_us, now_us())}")
         if driver.waiting_us is not None:
             table.add_row("", f"waiting for the sink since {time_text(driver.waiting_us)} UTC")
     before, after = time_text(manifest.watermark_before_us), time_text(manifest.watermark_us)
@@ -160,8 +157,8 @@ def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
         for source, offset in enumerate(manifest.spark.end):
             table.add_row(f"source {source} read to", offset)
     if manifest.input:
-        table.add_row("input", f"{manifest.input.batches} batches")
-    table.add_row("delivered up to", f"checkpoint {had}")
+        table.add_row("input", pluralize(manifest.input.batches, "batch", "batches"))
+    table.add_row("delivered up to", f"checkpoint {up_to}")
     table.add_row("restore", predicted_restore_text(manifest))
     if manifest.restored is not None:
         table.add_row("last start", restore_text(manifest.restored))
@@ -174,11 +171,10 @@ def _facts(manifest: Manifest, driver: Lease | None, had: int) -> Table:
 
 
 def _sources(manifest: Manifest) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     several = len(manifest.operators) > 1
-    for heading in (*(("operator",) if several else ()), "source", "watermark (UTC)", "lag", "standing", "rows"):
-        table.add_column(heading, justify="right" if heading in ("lag", "rows") else "left")
-    for row in progress(manifest):
+    headings = (*(("operator",) if several else ()), "source", "watermark (UTC)", "lag", "standing", "rows")
+    table = data_table(headings, ("lag", "rows"))
+    for row in source_progress(manifest):
         lag = row["lag_seconds"]
         table.add_row(
             *([row["operator"]] if several else []),
@@ -194,16 +190,15 @@ def _sources(manifest: Manifest) -> Table:
 def _configuration(operator: OperatorState) -> Table:
     table = key_value_table()
     table.add_row("reads", ", ".join(operator.inputs) or "-")
-    table.add_row("configured so since", f"checkpoint {operator.since}")
+    table.add_row("configured since", f"checkpoint {operator.since}")
     for name, value in operator.configuration.items():
         table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
     return table
 
 
 def _partitions(operator: OperatorState) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("partition", "files", "rows", "bytes", "last change", "lineage"):
-        table.add_column(heading, justify="right")
+    headings = ("partition", "files", "rows", "bytes", "last change", "lineage")
+    table = data_table(headings, headings)
     for row in partitions(operator):
         changed = str(row["sequence"]) if row["sequence"] else "-"
         table.add_row(
@@ -218,10 +213,7 @@ def _partitions(operator: OperatorState) -> Table:
 
 
 def _counters(manifest: Manifest) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    table.add_column("in this one", justify="right")
-    table.add_column("since the start", justify="right")
+    table = data_table(("", "this checkpoint", "in total"), ("this checkpoint", "in total"))
     for name, total in manifest.totals.items():
         table.add_row(name.replace("_", " "), f"{manifest.counters.get(name, 0):,}", f"{total:,}")
     return table

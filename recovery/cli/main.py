@@ -1,4 +1,4 @@
-"""The command ``tidestate``: look into checkpoints, from any machine, without Java or Spark."""
+"""The command ``tidestate``: inspect and maintain checkpoints from any machine, without Java or Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
 EXIT_DATA, EXIT_NOT_FOUND, EXIT_OTHER = 3, 4, 5
 
 app = typer.Typer(
-    help="Durable window state for PySpark: look into checkpoints, check, fork, keep, rewind and repair them.",
+    help="Durable window state for PySpark: inspect, verify, fork, pin, rewind and repair checkpoints.",
     cls=Verbs,
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -36,27 +36,27 @@ def _commands(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Make it a group, though no verb is loaded."""
+    """Make the application a group although no verb is loaded."""
 
 
 def main() -> None:
-    """Entry point: run the command and turn errors into one line and an exit code."""
+    """Run the command; an error is one line and an exit code."""
     try:
         try:
             app()
         finally:
-            sys.stdout.flush()  # a full disk shows here, not as Python ends
+            sys.stdout.flush()  # so that a full disk raises here and not when Python exits
     except TidestateError as error:
         _end(error)
     except BrokenPipeError:
         from tidestate.recovery.cli.printing import exit_quietly
 
         exit_quietly()
-    except OSError as error:  # storage raises errors of ours, so this is where the answer should go
+    except OSError as error:  # of the output: storage raises errors of ours
         with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try to write again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or else Python would write again
         reason = (error.strerror or str(error)).lower()
-        _end(UnavailableError(f"the output cannot be written ({reason}): give another place", code="output"))
+        _end(UnavailableError(f"the output cannot be written ({reason}): choose another place", code="output"))
 
 
 def _end(error: TidestateError) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Verbs that say what is kept: forks, pins, retention."""
+"""The verbs fork, pin, unpin and gc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Confirm, Root, verbs
+from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Root, verbs
+from tidestate.recovery.cli.options import AtOption
 from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -23,22 +24,22 @@ from tidestate.statestore.durations import span_us
 @verbs.command("fork", epilog="Example: tidestate fork /data/flights /data/flights-try --at 42")
 def fork_checkpoint(
     root: Root,
-    destination: Annotated[str, typer.Argument(help="An empty folder, or one that is not there.")],
-    at: Annotated[int | None, typer.Option(metavar="ID", help="Which checkpoint; the newest by default.")] = None,
+    destination: Annotated[str, typer.Argument(help="A new or empty folder.")],
+    at: AtOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """A new job that goes on from a checkpoint of this one, which may be running. No state is copied: the new job
-    reads the files where they are, and a pin keeps them.
+    """Make a new job that goes on from a checkpoint of this one, which may be running. No state is copied: the new
+    job reads the files where they are, and a pin keeps them.
     """
-    with bar() as seen:
-        made = fork(root, destination, at, seen)
+    with bar() as progress:
+        made = fork(root, destination, at, progress)
     if as_json:
         print_json(asdict(made))
         return
     table = key_value_table()
     table.add_row("forked", f"checkpoint {made.checkpoint_id} into {made.root}")
     table.add_row("job", made.job_id)
-    table.add_row("reads", f"{pluralize(made.files, 'file')}, {size_text(made.bytes)}, where they are")
+    table.add_row("shares", f"{pluralize(made.files, 'file')}, {size_text(made.bytes)}")
     table.add_row("pin", f"{made.pin}, in {root}")
     print_out(table)
 
@@ -46,12 +47,12 @@ def fork_checkpoint(
 @verbs.command("pin", epilog='Example: tidestate pin /data/flights 42 --name release --note "before the upgrade"')
 def pin_checkpoint(
     root: Root,
-    checkpoint_id: Annotated[int, typer.Argument(metavar="ID", help="Which checkpoint.", show_default=False)],
-    name: Annotated[str, typer.Option("--name", help="By which to unpin it; made up by default.")] = "",
-    note: Annotated[str, typer.Option("--note", help="Why.")] = "",
+    checkpoint_id: Annotated[int, typer.Argument(metavar="ID", help="The checkpoint.", show_default=False)],
+    name: Annotated[str, typer.Option("--name", help="The name of the pin; by default a random one.")] = "",
+    note: Annotated[str, typer.Option("--note", help="Why it is kept.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Keep a checkpoint, whatever is collected, until it is unpinned."""
+    """Keep a checkpoint until it is unpinned, whatever gc deletes."""
     made = pin(Checkpoint.open(root), checkpoint_id, name, note=note)
     if as_json:
         print_json({"name": made.name, "checkpoint": made.checkpoint, "note": made.note})
@@ -62,40 +63,40 @@ def pin_checkpoint(
 @verbs.command("unpin", epilog="Example: tidestate unpin /data/flights release")
 def unpin_checkpoint(
     root: Root,
-    name: Annotated[str, typer.Argument(help="The pin, as list shows it.", show_default=False)],
-    force: Annotated[bool, typer.Option("--force", help="Though a forked job needs it.")] = False,
+    name: Annotated[str, typer.Argument(help="The name of the pin, from list.", show_default=False)],
+    force: Annotated[bool, typer.Option("--force", help="Do it although a forked job needs it.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a checkpoint no longer than others of its age."""
-    taken = unpin(Checkpoint.open(root), name, force=force)
+    """Remove a pin: gc may delete the checkpoint again."""
+    removed = unpin(Checkpoint.open(root), name, force=force)
     if as_json:
-        print_json({"name": taken.name, "checkpoint": taken.checkpoint, "fork": taken.fork or None})
+        print_json({"name": removed.name, "checkpoint": removed.checkpoint, "fork": removed.fork or None})
         return
-    print_out(Text(f"checkpoint {taken.checkpoint} is not pinned as {taken.name} any more"))
+    print_out(Text(f"removed pin {removed.name} of checkpoint {removed.checkpoint}"))
 
 
 @verbs.command("gc", epilog='Example: tidestate gc /data/flights --keep 100 --age "7 days" --confirm')
 def collect_checkpoints(
     root: Root,
-    keep: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep the newest so many checkpoints.")] = None,
-    age: Annotated[str | None, typer.Option(metavar="SPAN", help="Keep what is younger.")] = None,
-    grace: Annotated[str, typer.Option(metavar="SPAN", help="Keep what was the newest so lately.")] = "1 hour",
+    keep: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep this many of the newest.")] = None,
+    age: Annotated[str | None, typer.Option(metavar="SPAN", help="Keep those younger than this.")] = None,
+    grace: Annotated[str, typer.Option(metavar="SPAN", help="Keep those that were the newest within.")] = "1 hour",
     output_age: Annotated[
-        str | None,
-        typer.Option(metavar="SPAN", help="Delete panes and ledgers that are older; kept for ever by default."),
+        str | None, typer.Option(metavar="SPAN", help="Delete older panes and ledgers; by default they stay.")
     ] = None,
     confirm: Confirm = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete old checkpoints and the files that no other one needs. The job may be running.
+    """Delete old checkpoints and the files that no other checkpoint needs. The job may be running.
 
-    What --keep or --age keeps is kept, and pinned checkpoints are. Panes and ledgers of checkpoints that go stay.
+    A checkpoint stays if --keep or --age covers it or it is pinned. Panes and ledgers stay unless --output-age is
+    set.
     """
     retention = _retention(keep, age, grace, output_age)
-    with bar() as seen:
-        checkpoint = Checkpoint.open(root, seen)
+    with bar() as progress:
+        checkpoint = Checkpoint.open(root, progress)
         planned = plan_collection(checkpoint, retention)
-        found = execute_collection(checkpoint, planned) if confirm else planned.shown
+        found = execute_collection(checkpoint, planned) if confirm else planned.result
     _print(found, as_json, done=confirm)
 
 
@@ -122,14 +123,14 @@ def _print(found: Collected, as_json: bool, *, done: bool) -> None:
     table.add_row("kept" if done else "to keep", pluralize(found.kept, "checkpoint") + _pinned(found))
     for what, gone in (("panes", found.panes_gone), ("ledgers", found.late_gone)):
         if gone:
-            table.add_row("", f"no {what} of checkpoints up to {gone}")
+            table.add_row("", f"{what} of checkpoints above {gone} only")
     if found.unacknowledged:
-        table.add_row("", f"{found.unacknowledged:,} old pane files, for no sink has acknowledged them")
+        table.add_row("", f"{found.unacknowledged:,} old pane files that no sink has acknowledged")
     for root in found.freed:
-        table.add_row("released" if done else "to release", f"the pin in {root}: no file of it is needed any more")
-    print_out(table, *([] if done else [Text("nothing was changed: --confirm deletes", style="dim")]))
+        table.add_row("unpinned" if done else "to unpin", f"{root}: none of its files is needed any more")
+    print_out(table, *([] if done else [DRY]))
 
 
 def _pinned(found: Collected) -> str:
     ids = ", ".join(map(str, found.pinned))
-    return f", and as pinned: {ids}" if ids else ""
+    return f", pinned: {ids}" if ids else ""

@@ -1,11 +1,11 @@
-"""How the command line prints: tables that fit the terminal, JSON, rows in the formats of other tools."""
+"""How the command line prints: tables that fit the terminal, JSON, and rows in the formats of other tools."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 _MOST_ROWS = 2**62
-"""A limit above this is none, and no number for Arrow."""
+"""The largest limit; Arrow rejects larger ones."""
 
 
 class Format(StrEnum):
-    """How rows are printed."""
+    """An output format of rows."""
 
     table = "table"
     json = "json"
@@ -45,8 +45,16 @@ def key_value_table() -> Table:
     return table
 
 
+def data_table(headings: Iterable[str], right: Collection[str] = ()) -> Table:
+    """A table with these headings; the columns in ``right`` have numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(Text(heading), justify="right" if heading in right else "left", overflow="fold")
+    return table
+
+
 def text(value: object) -> str:
-    """A value for people."""
+    """A value for people; ``-`` for None."""
     return "-" if value is None else str(value)
 
 
@@ -56,7 +64,7 @@ def print_json(value: Any) -> None:
 
 
 def print_document(document: str, output: Path | None) -> None:
-    """One text, into a file or to standard output."""
+    """Print a text to a file or to standard output."""
     if output is None:
         print_out(Text(document))
     else:
@@ -65,7 +73,7 @@ def print_document(document: str, output: Path | None) -> None:
 
 @contextmanager
 def redirected_to(output: Path | None) -> Iterator[None]:
-    """What is printed meanwhile goes into a file, where there is one."""
+    """Redirect standard output to a file, if there is one."""
     if output is None:
         yield
         return
@@ -74,32 +82,29 @@ def redirected_to(output: Path | None) -> Iterator[None]:
 
 
 def print_out(*parts: RenderableType) -> None:
-    """To standard output. What is text of ours may have markup; what stands in tables says just what it says."""
+    """Print to standard output. A ``str`` may contain markup; a `Text` and the cells of tables are printed verbatim."""
     console = _Console()
     for part in parts:
         console.print(Text.from_markup(part) if isinstance(part, str) else part, soft_wrap=isinstance(part, Text))
 
 
 def print_error(error: object) -> None:
-    """One line to standard error."""
+    """Print one line to standard error."""
     _Console(stderr=True, soft_wrap=True).print(Text(f"tidestate: {error}".replace("\n", " ")))
 
 
 _CONTROL = dict.fromkeys([*(code for code in range(32) if chr(code) != "\n"), *range(127, 160)], "?")
-"""Characters by which text from data could command a terminal."""
+"""Control characters, by which text from data could control the terminal."""
 
 
 class _Console(Console):
-    """A console for text that comes from data: nothing in it is markup, or a command to the terminal.
-
-    That its reader goes away, as `head` does, is no error.
-    """
+    """A console for text from data: without markup and without control characters. A closed pipe is not an error."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """As it is drawn, without control characters but those of styles."""
+        """Without control characters, except those of styles."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else text.translate(_CONTROL), style, control)
 
@@ -108,7 +113,7 @@ class _Console(Console):
 
 
 def exit_quietly() -> None:
-    """The reader of our output has gone away: that is no error."""
+    """Exit without an error: the reader of the output, such as ``head``, has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
@@ -128,7 +133,7 @@ def print_rows(
     """
     limit = None if limit is None else min(limit, _MOST_ROWS)
     if form is Format.table:
-        tables = list(_first(parts, None if limit is None else limit + 1))  # one more says that there are more
+        tables = list(_first(parts, None if limit is None else limit + 1))  # one more row shows that there are more
         clear()
         with redirected_to(output):
             _print_table(tables, limit)
@@ -136,7 +141,7 @@ def print_rows(
     parts = _first(parts, limit)
     on_terminal = output is None and sys.stdout.isatty()
     if form in (Format.parquet, Format.arrow) and on_terminal:
-        raise UsageError("this format is not for terminals: --output FILE, or a pipe", code="read-output")
+        raise UsageError("this format cannot be printed: use --output FILE or a pipe", code="read-output")
     schema = columns() if columns is not None and form is not Format.json else None
     try:
         with output.open("wb") if output is not None else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as sink:
@@ -147,7 +152,7 @@ def print_rows(
 
 
 def _in_turn(parts: Iterable[pa.Table], sink: Any, clear: Callable[[], None]) -> Iterator[pa.Table]:
-    """Rows and a bar never stand on a terminal together."""
+    """Remove the progress bar before each part is printed."""
     for part in parts:
         clear()
         yield part
@@ -155,7 +160,7 @@ def _in_turn(parts: Iterable[pa.Table], sink: Any, clear: Callable[[], None]) ->
 
 
 def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
-    """Up to so many rows."""
+    """The first rows, up to the limit."""
     left = limit
     for part in parts:
         if left is None:
@@ -168,7 +173,7 @@ def _first(parts: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
 
 
 def _write(parts: Iterable[pa.Table], form: Format, sink: Any, schema: pa.Schema | None) -> None:
-    import pyarrow as pa  # these take a while to import
+    import pyarrow as pa  # slow to import
     import pyarrow.csv as pc_csv
     import pyarrow.parquet as pq
 
@@ -196,7 +201,7 @@ def _write(parts: Iterable[pa.Table], form: Format, sink: Any, schema: pa.Schema
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Times and nested values as text, dictionaries as what they stand for."""
+    """Times and nested values as text, dictionary values decoded."""
     import pyarrow as pa
 
     columns = []
@@ -225,24 +230,19 @@ def _nested(value: Any) -> str | None:
 def _print_table(tables: list[pa.Table], limit: int | None) -> None:
     import pyarrow as pa
 
-    # A job that has changed showed other columns before.
+    # The columns change when the job does.
     try:
         rows = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
     except pa.ArrowException as error:
         raise other_types(error, [table.column_names for table in tables]) from None
     more = limit is not None and rows.num_rows > limit
     rows = rows.slice(0, limit)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for field in rows.schema:
-        number = (
-            pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
-        )
-        table.add_column(Text(field.name), justify="right" if number else "left", overflow="fold")
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    right = {field.name for field in rows.schema if any(test(field.type) for test in numbers)}
+    table = data_table(rows.column_names, right)
     for row in _rows(rows):
         table.add_row(*(Text(_cell(value) or "-") for value in row.values()))
-    print_out(
-        table, *([Text(f"more than {limit:,} rows: --limit says how many are shown", style="dim")] if more else [])
-    )
+    print_out(table, *([Text(f"more than {limit:,} rows: use --limit to print more", style="dim")] if more else []))
 
 
 def _cell(value: Any) -> str | None:

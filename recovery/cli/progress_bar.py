@@ -1,4 +1,4 @@
-"""Progress bars: how far whatever takes over a second is, on standard error."""
+"""Progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rich.progress import (
 from rich.text import Text
 
 BAR_DELAY_S = 0.5
-"""What is done by then needs no bar."""
+"""Work that takes less time shows no bar."""
 
 
 class Bar:
-    """Bars on standard error, one for each thing that is counted; none where that is no terminal, and none for what
-    takes no time. Called as `tidestate.recovery.log.prefetch.ProgressCallback`, from one thread.
+    """A bar on standard error for each thing that is counted, if that is a terminal and the work takes a while.
+    Called as `tidestate.recovery.log.prefetch.ProgressCallback`, from one thread.
     """
 
     def __init__(self) -> None:
@@ -36,20 +36,20 @@ class Bar:
         self._drawn: Progress | None = None
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """So much is done, of so much; None where nobody knows of how much."""
+        """Show that ``done`` of ``total`` are done; None for an unknown total."""
         before, _ = self._counts.get(what, (0, None))
         self._counts[what] = done, total
         if self._drawn is None:
             self._drawn = self._begun()
         elif what not in self._tasks:
             self._tasks[what] = self._drawn.add_task(what, completed=done, total=total)
-        elif done < before:  # it is gone through once more
+        elif done < before:  # a second pass
             self._drawn.reset(self._tasks[what], completed=done, total=total)
         else:
             self._drawn.update(self._tasks[what], completed=done, total=total)
 
     def clear(self) -> None:
-        """Away with it, for what is about to be printed; it comes back with the next count."""
+        """Remove the bars before something is printed; the next count draws them again."""
         if self._drawn is not None:
             self._drawn.stop()
             self._drawn = None
@@ -65,7 +65,7 @@ class Bar:
 
 
 class _Patient(Progress):
-    """An empty line at first."""
+    """Empty until the delay is over."""
 
     def __init__(self, *columns: str | ProgressColumn, **options: Any) -> None:
         self._until = time.monotonic() + BAR_DELAY_S
@@ -77,7 +77,7 @@ class _Patient(Progress):
 
 @contextmanager
 def bar() -> Iterator[Bar]:
-    """A bar for what is done meanwhile. Print when it is gone, or `Bar.clear` it before."""
+    """A bar within a ``with`` block. Print after the block, or after `Bar.clear`."""
     drawn = Bar()
     try:
         yield drawn
@@ -86,7 +86,7 @@ def bar() -> Iterator[Bar]:
 
 
 def throughput_bar() -> Progress:
-    """One for bytes, with their rate; a task has a field ``what``."""
+    """A bar for bytes, with their rate; a task has a field ``what``."""
     columns = (
         TextColumn("{task.fields[what]}"),
         BarColumn(bar_width=20),

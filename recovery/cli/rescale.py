@@ -1,4 +1,4 @@
-"""The verb that divides the state of a job anew."""
+"""The verb rescale."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ RESCALE_FIELDS = ("id", "before", "partitions", "operators", "files", "shared")
 def rescale_root(
     root: Root,
     partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", help="State partitions of each operator.", show_default=False)
+        int, typer.Option("--partitions", metavar="N", help="The new number, for each operator.", show_default=False)
     ],
     confirm: Confirm = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a job another number of state partitions, from its next start on. No data is read or written.
+    """Change the number of state partitions of a job, from its next start on. No data is read or written.
 
-    One checkpoint is appended, in which each partition takes over the files that hold keys of its range of hashes.
-    They are read through the new ranges until ordinary folding has made new ones.
+    A checkpoint is appended in which each partition takes over the files with keys in its range of hashes. Several
+    partitions share such a file until folding has replaced it.
     """
     checkpoint = Checkpoint.open(root)
     planned = plan_rescale(checkpoint, partitions)
@@ -41,8 +41,8 @@ def rescale_root(
 
 def _print(planned: Rescaled, *, done: bool) -> None:
     table = key_value_table()
-    table.add_row("rescaled" if done else "would rescale", f"{planned.before:,} to {planned.partitions:,} partitions")
+    table.add_row("rescaled" if done else "to rescale", f"{planned.before:,} to {planned.partitions:,} partitions")
     table.add_row("operators", ", ".join(planned.operators))
     table.add_row("checkpoint", str(planned.id))
-    table.add_row("files", f"{planned.files:,}, {planned.shared:,} of them shared until they are folded")
+    table.add_row("files", f"{planned.files:,}, of which {planned.shared:,} are shared until they are folded")
     print_out(table, *([] if done else [DRY]))

@@ -1,4 +1,4 @@
-"""Verbs that go back to an older checkpoint: rewind and repair. They say what they would do, and do it when told."""
+"""The verbs rewind and repair: they print their plan, and execute it with ``--confirm``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tidestate.recovery.moves.rewind import Replay, checkpoint_at, plan_replay, 
 from tidestate.statestore.errors import UsageError
 
 LISTED = 20
-"""How many checkpoints with panes a table names."""
+"""At most this many checkpoints with panes are printed."""
 
 
 class RepairTarget(StrEnum):
-    """Where a repair goes."""
+    """The checkpoint that a repair goes back to."""
 
     newest_good = "newest-good"
 
@@ -35,99 +35,96 @@ class RepairTarget(StrEnum):
 @verbs.command("rewind", epilog="Example: tidestate rewind /data/flights --to 2026-01-31T12:00 --confirm")
 def rewind_root(
     root: Root,
-    to: Annotated[str, typer.Option("--to", metavar="ID/TIME", help="A checkpoint, or the newest made by then.")],
+    to: Annotated[str, typer.Option("--to", metavar="ID/TIME", help="A checkpoint, or the newest at a time.")],
     confirm: Confirm = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Back to an older checkpoint: state, watermark and place in the input together; the next start replays the rest.
+    """Go back to an older checkpoint: state, watermark and input position. The next start replays the input after it.
 
-    A new checkpoint has all of the older one; those in between stay and do not count any more. Spark's own checkpoint
-    is written anew to fit; the old one is kept in spark-replaced.
+    A new checkpoint has the content of the older one; those in between stay but no longer count. Spark's own
+    checkpoint is rewritten to match; the old one is kept in spark-replaced.
     """
-    with bar() as seen:
-        checkpoint = Checkpoint.open(root, seen)
+    with bar() as progress:
+        checkpoint = Checkpoint.open(root, progress)
         chosen = checkpoint_at(checkpoint, to)
         planned = plan_rewind(checkpoint, chosen)
-        done, replay = planned.reset, planned.replay
-        undoes = done.id != chosen + 1
-        if confirm and undoes:
-            execute_reset(checkpoint, done, force=force)
-    if not undoes:
-        _say(as_json, {"done": False, "reset": None}, f"checkpoint {chosen} is the newest: there is nothing to undo")
-        return
-    if as_json:
-        print_json({"done": confirm, "reset": done.id, "abandoned": done.abandoned, **asdict(replay)})
-        return
-    print_out(*_plan(done, replay, confirm))
+        reset = planned.reset if planned.reset.id != chosen + 1 else None
+        if confirm and reset is not None:
+            execute_reset(checkpoint, reset, force=force)
+    if reset is None:
+        _print_nothing(as_json, {}, f"checkpoint {chosen} is the newest: there is nothing to undo")
+    elif as_json:
+        print_json(_plain(reset, planned.replay, confirm))
+    else:
+        print_out(*_plan(reset, planned.replay, confirm))
 
 
 @verbs.command("repair", epilog="Example: tidestate repair /data/flights --to newest-good --confirm")
 def repair_root(
     root: Root,
-    to: Annotated[
-        RepairTarget | None, typer.Option("--to", help="Back to the newest checkpoint that is whole.")
-    ] = None,
+    to: Annotated[RepairTarget | None, typer.Option("--to", help="Go back to the newest intact checkpoint.")] = None,
     resync_spark: Annotated[
-        bool, typer.Option("--resync-spark", help="Write Spark's own checkpoint anew from our newest.")
+        bool, typer.Option("--resync-spark", help="Rewrite Spark's own checkpoint from our newest.")
     ] = False,
     confirm: Confirm = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a damaged checkpoint root run again: go back to what is whole, or write Spark's own checkpoint anew.
+    """Make a damaged root usable again: go back to an intact checkpoint, or rewrite Spark's own checkpoint.
 
-    What is replaced is kept: damaged checkpoints stay and do not count any more, the old spark folder goes to
-    spark-replaced. Every byte that is needed is read first.
+    Nothing is deleted: damaged checkpoints stay but no longer count, the old spark folder is moved to spark-replaced.
+    Every byte that is needed is read first.
     """
     if (to is None) == (not resync_spark):
-        raise UsageError("say which: --to newest-good or --resync-spark", code="repair-what")
-    with bar() as seen:
-        checkpoint = Checkpoint.open(root, seen)
+        raise UsageError("choose one of --to newest-good and --resync-spark", code="repair-what")
+    with bar() as progress:
+        checkpoint = Checkpoint.open(root, progress)
         planned = plan_resync(checkpoint) if resync_spark else plan_repair(checkpoint)
         replay = plan_replay(checkpoint, planned.reset) if planned.reset is not None else None
         if confirm:
             execute_repair(checkpoint, planned, force=force)
-    done = planned.reset
-    if done is None or replay is None:
-        _say(as_json, {"done": False, "findings": [], "reset": None}, "nothing to repair")
-        return
-    if as_json:
-        found = [asdict(one) for one in planned.findings]
-        print_json(
-            {"done": confirm, "reset": done.id, "abandoned": done.abandoned, "findings": found, **asdict(replay)}
-        )
-        return
-    print_out(findings_table(planned.findings), Text(""), *_plan(done, replay, confirm))
-
-
-def _say(as_json: bool, values: dict[str, object], words: str) -> None:
-    if as_json:
-        print_json(values)
+    reset = planned.reset
+    if reset is None or replay is None:
+        _print_nothing(as_json, {"findings": []}, "nothing to repair")
+    elif as_json:
+        findings = [asdict(finding) for finding in planned.findings]
+        print_json({**_plain(reset, replay, confirm), "findings": findings})
     else:
-        print_out(Text(words))
+        print_out(findings_table(planned.findings), Text(""), *_plan(reset, replay, confirm))
 
 
-def _plan(done: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
+def _print_nothing(as_json: bool, values: dict[str, object], message: str) -> None:
+    if as_json:
+        print_json({"done": False, "reset": None, **values})
+    else:
+        print_out(Text(message))
+
+
+def _plain(reset: Reset, replay: Replay, confirmed: bool) -> dict[str, object]:
+    return {"done": confirmed, "reset": reset.id, "abandoned": reset.abandoned, **asdict(replay)}
+
+
+def _plan(reset: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
     table = key_value_table()
-    table.add_row("back to", f"checkpoint {replay.to}, made {replay.created} UTC")
-    table.add_row("as checkpoint", f"{done.id}; abandoned: {ids_text(done.abandoned)}")
+    table.add_row("back to", f"checkpoint {replay.to}, created {replay.created} UTC")
+    table.add_row("as checkpoint", f"{reset.id}; abandoned: {ids_text(reset.abandoned)}")
     table.add_row("watermark", text(replay.watermark))
     table.add_row("replayed", f"{pluralize(replay.events, 'event')} of {pluralize(replay.checkpoints, 'checkpoint')}")
     if replay.unreadable:
         ids = ", ".join(map(str, replay.unreadable))
         table.add_row("", f"and those of checkpoints that cannot be read: {ids}")
     if replay.batches:
-        table.add_row("input", f"{replay.batches:,} batches")
-    for one in replay.sources:
-        files = "" if one.files is None else f" ({pluralize(len(one.files), 'file')})"
-        table.add_row(f"source {one.source}", Text(f"{one.begin or 'its beginning'} to {one.end}{files}"))
-        if one.starting_offsets is not None:
-            table.add_row("", Text(f"startingOffsets {one.starting_offsets}"))
-    for shown in replay.panes[:LISTED]:
-        label = "panes again" if shown is replay.panes[0] else ""
-        had = ", which the sink has had" if shown.delivered else ""
-        table.add_row(label, f"{shown.rows:,} of checkpoint {shown.checkpoint}{had}")
+        table.add_row("input", pluralize(replay.batches, "batch", "batches"))
+    for span in replay.sources:
+        files = "" if span.files is None else f" ({pluralize(len(span.files), 'file')})"
+        table.add_row(f"source {span.source}", Text(f"{span.begin or 'the beginning'} to {span.end}{files}"))
+        if span.starting_offsets is not None:
+            table.add_row("", Text(f"startingOffsets {span.starting_offsets}"))
+    for panes in replay.panes[:LISTED]:
+        label = "repeated panes" if panes is replay.panes[0] else ""
+        delivered = ", already delivered to the sink" if panes.delivered else ""
+        table.add_row(label, f"{panes.rows:,} of checkpoint {panes.checkpoint}{delivered}")
     if len(replay.panes) > LISTED:
-        table.add_row("", f"and of {pluralize(len(replay.panes) - LISTED, 'more checkpoint')}; --json has all")
+        table.add_row("", f"and those of {pluralize(len(replay.panes) - LISTED, 'more checkpoint')}, see --json")
     return [table, Text("done", style="green") if confirmed else DRY]

@@ -1,4 +1,4 @@
-"""Verbs that print rows: of the state, of panes, of the late ledger, and what differs between two checkpoints."""
+"""The verbs state, panes, late and diff, which print rows."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def print_state(
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rows of a state table at a checkpoint, by partition in the order of the key."""
-    with bar() as seen:
-        checkpoint = Checkpoint.open(root, seen)
+    """Print rows of a state table at a checkpoint, by partition and in key order within each."""
+    with bar() as progress:
+        checkpoint = Checkpoint.open(root, progress)
         _, state = operator_of(checkpoint.chosen(at).manifest, operator)
         rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
-        _print(rows, form, output, limit, as_json, seen)
+        _print(rows, form, output, limit, as_json, progress)
 
 
 @verbs.command("panes", epilog="Example: tidestate panes /data/flights --from 40 --format csv > panes.csv")
@@ -78,7 +78,7 @@ def print_panes(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the job has shown, checkpoint by checkpoint."""
+    """Print the panes that the job has emitted, checkpoint by checkpoint."""
     _print_output(root, "panes", None, first, last, _wanted(key, window, since, until), form, output, limit, as_json)
 
 
@@ -97,7 +97,7 @@ def print_late(
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """The late ledger: events that were rejected, with the reason and the watermark they met."""
+    """Print the late ledger: rejected events, each with the reason and the watermark at that time."""
     _print_output(
         root, "late", operator, first, last, _wanted(key, window, since, until), form, output, limit, as_json
     )
@@ -120,11 +120,11 @@ def print_difference(
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is different in a state table between two checkpoints, by its key."""
+    """Compare a state table at two checkpoints, by key."""
     wanted = _wanted(key, window, since, until)
-    with bar() as seen:
-        rows = state_difference(Checkpoint.open(root, seen), (before, after), operator, table, wanted)
-        _print([rows], form, output, limit, as_json, seen)
+    with bar() as progress:
+        rows = state_difference(Checkpoint.open(root, progress), (before, after), operator, table, wanted)
+        _print([rows], form, output, limit, as_json, progress)
 
 
 def _print_output(
@@ -139,15 +139,15 @@ def _print_output(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    with bar() as seen:
-        checkpoint = Checkpoint.open(root, seen)
+    with bar() as progress:
+        checkpoint = Checkpoint.open(root, progress)
         name, _ = operator_of(checkpoint.chosen(None).manifest, operator)
 
         def outputs() -> Iterable[OutputOf]:
             return checkpoint.outputs(first or 0, last)
 
         rows = output_rows(checkpoint, outputs(), kind, name, wanted)
-        _print(rows, form, output, limit, as_json, seen, lambda: output_schema(checkpoint, outputs(), kind, name))
+        _print(rows, form, output, limit, as_json, progress, lambda: output_schema(checkpoint, outputs(), kind, name))
 
 
 def _print(
@@ -156,11 +156,11 @@ def _print(
     output: Path | None,
     limit: int | None,
     as_json: bool,
-    seen: Bar,
+    progress: Bar,
     columns: Callable[[], pa.Schema] | None = None,
 ) -> None:
     form = Format.json if as_json else form
-    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit, columns, seen.clear)
+    print_rows(rows, form, output, 50 if limit is None and form is Format.table else limit, columns, progress.clear)
 
 
 def _wanted(key: list[str] | None, window: str | None, since: str | None, until: str | None) -> Wanted:

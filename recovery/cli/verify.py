@@ -1,4 +1,4 @@
-"""Verbs that say whether a checkpoint root is whole."""
+"""The verb verify."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.options import ReadData, ReadPercent
-from tidestate.recovery.cli.printing import print_json, print_out
+from tidestate.recovery.cli.printing import data_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.inspect.verify import Finding, VerifyReport, verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.summary import pluralize, size_text
 
 EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
-"""By the worst kind of what was found."""
+"""By the worst kind of finding."""
 
 
 @verbs.command(
@@ -28,16 +28,16 @@ EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 def verify_root(
     root: Root,
     read_data: ReadPercent = 0.0,
-    spark: Annotated[bool, typer.Option("--spark-checkpoint", help="Whether Spark's own log agrees, too.")] = False,
+    spark: Annotated[bool, typer.Option("--spark-checkpoint", help="Compare Spark's own checkpoint too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Whether all checkpoints, their files and, if asked, every byte are as they were written.
+    """Check that all checkpoints and their files are there and, with --read-data, that every byte is right.
 
-    Exit codes: 0 whole, 10 a manifest is damaged or the newest are gone, 11 the chain is broken, 12 files are gone or
-    cut, 13 bytes are wrong, 14 Spark disagrees.
+    Exit codes: 0 intact, 10 a manifest is damaged or the newest are gone, 11 the chain is broken, 12 files are gone
+    or cut, 13 bytes are wrong, 14 Spark's checkpoint disagrees.
     """
-    with bar() as seen:
-        found = verify(Checkpoint.open(root, seen), read_percent=read_data, spark=spark)
+    with bar() as progress:
+        found = verify(Checkpoint.open(root, progress), read_percent=read_data, spark=spark)
     if as_json:
         print_json(asdict(found))
     else:
@@ -47,22 +47,22 @@ def verify_root(
 
 
 def _print(found: VerifyReport) -> None:
-    looked = (
+    checked = (
         f"{pluralize(found.checkpoints, 'checkpoint')}, {pluralize(found.files, 'file')}, {size_text(found.bytes)}"
     )
     if not found.findings:
-        print_out(Text(f"whole: {looked}"))
+        print_out(Text(f"intact: {checked}"))
         return
-    good = f"the newest whole one is {found.good}" if found.good is not None else "none is whole"
-    print_out(findings_table(found.findings), Text(f"{len(found.findings):,} findings in {looked}; {good}"))
+    good = f"the newest intact checkpoint is {found.good}" if found.good is not None else "no checkpoint is intact"
+    print_out(
+        findings_table(found.findings), Text(f"{pluralize(len(found.findings), 'finding')} in {checked}; {good}")
+    )
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
-    """What is wrong, a line each."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("kind", "checkpoint", "path", "why"):
-        table.add_column(heading, justify="right" if heading == "checkpoint" else "left", overflow="fold")
-    for one in findings:
-        why = f"{one.why} (abandoned)" if one.abandoned else one.why
-        table.add_row(one.kind, str(one.checkpoint), Text(one.path), Text(why))
+    """A row for each finding."""
+    table = data_table(("kind", "checkpoint", "path", "problem"), ("checkpoint",))
+    for finding in findings:
+        why = f"{finding.why} (abandoned)" if finding.abandoned else finding.why
+        table.add_row(finding.kind, str(finding.checkpoint), Text(finding.path), Text(why))
     return table

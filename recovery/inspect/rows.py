@@ -1,7 +1,7 @@
-"""Rows out of a checkpoint: its state tables, its panes, its late ledger. Read-only, beside a running job too.
+"""Rows of a checkpoint: state tables, panes and the late ledger. Read-only, and safe while the job runs.
 
-A checkpoint describes its own tables, so nothing but the root is needed; only sums by a function of your own need the
-module it comes from.
+A checkpoint describes its own tables, so the root is enough; only combiners of your own need the module that
+registers them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -33,17 +34,17 @@ from tidestate.statestore.table.group_ids import group_ids
 from tidestate.statestore.table.sorting import shared_ranks
 
 STARTS, ENDS = ("window_start",), ("window_end", "slice_end")
-"""Columns that say where a window begins and ends."""
+"""Columns with the start and end of a window."""
 FILES_AT_ONCE = 4
-"""Files whose rows are in memory."""
+"""How many files are in memory at a time."""
 AT = "checkpoint"
-"""The column that says which checkpoint a pane or ledger row is of."""
+"""The column with the checkpoint of a pane or ledger row."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows: ``keys`` are columns and their values, ``window`` is where a window begins or ends, ``since`` and
-    ``until`` between which times its end (else the row's first time) lies, the latter exclusive; all as text.
+    """A filter of rows, all as text: ``keys`` are columns and their values; ``window`` is the start or end of the
+    window; its end (or else the first time of the row) is at ``since`` or later and before ``until``.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -52,18 +53,15 @@ class Wanted:
     until: str | None = None
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """Those of ``rows``. Raises `UsageError` for a column that is not there or a value of another type."""
+        """The matching ``rows``. Raises `UsageError` for a missing column or a value of another type."""
         for name, text in self.keys.items():
             rows = rows.filter(pc.equal(_column(rows, name), _value(text, rows.schema.field(name).type, name)))
         if self.window is not None:
             bounds = [name for name in (*STARTS, *ENDS) if name in rows.column_names]
             if not bounds:
-                raise UsageError("these rows name no window", code="read-column", columns=rows.column_names)
-            here = [pc.equal(rows[name], _value(self.window, rows.schema.field(name).type, name)) for name in bounds]
-            found = here[0]
-            for other in here[1:]:
-                found = pc.or_(found, other)
-            rows = rows.filter(found)
+                raise UsageError("these rows have no window", code="read-column", columns=rows.column_names)
+            equal = [pc.equal(rows[name], _value(self.window, rows.schema.field(name).type, name)) for name in bounds]
+            rows = rows.filter(reduce(pc.or_, equal))
         for bound, test in ((self.since, pc.greater_equal), (self.until, pc.less)):
             if bound is not None:
                 time = _time_column(rows)
@@ -72,7 +70,7 @@ class Wanted:
 
 
 def operator_of(manifest: Manifest, name: str | None) -> tuple[str, OperatorState]:
-    """One operator of a checkpoint; by default the last, whose panes are the job's."""
+    """An operator of a checkpoint and its name; by default the last, whose panes are the job's."""
     if name is None:
         name = next(reversed(manifest.operators), "")
     if name not in manifest.operators:
@@ -81,7 +79,7 @@ def operator_of(manifest: Manifest, name: str | None) -> tuple[str, OperatorStat
 
 
 def table_of(operator: OperatorState, name: str | None) -> TableSpec:
-    """One table of an operator; by default the first."""
+    """A table of an operator; by default the first."""
     specs = {spec.name: spec for spec in operator.tables}
     if name is None and operator.tables:
         return operator.tables[0]
@@ -93,10 +91,10 @@ def table_of(operator: OperatorState, name: str | None) -> TableSpec:
 def state_rows(
     checkpoint: Checkpoint, operator: OperatorState, spec: TableSpec, wanted: Wanted
 ) -> Iterator[pa.Table]:
-    """Rows of a state table, partition by partition, each in the order of the key."""
+    """Rows of a state table by partition, in key order within each."""
     yield spec.schema.empty_table()
     for done, base in enumerate(operator.partitions):
-        checkpoint.seen("partitions", done, len(operator.partitions))
+        checkpoint.on_progress("partitions", done, len(operator.partitions))
         with open_store(Parquet(), checkpoint.objects, "", operator.tables, base) as store:
             for rows in store[spec.name].scan():
                 yield wanted.of(rows)
@@ -105,7 +103,7 @@ def state_rows(
 def output_rows(
     checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str, wanted: Wanted
 ) -> Iterator[pa.Table]:
-    """Pane rows (``kind`` is panes) or ledger rows (late) of checkpoints, each with the checkpoint's id in front."""
+    """Pane rows (``kind`` is panes) or ledger rows (late) of checkpoints, with the checkpoint id as first column."""
 
     def rows_of(file: tuple[int, FileRef]) -> pa.Table:
         number, ref = file
@@ -119,9 +117,9 @@ def output_rows(
 
 
 def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str) -> pa.Schema:
-    """The columns of all that `output_rows` gives: a job that was changed had others before.
+    """The columns of all rows that `output_rows` gives; they change when the job does.
 
-    Raises `UsageError` where one name stood for values of types that no type holds.
+    Raises `UsageError` if a column has had incompatible types.
     """
     found = {}
     for output in outputs:
@@ -137,7 +135,7 @@ def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, 
 def state_difference(
     checkpoint: Checkpoint, between: tuple[int, int], operator: str | None, table: str | None, wanted: Wanted
 ) -> pa.Table:
-    """`difference` of a state table between two checkpoints, in the columns that the newer of them has."""
+    """The `difference` of a state table between two checkpoints, in the columns of the newer one."""
     found = {}
     for number in between:
         _, state = operator_of(checkpoint.read(number).manifest, operator)
@@ -149,12 +147,12 @@ def state_difference(
 
 
 def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
-    """Rows that are in one table and not so in the other, by key. ``change`` is added or removed, or of two rows of a
-    key was and is.
+    """Rows that differ between two tables, by key. The column ``change`` is added or removed, or was and is for the
+    two values of a key.
     """
     if before.schema != after.schema:
         raise UsageError(
-            "the table has other columns in one of the two checkpoints: compare within the time before or after that",
+            "the columns changed between the two checkpoints: compare two before or two after the change",
             code="read-column",
             before=before.column_names,
             after=after.column_names,
@@ -177,7 +175,7 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
 
 
 def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which rows are not what those beside them are; of any types."""
+    """Which rows differ from the row at the same place in the other table, for columns of any type."""
     both = pa.concat_tables([was, now])
     numbers = group_ids([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
     found: npt.NDArray[np.bool_] = numbers[: was.num_rows] != numbers[was.num_rows :]
@@ -185,7 +183,7 @@ def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _files(output: Output, kind: str, operator: str) -> list[FileRef]:
-    """The files of one operator."""
+    """The pane or ledger files of one operator."""
     if kind == "late":
         return list(output.late_of(operator))
     return [ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/")]
@@ -207,7 +205,7 @@ def _value(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
-            f"this is no value of the column ({error})",
+            f"this is not a value of the column's type ({error})",
             code="read-value",
             column=name,
             type=str(kind),
@@ -224,7 +222,7 @@ def _instant(text: str, kind: pa.DataType) -> pa.Scalar:
 
 
 def _time_column(rows: pa.Table) -> str:
-    """The column of window ends, or else the first one of times."""
+    """The column of window ends, or else the first column of times."""
     for name in ENDS:
         if name in rows.column_names:
             return name

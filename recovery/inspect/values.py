@@ -1,4 +1,4 @@
-"""Values of Arrow's as plain ones, whatever they are. Pure."""
+"""Arrow values as plain Python values, for every type. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def other_types(error: Exception, columns: Sequence[Any]) -> UsageError:
-    """The error for rows of several checkpoints that no table holds together."""
+    """The error for rows of several checkpoints whose columns have incompatible types."""
     return UsageError(
-        f"a column holds something else than before ({error}): print the checkpoints apart, or as json",
+        f"a column has changed its type ({error}): print the checkpoints separately, or as JSON",
         code="read-columns",
         columns=columns,
     )
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """Plain values, also of times that no calendar of Python's holds: these as text, their number and its unit."""
+    """Plain values; times beyond Python's calendar as text, a number and its unit."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except (OverflowError, ValueError):

@@ -1,6 +1,6 @@
-"""Is a checkpoint root whole? Structure and chain of the manifests, files by size, their bytes, and Spark's own log.
+"""Whether a checkpoint root is intact: structure and chain of manifests, sizes and bytes of files, Spark's own log.
 
-Nothing is changed; what is found is a list, so that all damage is seen at once.
+Read-only. All findings are collected, so that all damage is visible at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Head, Ids, Manifest
-from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.ranges import ids_text, outside
 from tidestate.recovery.log.records import held_pins, read_part, read_pins
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
@@ -27,20 +26,18 @@ from tidestate.statestore.files.tails import examine
 
 Where = Literal["manifest", "chain", "file", "bytes", "spark"]
 KINDS: tuple[Where, ...] = ("manifest", "chain", "file", "bytes", "spark")
-"""What may be wrong, the worst first."""
-
-
+"""Kinds of findings, the worst first."""
 Place: TypeAlias = tuple[int, str]
-"""Below which root a file lies, and its path."""
+"""The number of the root that has a file, and its path there."""
 Needed: TypeAlias = dict[Place, tuple[FileRef, int]]
-"""Files with the newest checkpoint that needs each."""
+"""Files, each with the newest checkpoint that needs it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: of which kind, in which checkpoint (the newest that needs it), where, and why.
+    """One thing that is wrong: its kind, the newest checkpoint that needs it, the file, and the reason.
 
-    ``abandoned``: only checkpoints need it that a reset has abandoned, so it is of no consequence.
+    ``abandoned``: only checkpoints that a reset has abandoned need it, so it does no harm.
     """
 
     kind: Where
@@ -52,9 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was looked at and what was found. ``good``: the newest checkpoint that counts and of which all is whole,
-    None for none.
-    """
+    """How much was checked and what was found. ``good``: the newest intact checkpoint that counts, or None."""
 
     checkpoints: int
     files: int
@@ -64,7 +59,7 @@ class VerifyReport:
 
     @property
     def worst(self) -> Finding | None:
-        """The worst of what was found in checkpoints that count."""
+        """The worst finding in checkpoints that count."""
         return next((one for one in self.findings if not one.abandoned), None)
 
 
@@ -76,25 +71,24 @@ def verify(
     last: int | None = None,
     seed: int = 0,
 ) -> VerifyReport:
-    """Look at every checkpoint of a root, pinned ones too, and at outputs of those that were collected; or at the
-    ``last`` so many only.
+    """Check every checkpoint of a root, pinned ones and outputs of collected ones included; or the ``last`` only.
 
     ``read_percent`` of the files are read against their checksums; with ``spark`` its log must agree with the newest
-    checkpoint. What is collected meanwhile is no finding.
+    checkpoint. Checkpoints that are collected meanwhile are not findings.
     """
-    # In this order: what leaves a trace has been published, and is listed.
-    seen = traces(checkpoint.objects)
+    # Traces first: what has left one is published, so the listing contains it.
+    found = traces(checkpoint.objects)
     listing = checkpoint.listing()
-    ids, boundary, missing = listing.left, listing.boundary, listing.missing
+    ids, boundary, missing = listing.ids, listing.boundary, listing.missing
     if last and last < len(ids):
         ids = ids[-last:]
         missing = [one for one in missing if one[0] > ids[0]]
     findings: list[Finding] = []
     heads = dict(_manifests(checkpoint, ids, findings))
     newest = heads[max(heads)].manifest if heads else None
-    findings += _further(seen, listing.least, ids, newest)
+    findings += _newer(found, listing.least_head, ids, newest)
     findings += _chain(heads, missing, newest)
-    # As the newest that can be read sees it; a damaged one above that may have abandoned more.
+    # By the newest manifest that can be read; a damaged one above it may have abandoned more.
     abandoned = {one.checkpoint for one in findings if one.abandoned}
     abandoned |= {number for number in ids if newest is not None and newest.abandons(number)}
     pinned = [] if last else _pinned(checkpoint, listing.stored, boundary.id)
@@ -108,7 +102,7 @@ def verify(
     wrong = dict(_files(checkpoint, needed, read_percent, random.Random(seed)))
     findings += wrong.values()
     if spark and ids and ids[-1] in heads:
-        findings += of_spark(checkpoint, heads[ids[-1]].manifest)
+        findings += _spark(checkpoint, heads[ids[-1]].manifest)
     counting = [number for number in ids if number in heads and number not in abandoned]
     whole = [
         number
@@ -127,20 +121,20 @@ def verify(
 
 
 def _pinned(checkpoint: Checkpoint, stored: Sequence[int], bound: int) -> list[int]:
-    """Checkpoints that were collected but for a pin; those of a pin without its mark as far as they lie here."""
+    """Pinned checkpoints at or below the boundary; for a pin that is not held, only if the manifest is there."""
     held = held_pins(checkpoint.objects)
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in held or pin.checkpoint in stored]
     return sorted({pin.checkpoint for pin in pins if pin.checkpoint <= bound})
 
 
 def _outputs(checkpoint: Checkpoint, boundary: Boundary, findings: list[Finding]) -> Iterator[tuple[int, FileRef]]:
-    """Files of the output index, and those that it lists."""
+    """Files of the output index, and the files that it lists."""
     for part in boundary.outputs:
         yield part.last, part
         try:
             for output in read_part(checkpoint.objects, part):
-                there = boundary.left(output)
-                refs = (*there.panes, *there.late, *(output.spark.refs if output.spark is not None else ()))
+                left = boundary.remaining(output)
+                refs = (*left.panes, *left.late, *(output.spark.refs if output.spark is not None else ()))
                 yield from ((output.id, ref) for ref in refs)
         except DataError as error:
             findings.append(Finding("bytes", part.last, part.path, error.message))
@@ -154,13 +148,13 @@ def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) 
             findings.append(Finding("manifest", number, manifest_path(number), error.message))
 
 
-def _further(seen: Traces, least: int, ids: list[int], newest: Manifest | None) -> Iterator[Finding]:
-    """Newer checkpoints than those that lie here."""
+def _newer(found: Traces, least: int, ids: list[int], newest: Manifest | None) -> Iterator[Finding]:
+    """Checkpoints that are newer than the newest manifest that is there."""
     top = ids[-1] if ids else 0
     position = newest.spark if newest is not None and newest.id == top else None
-    beyond = seen.beyond(top, position) or (0 if ids else least or seen.written)
+    beyond = found.beyond(top, position) or (0 if ids else least or found.written)
     if beyond:
-        why = f"this root has been further: it has traces of checkpoints up to {beyond}, whose manifests are gone"
+        why = f"the manifests of the newest checkpoints are gone: traces of checkpoints up to {beyond} remain"
         yield Finding("manifest", beyond, manifest_path(top + 1), why)
 
 
@@ -181,15 +175,13 @@ def _files(
     checkpoint: Checkpoint, needed: Needed, read_percent: float, chance: random.Random
 ) -> Iterator[tuple[Place, Finding]]:
     files = [(*one, chance.uniform(0, 100) < read_percent) for one in needed.values()]
-    for (ref, _, _), finding in prefetch_with_progress(
-        checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), files
-    ):
+    for (ref, _, _), finding in checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), files):
         if (found := finding()) is not None:
             yield (ref.root, ref.path), found
 
 
 def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) -> Finding | None:
-    """What is wrong with a file that checkpoint ``number`` needs; with ``read``, with any byte of it."""
+    """What is wrong with a file that checkpoint ``number`` needs; ``read``: check all its bytes."""
     try:
         if (size := checkpoint.objects.at(ref.root).size(ref.path)) != ref.bytes:
             return Finding("file", number, ref.path, f"it has {size:,} bytes, not {ref.bytes:,}")
@@ -203,7 +195,7 @@ def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) 
 
 
 def spark_findings(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
-    """Where Spark's own checkpoint is not what our newest says."""
+    """Where Spark's own checkpoint differs from our newest."""
     log = SparkLog(checkpoint.objects)
     try:
         found = compare(load_files(checkpoint.objects, head.spark), log)
@@ -215,8 +207,8 @@ def spark_findings(checkpoint: Checkpoint, head: Manifest) -> Iterator[Finding]:
     yield from (Finding("spark", head.id, one.path, one.why) for one in found.differs)
 
 
-def of_spark(checkpoint: Checkpoint, head: Manifest) -> list[Finding]:
-    """As `spark_findings`; while a job runs, of a moment in which it published nothing."""
+def _spark(checkpoint: Checkpoint, head: Manifest) -> list[Finding]:
+    """`spark_findings`, repeated until a running job published nothing meanwhile."""
     found = list(spark_findings(checkpoint, head))
     while found and (newest := checkpoint.head()) is not None and newest.manifest.id > head.id:
         head = newest.manifest

@@ -1,7 +1,7 @@
-"""Up to where checkpoints were collected, and which are kept on purpose: what the small records say. Pure.
+"""What collection records: the boundary, below which checkpoints were collected, and pins, which keep one. Pure.
 
-A **boundary** says that no manifest at or below an id counts any more. A **pin** keeps a checkpoint whatever the
-boundary. docs/PROTOCOL.md.
+No manifest at or below the id of the **boundary** counts any more. A **pin** keeps a checkpoint regardless of the
+boundary. See docs/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tidestate.statestore.files.refs import FileRef
 
 
 class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """No manifest at or below ``id`` counts any more, but for pinned ones.
+    """No manifest at or below ``id`` counts any more, except pinned ones.
 
-    ``outputs`` name what the collected checkpoints put out, oldest first. Of checkpoints up to ``panes_gone`` the
-    pane files have been deleted too, up to ``late_gone`` the ledger files.
+    ``outputs`` are the files that list the outputs of collected checkpoints, oldest first. Pane files of checkpoints
+    up to ``panes_gone`` have been deleted too, ledger files up to ``late_gone``.
     """
 
     number: int
@@ -30,27 +30,27 @@ class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
     panes_gone: int = 0
     late_gone: int = 0
 
-    def left(self, output: Output) -> Output:
-        """What is still there of what a checkpoint put out."""
+    def remaining(self, output: Output) -> Output:
+        """The output of a checkpoint without the files that have been deleted."""
         panes = () if output.id <= self.panes_gone else output.panes
         late = () if output.id <= self.late_gone else output.late
         return msgspec.structs.replace(output, panes=panes, late=late)
 
     def needed(self, manifest: Manifest) -> Iterator[FileRef]:
-        """The files that must be there for a checkpoint: of a pinned one that was collected, those of its state."""
+        """The files that a checkpoint needs; one that was collected and is pinned needs its state only."""
         yield from state_files(manifest)
         yield from manifest.spark.refs if manifest.spark is not None else ()
         if manifest.id > self.id:
-            there = self.left(output_of(manifest))
-            yield from (*there.panes, *there.late)
+            output = self.remaining(output_of(manifest))
+            yield from (*output.panes, *output.late)
 
 
 NO_BOUNDARY = Boundary(0, 0, 0, "")
-"""Where nothing was ever collected."""
+"""The boundary before the first collection."""
 
 
 class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A checkpoint that is kept: who or why, and for a fork its root."""
+    """A checkpoint that is kept, with a note; ``fork`` is the root of the fork that needs it."""
 
     name: str
     checkpoint: int

@@ -1,7 +1,7 @@
 """Which files a source has read: a digest for the manifest, and the set that each new batch is checked against.
 
-A file is its name and its time, as Spark writes them: ``<path> <milliseconds>``. The digest is a sum of hashes, so it
-depends neither on order nor on how Spark has folded its log, and a batch adds to it without knowing what came before.
+A file is its path and time as Spark writes them: ``<path> <milliseconds>``. The digest is a sum of hashes, so it does
+not depend on order or on how Spark has folded its log, and a batch can be added without the files before it.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ import xxhash
 from tidestate.recovery.log.manifest import ReadFiles, SparkPosition
 
 Entries: TypeAlias = dict[int, tuple[str, ...]]
-"""Files that a source has read, each with its time, by the number of the entry in its log."""
+"""Files that a source has read, each with its time, by the number of the entry in the source's log."""
 NOTHING = ReadFiles(0, "0" * 16)
 RECENT = 1 << 15
-"""Hashes of new files that wait in a set before they join the sorted ones."""
+"""How many hashes of new files are kept in a set before they are merged into the sorted array."""
 
 
 def with_files(read: ReadFiles, files: Iterable[str]) -> ReadFiles:
-    """``read`` and these files."""
+    """``read`` with these files added."""
     count, total = read.files, int(read.digest, 16)
-    for one in files:
+    for file in files:
         count += 1
-        total += xxhash.xxh3_64_intdigest(one.encode())
+        total += xxhash.xxh3_64_intdigest(file.encode())
     return ReadFiles(count, f"{total % 2**64:016x}")
 
 
 def read_of(entries: Entries) -> ReadFiles:
-    """About all files of a source's log."""
-    return with_files(NOTHING, (one for files in entries.values() for one in files))
+    """The summary of all files of a source's log."""
+    return with_files(NOTHING, (file for files in entries.values() for file in files))
 
 
 def followed(head: SparkPosition | None, batch: SparkPosition) -> SparkPosition:
-    """``batch``, which follows ``head``, with what has been read once it is done."""
+    """``batch``, which follows ``head``, with ``read`` as of its end."""
     before = {} if head is None else head.read
     read = {source: with_files(before.get(source, NOTHING), files) for source, files in batch.files.items()}
     return msgspec.structs.replace(batch, read={**before, **read})
 
 
 class KnownFiles:
-    """Paths that one source has read, as hashes: 8 bytes each. It may take a new path for a known one, by a chance of
-    one in 2^64 for each that is known, and never a known one for a new one.
+    """Paths that one source has read, as hashes of 8 bytes. A new path may be taken for a known one, with a chance of
+    one in 2^64 for each known path; never the other way round.
     """
 
     def __init__(self, files: Iterable[str]) -> None:
@@ -61,7 +61,7 @@ class KnownFiles:
         return at < len(self._sorted) and int(self._sorted[at]) == number
 
     def add(self, files: Iterable[str]) -> None:
-        """These have been read too."""
+        """Add files that were read."""
         self._recent.update(map(_hash, files))
         if len(self._recent) > RECENT:
             recent = np.fromiter(self._recent, np.uint64, len(self._recent))
@@ -69,7 +69,7 @@ class KnownFiles:
 
 
 def known_files(read: Mapping[int, Entries]) -> dict[str, KnownFiles]:
-    """By the number of the source, as positions name it."""
+    """`KnownFiles` by the number of the source, as text."""
     return {
         str(source): KnownFiles(one for files in entries.values() for one in files)
         for source, entries in read.items()
@@ -77,7 +77,7 @@ def known_files(read: Mapping[int, Entries]) -> dict[str, KnownFiles]:
 
 
 def path_of(file: str) -> str:
-    """Its name without its time."""
+    """The path of a file without its time."""
     return file.rpartition(" ")[0]
 
 

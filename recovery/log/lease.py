@@ -1,7 +1,7 @@
-"""Who is running: a driver leaves a word in the root while it lives, and renews it.
+"""Leases: a running driver keeps a file in the root and renews it.
 
-No exactness rests on this, nor on any clock: the fence decides. A lease only spares two drivers a fight that one of
-them must lose, and keeps a verb from taking over a job that works.
+Correctness does not depend on leases or on any clock: the fence decides. A lease only keeps a second driver, or a
+verb, from taking over a job that runs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger("tidestate")
 
 LEASE_FOLDER = "alive"
 DURATION_US = 30_000_000
-"""How long a driver of another host is believed to live after it was last heard of."""
+"""How long a lease counts after its last renewal, unless its process has ended on this host."""
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process, so that its host can say whether it lives: by pid and start, in the same namespace of pids.
+    """A process by pid and start time, so that its host can check whether it is alive.
 
-    ``space`` is that namespace since the host's last boot, ``started`` in ticks since then; empty and 0 where the
-    system does not say.
+    ``space`` is the pid namespace and boot of the host, ``started`` in ticks since that boot; empty and 0 where the
+    system does not provide them.
     """
 
     host: str
@@ -41,18 +41,18 @@ class Process(msgspec.Struct, frozen=True):
     started: int = 0
 
     def ended(self) -> bool:
-        """Whether it is certainly not there any more; of other hosts nobody knows."""
-        own = this_process()
-        if (self.host, self.space) != (own.host, own.space) or os.name != "posix":
+        """Whether it has certainly ended; always false for a process of another host."""
+        this = this_process()
+        if (self.host, self.space) != (this.host, this.space) or os.name != "posix":
             return False
         began = _started(self.pid)
         return not _exists(self.pid) or began < 0 or bool(self.started and began and self.started != began)
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A driver's word that it lived at ``written_us``: who, since when, under which writer epoch.
+    """Which driver was running at ``written_us``, since when, and under which writer epoch.
 
-    ``waiting_us``: since when its sink has refused what it is offered, None where it does not.
+    ``waiting_us``: since when its sink has refused deliveries, None if it accepts them.
     """
 
     process: Process
@@ -64,34 +64,33 @@ class Lease(msgspec.Struct, frozen=True):
     waiting_us: int | None = None
 
     def left_us(self, now: int) -> int:
-        """For how long yet it counts; 0 when it has run out, or its process has ended on this host."""
+        """How long it still counts; 0 once it has expired or its process has ended on this host."""
         left = max(0, self.written_us + self.duration_us - now)
         return 0 if left and self.process.ended() else left
 
     def who(self) -> str:
-        """For people."""
+        """The driver, for people."""
         return f"process {self.process.pid} on {self.process.host}"
 
 
 def running(checkpoint: Checkpoint) -> Lease | None:
-    """The driver that runs this checkpoint, by the newest epoch; None where nobody has said so lately."""
+    """The lease of the driver that runs this job, by the newest epoch; None if there is none."""
     now = now_us()
-    alive = [lease for lease in all_leases(checkpoint).values() if lease.left_us(now)]
-    return max(alive, key=lambda one: (one.epoch, one.written_us), default=None)
+    valid = [lease for lease in all_leases(checkpoint).values() if lease.left_us(now)]
+    return max(valid, key=lambda lease: (lease.epoch, lease.written_us), default=None)
 
 
 def check_idle(checkpoint: Checkpoint, force: bool = False, *, instead: str = "--force") -> None:
-    """Raise `UsageError` (``running``) while a driver is at work here, unless ``force``; nothing is changed.
+    """Raise `UsageError` (``running``) while a driver runs this job, unless ``force``.
 
-    For whoever would append a manifest and so fence that driver. ``instead`` is how its user insists.
+    Called before a move appends a manifest, which fences the driver. ``instead`` is what the user sets to force it.
     """
     lease = None if force else running(checkpoint)
     if lease is None:
         return
     left = -(-lease.left_us(now_us()) // 1_000_000)
     raise UsageError(
-        f"a driver is at work on this checkpoint: stop it, wait {left} s if it has died, "
-        f"or say {instead}, which fences it",
+        f"a driver is running this job: stop it, wait {left} s if it has died, or use {instead}, which fences it",
         code="running",
         host=lease.process.host,
         pid=lease.process.pid,
@@ -100,8 +99,8 @@ def check_idle(checkpoint: Checkpoint, force: bool = False, *, instead: str = "-
 
 
 def all_leases(checkpoint: Checkpoint) -> dict[str, Lease]:
-    """All leases by the path of their file, those that have run out too. What cannot be read is none: a crash may
-    leave a torn one, and they go while we look.
+    """All leases by the path of their file, expired ones too. Files that cannot be read are skipped: a crash may
+    leave a torn one, and leases disappear at any time.
     """
     found = {}
     for name in names.lease_names(checkpoint.objects.names(LEASE_FOLDER)):
@@ -122,7 +121,7 @@ def clear_leases(checkpoint: Checkpoint, epoch: int) -> None:
 
 
 def _check(lease: Lease) -> None:
-    """Raise `Unsound` unless a lease can be one of ours."""
+    """Raise `InvalidManifest` unless a lease can be one of ours."""
     require(1 <= lease.process.pid < 2**31, "pid")
     for count in (lease.epoch, lease.duration_us, lease.process.started):
         check_natural(count, "a number")
@@ -135,7 +134,7 @@ def _own(pid: int) -> Process:
 
 
 def this_process() -> Process:
-    """Ours."""
+    """This process."""
     return _own(os.getpid())
 
 
@@ -158,9 +157,9 @@ def _exists(pid: int) -> bool:
 
 
 def _started(pid: int) -> int:
-    """When a process began, in ticks since boot; -1 for one that has ended, 0 where the system does not say."""
+    """When a process started, in ticks since boot; -1 if it has ended, 0 where the system does not provide it."""
     try:
-        # The name, in brackets, may hold anything; the fields are behind it.
+        # The name, in brackets, may contain anything; the fields follow it.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
         return 0 if not Path("/proc/self/stat").exists() else -1

@@ -1,4 +1,4 @@
-"""The manifests of a root as one listing has them: which count, and which should be there and are not."""
+"""The manifests of a root as one listing shows them: which count, and which are missing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tidestate.statestore.errors import CorruptionError
 
 @dataclass(frozen=True)
 class Listing:
-    """``stored``: ids of all manifests that lie here, ascending; at or below the boundary only pinned ones count.
-    ``begins``: the id that the root began with.
+    """``stored``: ids of all manifest files, ascending; at or below the boundary only pinned ones count. ``begins``:
+    the first id of the root.
     """
 
     stored: Sequence[int]
@@ -22,20 +22,18 @@ class Listing:
     begins: int
 
     @property
-    def left(self) -> list[int]:
+    def ids(self) -> list[int]:
         """Ids above the boundary, ascending."""
         return [number for number in self.stored if number > self.boundary.id]
 
     @property
     def missing(self) -> list[Ids]:
-        """Ranges of ids that were not collected, and lack a manifest though a newer one is there."""
-        return missing_ranges(self.left, self._first)
+        """Ranges of ids above the boundary without a manifest, below the newest that is there."""
+        return missing_ranges(self.ids, self._first)
 
     @property
-    def least(self) -> int:
-        """The lowest id that the newest checkpoint can have: it is never collected, and a fork begins with one. 0
-        where there may be none.
-        """
+    def least_head(self) -> int:
+        """The lowest id that the newest checkpoint can have, which is never collected; 0 if there may be none."""
         return self._first if self.boundary.number or self.begins > 1 else 0
 
     @property
@@ -43,7 +41,7 @@ class Listing:
         return max(self.boundary.id + 1, self.begins)
 
     def missing_within(self, first: int, last: int | None) -> list[Ids]:
-        """Of ``missing`` what lies between two ids."""
+        """The part of ``missing`` between two ids."""
         among = [(max(a, first), b if last is None else min(b, last)) for a, b in self.missing]
         return [(a, b) for a, b in among if a <= b]
 
@@ -51,8 +49,8 @@ class Listing:
 def manifests_gone(lost: Sequence[Ids]) -> CorruptionError:
     """The error for ranges of ids without manifests."""
     return CorruptionError(
-        "manifests are gone, and nobody knows what those checkpoints put out and which files they need: put them "
-        "back, or go back to one before them (tidestate rewind)",
+        "manifests are gone, and with them the record of panes and files: restore them, or go back to a checkpoint "
+        "before them (tidestate rewind)",
         code="manifest-gone",
         ids=ids_text(lost),
     )
@@ -61,7 +59,7 @@ def manifests_gone(lost: Sequence[Ids]) -> CorruptionError:
 def newer_manifests_gone(root: str, newest: int, beyond: int) -> CorruptionError:
     """The error for a root with traces of checkpoint ``beyond``, above its newest manifest."""
     return CorruptionError(
-        "this root has been further: it has traces of checkpoints whose manifests are gone: put them back",
+        "the manifests of the newest checkpoints are gone, but traces of them remain: restore the manifests",
         code="root-further",
         root=root,
         newest=newest,

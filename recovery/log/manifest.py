@@ -30,19 +30,19 @@ Ids = tuple[int, int]
 
 
 class ReadFiles(msgspec.Struct, frozen=True):
-    """All files that a source of files has read: how many, and a digest of their names and times in no order."""
+    """How many files a file source has read, and a digest of their names and times that ignores their order."""
 
     files: int
     digest: str
 
 
 class SparkPosition(msgspec.Struct, frozen=True):
-    """The Spark batch a checkpoint holds: enough to know the very same batch again.
+    """The Spark batch of a checkpoint: enough to recognize the same batch again.
 
     ``start`` and ``end`` are the offsets of each source, verbatim from Spark's log (``start`` is empty for the
-    first batch). ``files`` has, per file source, what Spark planned to read; a long list stands in ``files_ref``.
-    ``read`` is about all that each file source has read up to here, this batch included; ``read_ref`` lists it, where
-    a reset, a fork or a bootstrap wrote Spark's log.
+    first batch). ``files`` are, per file source, those that Spark planned to read; a long list is in the file
+    ``files_ref``. ``read`` summarizes all that each file source has read, this batch included; ``read_ref`` lists it
+    where a reset, a fork or a bootstrap wrote Spark's log.
     """
 
     query_id: str
@@ -56,73 +56,73 @@ class SparkPosition(msgspec.Struct, frozen=True):
 
     @property
     def refs(self) -> tuple[FileRef, ...]:
-        """The files with its lists."""
+        """The files that contain its lists."""
         return tuple(ref for ref in (self.files_ref, self.read_ref) if ref is not None)
 
 
 class InputPosition(msgspec.Struct, frozen=True):
-    """The standalone runner's input: batches taken so far and a checksum of the last one."""
+    """The standalone runner's input: batches so far and a checksum of the last one."""
 
     batches: int
     last: str
 
 
 class OperatorState(msgspec.Struct, frozen=True):
-    """One operator's durable state, the configuration it was written under, and how far time has come for it.
+    """One operator's durable state, its configuration, and its progress in time.
 
-    A start owns what the operator is, a step what it has. All times are microseconds since 1970 UTC; where windows
-    are of offsets a watermark is an offset.
+    A start owns the definition, a step the state. All times are microseconds since 1970 UTC; for windows of offsets a
+    watermark is an offset.
     """
 
     configuration: dict[str, Any]
-    """What it computes. Owner: the start, which puts the job's in place of it where the state can follow."""
+    """What it computes. Owner: the start, which replaces it by the job's where the state can follow."""
     fingerprint: str
-    """A checksum of ``configuration`` and of the types it was bound to. Owner: as that."""
+    """A checksum of ``configuration`` and of the types it was bound to. Owner: the start."""
     tables: tuple[TableSpec, ...]
-    """The state tables; a file's columns are matched with these by identity. Owner: the start."""
+    """The state tables; columns of files are matched with these by identity. Owner: the start."""
     partitions: tuple[PartitionState, ...]
-    """State by the hash of its key, as many as every other operator has. Owner: the step; a rescale divides them."""
+    """State by key hash; every operator has the same number. Owner: the step; a rescale divides them."""
     inputs: tuple[str, ...] = ()
     """The streams and operators it reads. Owner: the start."""
     watermark_us: int | None = None
-    """Exclusive: windows that end by it have fired. None while undefined. Grows, but for a reset. Owner: the step."""
+    """Exclusive: windows that end by it have fired. None while undefined. Only a reset lowers it. Owner: the step."""
     watermark_before_us: int | None = None
     """``watermark_us`` in the checkpoint that this one goes on from; equal to it unless a step moved it."""
     origins: tuple[str, ...] = ()
-    """Where input came from, of windows of offsets, which take one origin. Only grows. Owner: the step."""
+    """The origins of the input, for windows of offsets, which take one. Only grows. Owner: the step."""
     progress: dict[str, Any] | None = None
-    """How far each source of the watermark has come; None before the first step. Owner: the step."""
+    """The progress of each source of the watermark; None before the first step. Owner: the step."""
     advances: dict[str, Any] = {}
-    """How far each source's CTIs have come. Owner: the step."""
+    """The progress of each source's CTIs. Owner: the step."""
     buffers: dict[str, Any] | None = None
-    """Buffers that wait for a gap before them to fill. Owner: the step."""
+    """Buffers that wait until a gap before them is filled. Owner: the step."""
     due_us: int | None = None
-    """The processing time at which something is due without input; None for nothing. Owner: the step."""
+    """The processing time at which something is due without input, or None. Owner: the step."""
     types: dict[str, str] = {}
-    """Of the input columns that are read. Owner: the start."""
+    """The types of the input columns that it reads. Owner: the start."""
     since: int = 0
-    """The checkpoint from which it is configured so, a fence. Only grows. Owner: the start."""
+    """The fence with which this configuration began. Only grows. Owner: the start."""
     gone_us: int | None = None
-    """Windows up to this end were forgotten under settings before. Only grows. Owner: the start."""
+    """Windows up to this end expired under earlier settings. Only grows. Owner: the start."""
     closed_us: int | None = None
-    """Windows up to this end had been closed under settings before. A start sets it, the next step ends it."""
+    """Windows up to this end were closed under earlier settings. A start sets it, the next step clears it."""
     renamed: tuple[tuple[int, str, str], ...] = ()
-    """Input columns that got another name: in which checkpoint, old, new. Ascending, only grows; the ledger stays as
-    it was written. Owner: the start.
+    """Renamed input columns: checkpoint, old name, new name. Ascending, only grows; ledger files keep the old names.
+    Owner: the start.
     """
 
     @property
     def files(self) -> list[FileRef]:
-        """The files of its state, each once: partitions share some after a rescale."""
+        """The files of its state, each once: after a rescale partitions share some."""
         return list({(ref.root, ref.path): ref for part in self.partitions for ref in part.files}.values())
 
 
 class Restore(msgspec.Struct, frozen=True):
-    """What the last start read to have the state of ``checkpoint`` in its ``store``, all operators and partitions.
+    """What the last start read to restore ``checkpoint`` into its ``store``, for all operators and partitions.
 
-    ``seconds``: until the last of them was there, with ``parallel`` of them at once where that is known; ``total_s``:
-    all of them, one after the other. ``predicted_s`` and ``budget_s`` are what was expected. ``rate``: bytes a second
-    of one partition, by the last start that read enough to tell.
+    ``seconds``: until the last partition was restored, with ``parallel`` at a time if known; ``total_s``: the sum
+    over all partitions. ``predicted_s`` and ``budget_s`` were the expectation. ``rate``: bytes a second of one
+    partition, by the last start that read enough to measure it.
     """
 
     checkpoint: int
@@ -144,23 +144,24 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int
     """`MANIFEST_FORMAT`. The one field that every format has."""
     id: int
-    """Rises by one. A reset may leave numbers out: those are in ``abandoned``. A fork begins with its source's."""
+    """Grows by one. A reset may skip ids: those are in ``abandoned``. A fork begins with the id of its source."""
     parent: str
     """The checksum of manifest ``parent_id``; empty for the first of a root."""
     job_id: str
     """As in the marker file of the root."""
     epoch: int
-    """The writer epoch. Steps keep it, other kinds raise it: an older run finds its next id taken, and by whom."""
+    """The writer epoch. Steps keep it, other kinds raise it: an older run finds its next id taken by a newer epoch.
+    """
     writer: str
     """A random id of the run, new at each start: with ``id`` the identity under which panes are delivered."""
     kind: CheckpointKind
-    """Which writer published it, see the top of this file."""
+    """What published it, see the top of this file."""
     created_us: int
-    """Wall clock, for people and for the age of what is collected."""
+    """Wall clock, for people and for retention by age."""
     operators: dict[str, OperatorState]
-    """By name, in the order of the job: the last one's panes are the job's."""
+    """By name, in the order of the job; the panes of the last one are the job's."""
     watermark_us: int | None = None
-    """That of the operator furthest behind; None while one has none. `END_OF_TIME_US` once drained."""
+    """The lowest of the operators; None while one has none. `END_OF_TIME_US` once drained."""
     watermark_before_us: int | None = None
     """``watermark_us`` in the checkpoint that this one goes on from; equal to it unless a step moved it."""
     max_event_us: int | None = None
@@ -168,29 +169,29 @@ class Manifest(msgspec.Struct, frozen=True):
     processing_us: int | None = None
     """The largest processing time of a step. Grows. Owner: the step."""
     drained: bool = False
-    """Every window has fired: only a reset or a fork to before it goes on. Owner: the step, a tick."""
+    """Every window has fired: the job can only go on from an earlier checkpoint. Owner: the step, a tick."""
     spark: SparkPosition | None = None
-    """The newest Spark batch. Owner: the step; a reset and a fork give it another query id and all files read."""
+    """The newest Spark batch. Owner: the step; a reset and a fork change the query id and list all files read."""
     input: InputPosition | None = None
-    """The newest standalone batch. Owner: the step; a start forgets its hash where the columns read have changed."""
+    """The newest standalone batch. Owner: the step; a start clears its hash if the columns that are read changed."""
     panes: tuple[FileRef, ...] = ()
-    """The last operator's panes of this checkpoint alone. Only a step has any."""
+    """The last operator's panes, of this checkpoint alone. Only a step has any."""
     late: tuple[FileRef, ...] = ()
-    """The ledgers of this checkpoint alone, each operator's in a folder of its name. Only a step has any."""
+    """Ledger files of this checkpoint alone, each operator's in a folder of its name. Only a step has any."""
     delivered: int = 0
-    """The highest id whose panes a sink had acknowledged when this was published. Never above ``id``, never goes back
-    along a line; a record in ``delivered/`` may say more (`acknowledged`).
+    """The highest id whose panes a sink had acknowledged when this was published. At most ``id``, and never lower
+    than in the parent; records in ``delivered/`` may go beyond it (`delivered`).
     """
     counters: dict[str, int] = {}
-    """Of this checkpoint alone; ``<operator>.<counter>`` where there are several. Only a step has any."""
+    """Counts of this checkpoint alone; ``<operator>.<counter>`` in a chain. Only a step has any."""
     totals: dict[str, int] = {}
-    """``counters`` of this checkpoint and of all that it goes on from."""
+    """``counters`` of this checkpoint and of all before it on its line."""
     fed: int = 0
-    """The checkpoint up to which the late ledger has been fed back. Grows. Owner: the step, a feed."""
+    """The checkpoint up to which the late ledger has been reprocessed. Grows. Owner: the step, a feed."""
     parent_id: int = 0
-    """0 stands for ``id - 1``; a reset has the checkpoint it goes back to."""
+    """0 stands for ``id - 1``; for a reset the checkpoint that it goes back to."""
     abandoned: tuple[Ids, ...] = ()
-    """Ids that do not count any more, ascending, apart. Only grows; a fork has none. Owner: the reset."""
+    """Ids that no longer count, as ascending, separate ranges. Only grows; a fork has none. Owner: the reset."""
     restored: Restore | None = None
     """What the last start read. Owner: the first step after it."""
     version: str = ""
@@ -198,16 +199,16 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def follows(self) -> int:
-        """Id of the checkpoint this one goes on from."""
+        """The id of the parent."""
         return self.parent_id or self.id - 1
 
     def abandons(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint does not count any more, as this one sees it."""
+        """Whether this manifest or one before it has abandoned a checkpoint."""
         return any(first <= checkpoint_id <= last for first, last in self.abandoned)
 
     @property
     def partitions(self) -> int:
-        """How many state partitions each operator has."""
+        """The number of state partitions of each operator."""
         return len(next(iter(self.operators.values())).partitions)
 
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
@@ -216,20 +217,20 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def due_us(self) -> int | None:
-        """When something is due next without input."""
+        """When something is next due without input."""
         return min((one.due_us for one in self.operators.values() if one.due_us is not None), default=None)
 
 
 @dataclass(frozen=True)
 class Head:
-    """A manifest and the checksum by which its child will name it."""
+    """A manifest and its checksum, by which its child names it."""
 
     manifest: Manifest
     checksum: str
 
 
 def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
-    """Of ledger files those of one operator."""
+    """The ledger files of one operator."""
     return tuple(ref for ref in late if ref.path.startswith(f"late/{operator}/"))
 
 
@@ -239,7 +240,7 @@ def state_files(manifest: Manifest) -> list[FileRef]:
 
 
 def without_state(manifest: Manifest) -> Manifest:
-    """All but the files of the state: for whoever holds thousands of manifests."""
+    """The manifest without its state, for callers that keep thousands in memory."""
     operators = {name: msgspec.structs.replace(one, partitions=()) for name, one in manifest.operators.items()}
     return msgspec.structs.replace(manifest, operators=operators)
 

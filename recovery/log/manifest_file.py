@@ -1,4 +1,4 @@
-"""The file of a manifest: its bytes, and what they say once they are checked. Pure."""
+"""The file of a manifest: encode, decode and check. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def decode(data: bytes, path: str) -> tuple[Manifest, str]:
 
 def _damaged(path: str, reason: str) -> CorruptionError:
     return CorruptionError(
-        f"the manifest is damaged ({reason.lower()}): nothing was changed; put back a good copy of this file",
+        f"the manifest is damaged ({reason.lower()}): nothing was changed; restore a good copy of this file",
         code="manifest-damaged",
         path=path,
     )

@@ -15,10 +15,10 @@ MARKER_BYTES = 1 << 20
 
 
 class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ``tidestate.json`` says: this folder is a checkpoint root, of this job, in this format.
+    """``tidestate.json``: this folder is the checkpoint root of this job, in this format.
 
-    ``bases`` are the roots of those it was forked from, the nearest first; files may lie there, see `FileRef.root`.
-    ``first`` is the id of the checkpoint that it begins with: that of a fork is the one it was forked from.
+    ``bases`` are the roots that it was forked from, directly and indirectly; files may be there, see `FileRef.root`.
+    ``first`` is its first checkpoint id; a fork's is the id of the checkpoint that was forked.
     """
 
     format: int
@@ -46,5 +46,5 @@ def read_marker(objects: Objects) -> Marker:
         return marker
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidManifest) as error:
         raise CorruptionError(
-            f"the marker file is damaged ({error}): put back a good copy", code="marker-damaged", path=MARKER
+            f"the marker file is damaged ({error}): restore a good copy", code="marker-damaged", path=MARKER
         ) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 DIGITS = 20
-"""Of a number that orders files by name."""
+"""Digits of a number in a file name, so that names sort as numbers do."""
 LAST_NUMBER = 2**63 - 1
 
 SPARK_BATCHES = LAST_NUMBER
@@ -24,24 +24,24 @@ _PIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def numbered_name(number: int) -> str:
-    """The name of the file that has a number: a manifest, a boundary."""
+    """The file name of a number, for a manifest or a boundary."""
     return f"{number:0{DIGITS}d}.json"
 
 
 def number_in(name: str, ending: str = ".json") -> int | None:
-    """The number in a name that `numbered_name` gives; None for any other name."""
+    """The number in a name made by `numbered_name`; None for any other name."""
     stem = name.removesuffix(ending)
     number = int(stem) if name.endswith(ending) and _NUMBER.fullmatch(stem) else 0
     return number if 0 < number <= LAST_NUMBER else None
 
 
 def numbers_in(names: list[str]) -> list[int]:
-    """The numbers in names, ascending; other names are passed over."""
+    """The numbers in names, ascending; other names are skipped."""
     return sorted(number for name in names if (number := number_in(name)) is not None)
 
 
 def is_pin(name: str) -> bool:
-    """Whether a pin may be called so."""
+    """Whether a pin may have this name."""
     return bool(_PIN.fullmatch(name))
 
 
@@ -52,7 +52,7 @@ def pins(names: list[str], ending: str) -> list[str]:
 
 
 def lease_names(names: list[str]) -> list[str]:
-    """Those that leases have."""
+    """The names that are names of leases."""
     return [name for name in names if _LEASE.fullmatch(name)]
 
 
@@ -63,8 +63,8 @@ def spark_number(name: str, most: int = SPARK_BATCHES) -> int | None:
 
 
 def misleads_spark(name: str, ending: str) -> bool:
-    """Whether Spark reads a number out of a name that it would not write: ``007``, ``+7``, digits of other scripts.
-    It reads one out of all that has the ``ending``, and fails where there is none.
+    """Whether Spark parses a number in a name that it never writes: ``007``, ``+7``, digits of other scripts. It
+    parses every name with the ``ending``, and fails if there is no number.
     """
     if name.endswith(ending):
         return spark_number(name.removesuffix(ending), SPARK_ENTRIES) is None

@@ -12,12 +12,12 @@ from tidestate.statestore.files.refs import FileRef
 
 @dataclass(frozen=True)
 class DeliveryId:
-    """Under what the panes of a checkpoint are delivered: the run that published it, and its number.
+    """The identity of a delivery: the run that published the checkpoint, and the checkpoint's id.
 
-    A run is one start of the job and has a random id. Of one run ``checkpoint`` only grows, so a sink has every pane
-    once when it remembers the highest one of each ``run``. Numbers of different runs say nothing about each other:
-    a root put back from a copy, rewound or forked gives numbers a second time, never an identity. ``str()`` is a text
-    for sinks that take a key of idempotency.
+    A run is one start of the job, with a random id. Within a run ``checkpoint`` only grows, so a sink that remembers
+    the highest one of each ``run`` has every pane once. Ids of different runs cannot be compared: a root that was
+    restored from a copy, rewound or forked uses ids again, but never with the same run. ``str()`` is an idempotency
+    key.
     """
 
     run: str
@@ -28,10 +28,10 @@ class DeliveryId:
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one checkpoint: pane files, ledger files, when and by which run it was made; of a Spark batch, what it read.
+    """The output of a checkpoint: pane files, ledger files, when and by which run it was made, and what it read.
 
-    ``run`` is the manifest's ``writer``. ``spark`` also where Spark's log was written anew: then it has the list of
-    all files read until then.
+    ``run`` is the manifest's ``writer``. ``spark`` is set for a Spark batch, and where Spark's log was rewritten:
+    then it lists all files read so far.
     """
 
     id: int
@@ -43,7 +43,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def delivery_id(self) -> DeliveryId:
-        """Under what its panes are delivered."""
+        """The identity under which its panes are delivered."""
         return DeliveryId(self.run, self.id)
 
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
@@ -52,9 +52,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def output_of(manifest: Manifest) -> Output:
-    """What this checkpoint put out."""
+    """The output of this checkpoint."""
     spark = manifest.spark
-    own = manifest.kind in ("batch", "bootstrap")
-    if spark is not None and not own and spark.read_ref is None:  # it is another one's
-        spark = None
+    if spark is not None and manifest.kind not in ("batch", "bootstrap") and spark.read_ref is None:
+        spark = None  # carried on from an earlier batch
     return Output(manifest.id, manifest.created_us, manifest.writer, manifest.panes, manifest.late, spark)

@@ -1,9 +1,9 @@
-"""Keeping a checkpoint on purpose: whatever is collected, a pinned one can be read, and its files stay.
+"""Pins: a pinned checkpoint stays readable, with all its files, whatever is collected.
 
-A pin is published first and the boundary read after it; a collection publishes its boundary first and reads the pins
-after it. So of the two whoever comes second sees the other. A pin that came in time is marked as held; below the
-boundary, only a checkpoint that is held already can be pinned once more. The mark repeats what the pin says, so
-either of the two files keeps the checkpoint when the other one is lost.
+A pin is published before the boundary is read; a collection publishes its boundary before it reads the pins. So the
+second of the two always sees the first. A pin that came in time is marked as held; below the boundary, only a
+checkpoint that is already held can be pinned again. The mark repeats the content of the pin, so either of the two
+files keeps the checkpoint when the other is lost.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidestate.statestore.storage.objects import Objects
 def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str = "", fork: str = "") -> Pin:
     """Keep a checkpoint until `unpin`. ``fork`` is the root of a job that reads its files.
 
-    Raises `NotFoundError` where it is not there or was collected, `UsageError` for a name that is taken or none.
-    The same pin again is fine. Beside a running job.
+    Safe while the job runs, and idempotent. Raises `NotFoundError` if there is no such checkpoint any more, and
+    `UsageError` for a name that is taken or not allowed.
     """
     name = name or f"pin-{uuid.uuid4().hex[:12]}"
     if not names.is_pin(name):
-        raise UsageError("a pin's name is letters, digits, - _ and dots", code="pin-name", found=name)
+        raise UsageError("a pin's name has letters, digits, - _ and dots only", code="pin-name", found=name)
     checkpoint.read(checkpoint_id)
     checkpoint.settle()
     sheltered = _held(checkpoint, checkpoint_id)
@@ -45,23 +45,23 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
     if below and not sheltered & _held(checkpoint, checkpoint_id):
         checkpoint.objects.delete(pin_path(name))
         raise checkpoint.collected(checkpoint_id)
-    with suppress(ConflictError):  # whoever wrote it, it is true
+    with suppress(ConflictError):  # another process has written the same mark
         checkpoint.objects.create(f"{PINS}/{name}{HELD_SUFFIX}", seal(made))
     return made
 
 
 def unpin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
-    """Keep it no longer: the next collection may take it. Returns what was taken out.
+    """Remove a pin and return it: the next collection may delete the checkpoint.
 
-    Raises `NotFoundError` for a pin that is not there; `UsageError` for one that a fork needs, without ``force``.
+    Raises `NotFoundError` if there is no such pin, and `UsageError` if a fork needs it, unless ``force``.
     """
     found = {one.name: one for one in read_pins(checkpoint.objects)}
     if name not in found:
         raise NotFoundError("no such pin", code="no-such-pin", found=name, there=list(found))
     if found[name].fork and not force:
         raise UsageError(
-            "a forked job reads the files of this checkpoint: when that job is gone, or has files of its own for all "
-            "of them, use --force",
+            "a forked job reads the files of this checkpoint: use --force once that job is deleted or has replaced "
+            "all of them",
             code="pin-fork",
             name=name,
             fork=found[name].fork,
@@ -71,7 +71,7 @@ def unpin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
 
 
 def fork_pins(base: Objects, fork: str) -> list[Pin]:
-    """Pins that keep files below ``base`` for a fork; none where that root is gone, or refuses to answer."""
+    """Pins that keep files below ``base`` for a fork; none if that root is gone or unreachable."""
     with suppress(UnavailableError):
         return [one for one in read_pins(base) if one.fork == fork]
     return []
@@ -79,9 +79,9 @@ def fork_pins(base: Objects, fork: str) -> list[Pin]:
 
 @contextmanager
 def pinned(checkpoint: Checkpoint, checkpoint_id: int, why: str) -> Iterator[Head]:
-    """A checkpoint that nobody collects meanwhile. A process that dies in here leaves the pin, for `unpin`.
+    """Pin a checkpoint within a ``with`` block. A process that dies inside leaves the pin behind, for `unpin`.
 
-    Raises `NotFoundError` where it is not there or was collected.
+    Raises `NotFoundError` if the checkpoint does not exist or was collected.
     """
     name = pin(checkpoint, checkpoint_id, f"{why}-{uuid.uuid4().hex[:12]}", note=why).name
     try:
@@ -91,26 +91,26 @@ def pinned(checkpoint: Checkpoint, checkpoint_id: int, why: str) -> Iterator[Hea
 
 
 def remove_pin(objects: Objects, name: str) -> None:
-    """Take out a pin that nobody needs; `unpin` asks first."""
-    # In this order: as long as a pin is held by name, it is there.
+    """Remove a pin without the checks of `unpin`."""
+    # In this order: while the mark exists, the pin does.
     objects.delete(f"{PINS}/{name}{HELD_SUFFIX}")
     objects.delete(pin_path(name))
 
 
 def _held(checkpoint: Checkpoint, checkpoint_id: int) -> set[str]:
-    """Names of pins that keep a checkpoint for certain."""
+    """Names of the held pins of a checkpoint."""
     names = {one.name for one in read_pins(checkpoint.objects) if one.checkpoint == checkpoint_id}
     return names & held_pins(checkpoint.objects)
 
 
 def _same(checkpoint: Checkpoint, wanted: Pin) -> Pin:
-    """The pin that has the name, where it is the one that is wanted."""
-    there = read_record(checkpoint.objects, pin_path(wanted.name), Pin)
-    if (there.checkpoint, there.fork) != (wanted.checkpoint, wanted.fork):
+    """The existing pin of this name. Raises `UsageError` if it keeps another checkpoint."""
+    existing = read_record(checkpoint.objects, pin_path(wanted.name), Pin)
+    if (existing.checkpoint, existing.fork) != (wanted.checkpoint, wanted.fork):
         raise UsageError(
             "a pin of this name keeps another checkpoint: unpin it first, or choose another name",
             code="pin-taken",
             name=wanted.name,
-            checkpoint=there.checkpoint,
+            checkpoint=existing.checkpoint,
         )
-    return there
+    return existing

@@ -1,6 +1,6 @@
-"""Reading ahead: of many small objects several are asked for at once, and taken in their order.
+"""Reading ahead: many small objects are requested several at a time, and delivered in order.
 
-A root far away answers each request late, however small: one after the other, a long line of checkpoints would take
+Remote storage answers each request after some delay, however small: one at a time, a thousand checkpoints take
 minutes.
 """
 
@@ -11,29 +11,29 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 Item = TypeVar("Item")
-_Result = TypeVar("_Result")
+Result = TypeVar("Result")
 
 AT_ONCE = 16
-"""Requests under way."""
+"""Requests in flight."""
 ProgressCallback: TypeAlias = Callable[[str, int, int], None]
-"""Is told what is being read ("checkpoints", "files"), how much of it is done, and how much there is in all."""
+"""Called with what is being read ("checkpoints", "files"), how many are done, and how many there are."""
 
 
 def no_progress(_what: str, _done: int, _all: int) -> None:
-    """For whoever draws no bar."""
+    """Report nothing."""
 
 
 def prefetch(
-    act: Callable[[Item], _Result], items: Iterable[Item], at_once: int = AT_ONCE
-) -> Iterator[tuple[Item, Callable[[], _Result]]]:
-    """Each item, in order, with a call that gives what ``act`` gives for it, or raises what that raises.
+    act: Callable[[Item], Result], items: Iterable[Item], at_once: int = AT_ONCE
+) -> Iterator[tuple[Item, Callable[[], Result]]]:
+    """Each item, in order, with a call that returns the result of ``act`` for it, or raises its error.
 
-    ``act`` runs on threads of this process, for up to ``at_once`` items that nobody has asked for yet.
+    ``act`` runs on threads of this process, for up to ``at_once`` items ahead of the caller.
     """
     from concurrent.futures import ThreadPoolExecutor  # takes a while to import
 
     pool = ThreadPoolExecutor(at_once, "tidestate-ahead")
-    begun: deque[tuple[Item, Callable[[], _Result]]] = deque()
+    begun: deque[tuple[Item, Callable[[], Result]]] = deque()
     try:
         for item in items:
             begun.append((item, pool.submit(act, item).result))
@@ -48,11 +48,11 @@ def prefetch(
 
 
 def prefetch_with_progress(
-    seen: ProgressCallback, what: str, act: Callable[[Item], _Result], items: Sequence[Item]
-) -> Iterator[tuple[Item, Callable[[], _Result]]]:
-    """As `prefetch`; ``seen`` is told before the first is begun, and of each when the next is asked for."""
+    on_progress: ProgressCallback, what: str, act: Callable[[Item], Result], items: Sequence[Item]
+) -> Iterator[tuple[Item, Callable[[], Result]]]:
+    """`prefetch` that reports before the first item, and each item as done when the next one is taken."""
     if items:
-        seen(what, 0, len(items))
+        on_progress(what, 0, len(items))
     for done, pair in enumerate(prefetch(act, items)):
         yield pair
-        seen(what, done + 1, len(items))
+        on_progress(what, done + 1, len(items))

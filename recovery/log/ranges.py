@@ -9,23 +9,23 @@ from tidestate.recovery.log.manifest import Ids
 
 
 def merged_ranges(ranges: Iterable[Ids]) -> tuple[Ids, ...]:
-    """Ranges of ids in order, those that touch as one."""
-    found: list[Ids] = []
+    """Ranges of ids in order, adjacent and overlapping ones merged."""
+    merged: list[Ids] = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
-            found.append((first, last))
-    return tuple(found)
+            merged.append((first, last))
+    return tuple(merged)
 
 
 def missing_ranges(ids: Sequence[int], first: int) -> list[Ids]:
-    """Ranges of ids from ``first`` on that ascending ``ids`` lack."""
+    """Ranges of ids from ``first`` on that are missing in ascending ``ids``."""
     return [(before + 1, after - 1) for before, after in pairwise([first - 1, *ids]) if after > before + 1]
 
 
 def outside(ranges: Sequence[Ids], taken: Sequence[Ids]) -> list[Ids]:
-    """What of ``ranges`` lies in none of ``taken``."""
+    """The parts of ``ranges`` that are in none of ``taken``."""
     left = list(ranges)
     for first, last in taken:
         cut = [part for a, b in left for part in ((a, min(b, first - 1)), (max(a, last + 1), b))]

@@ -1,8 +1,7 @@
-"""The small records beside the manifests: up to where checkpoints were collected, and which are kept on purpose.
+"""The files of boundaries and pins.
 
-A **boundary** says that no manifest at or below an id counts any more. Boundaries are numbered without gaps and the
-newest one counts; as nobody can take a number twice, each is made from the one before it, and what two collections
-know of the outputs is never lost. A **pin** keeps a checkpoint whatever the boundary. docs/PROTOCOL.md.
+Boundaries are numbered without gaps and the newest one counts. A number can be taken once, so each boundary is made
+from the one before it, and two collections never lose what the other knows of the outputs. See docs/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tidestate.statestore.storage.objects import Objects
 BOUNDARIES, INDEX, PINS = "gc/boundary", "gc/outputs", "pins"
 HELD_SUFFIX = ".held"
 RECORD_BYTES = 16 << 20
-"""A larger file is no record: a boundary names some dozens of files, a pin one checkpoint."""
+"""The largest record: a boundary names some dozens of files, a pin one checkpoint."""
 _T = TypeVar("_T")
 
 
@@ -37,7 +36,7 @@ class _Sealed(msgspec.Struct):
 
 
 def seal(record: msgspec.Struct) -> bytes:
-    """A file with the record and its checksum."""
+    """The bytes of a file with the record and its checksum."""
     body = msgspec.json.encode(record)
     return b'{"checksum":"%s",\n"record":%s}\n' % (checksum(body).encode(), body)
 
@@ -54,7 +53,7 @@ def read_record(objects: Objects, path: str, kind: type[_T]) -> _T:
 
 
 def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[_T]) -> _T:
-    """What a JSON file of ours says. Raises `CorruptionError` where it says nothing of this kind."""
+    """Decode a JSON file of ours. Raises `CorruptionError`."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -62,12 +61,12 @@ def decoded(data: bytes | msgspec.Raw | pa.Buffer, path: str, kind: type[_T]) ->
 
 
 def boundary_path(number: int) -> str:
-    """Where a boundary lies."""
+    """The path of a boundary."""
     return f"{BOUNDARIES}/{names.numbered_name(number)}"
 
 
 def newest_boundary(objects: Objects) -> Boundary:
-    """The one that counts; `NONE` before the first. One request to list, one to read."""
+    """The boundary that counts; `NO_BOUNDARY` before the first. Cost: one listing and one read."""
     missed = 0
     while numbers := names.numbers_in(objects.names(BOUNDARIES)):
         path = boundary_path(numbers[-1])
@@ -75,8 +74,8 @@ def newest_boundary(objects: Objects) -> Boundary:
             found = read_record(objects, path, Boundary)
         except NotFoundError:
             if numbers[-1] <= missed:
-                raise _damaged(path, "it is listed and is not there") from None
-            missed = numbers[-1]  # a newer one came, and this one went
+                raise _damaged(path, "it is listed but cannot be read") from None
+            missed = numbers[-1]  # a newer one has replaced it
             continue
         if found.number != numbers[-1]:
             raise _damaged(path, f"it is boundary {found.number}")
@@ -87,12 +86,12 @@ def newest_boundary(objects: Objects) -> Boundary:
 
 
 def outputs_below(objects: Objects, boundary: Boundary, first: int = 0, last: int | None = None) -> Iterator[Output]:
-    """What collected checkpoints put out, as far as it is still there, oldest first."""
+    """Outputs of collected checkpoints, without deleted files, oldest first."""
     for part in boundary.outputs:
         if part.last >= first and (last is None or part.first <= last):
             for output in read_part(objects, part):
                 if first <= output.id and (last is None or output.id <= last):
-                    yield boundary.left(output)
+                    yield boundary.remaining(output)
 
 
 def read_part(objects: Objects, part: FileRef) -> list[Output]:
@@ -105,24 +104,24 @@ def read_part(objects: Objects, part: FileRef) -> list[Output]:
 
 
 def pin_path(name: str) -> str:
-    """Where a pin lies."""
+    """The path of a pin."""
     return f"{PINS}/{name}.json"
 
 
 def read_pins(objects: Objects) -> list[Pin]:
-    """All pins, by checkpoint: of each the record, or the mark where that alone is left, which says the same.
+    """All pins, by checkpoint: each from its record, or from its mark if the record is lost.
 
-    Raises `CorruptionError` for a damaged one: nobody knows what it keeps.
+    Raises `CorruptionError` for a damaged one: which checkpoint it keeps is unknown.
     """
     found = []
-    there = objects.names(PINS)
-    files = {name: f"{name}{ending}" for ending in (HELD_SUFFIX, ".json") for name in names.pins(there, ending)}
+    listed = objects.names(PINS)
+    files = {name: f"{name}{ending}" for ending in (HELD_SUFFIX, ".json") for name in names.pins(listed, ending)}
     for name, file in files.items():
         path = f"{PINS}/{file}"
         try:
             pin = read_record(objects, path, Pin)
         except NotFoundError:
-            continue  # taken out just now
+            continue  # just removed
         if pin.name != name:
             raise _damaged(path, f"it is pin {pin.name}")
         with _checked(path):
@@ -132,7 +131,7 @@ def read_pins(objects: Objects) -> list[Pin]:
 
 
 def held_pins(objects: Objects) -> set[str]:
-    """Names of the pins that were found to have come in time."""
+    """Names of the pins that are marked as held."""
     return set(names.pins(objects.names(PINS), HELD_SUFFIX))
 
 
@@ -146,7 +145,7 @@ def _checked(path: str) -> Iterator[None]:
 
 def _damaged(path: str, reason: str) -> CorruptionError:
     return CorruptionError(
-        f"a record is damaged ({reason.lower()}): nothing was changed; put back a good copy of this file",
+        f"a record is damaged ({reason.lower()}): nothing was changed; restore a good copy of this file",
         code="record-damaged",
         path=path,
     )

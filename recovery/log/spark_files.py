@@ -1,4 +1,4 @@
-"""Files of Spark's own checkpoint, read strictly: the id of its query, and which batches it has planned and done."""
+"""Files of Spark's own checkpoint, read strictly: the query id, and the planned and committed batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidestate.statestore.storage.objects import Objects
 
 SPARK_FOLDER = "spark"
 UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
-"""What reading JSON raises that says something else than it should."""
+"""What is raised where JSON is not of the expected form."""
 _HADOOP_SUMS = b"crc\x00"
 
 
@@ -39,43 +39,43 @@ def newest(objects: Objects, folder: str) -> int | None:
 
 
 def read_file(objects: Objects, path: str) -> bytes:
-    """All bytes, where they fit the checksums that Hadoop wrote for them."""
+    """All bytes of a file. Raises `CorruptionError` if they do not match Hadoop's checksums."""
     data = objects.read(path)
     if objects.atomic_create == "link":  # Hadoop writes them for local files alone
         folder, _, name = path.rpartition("/")
         with suppress(NotFoundError):
             if not _fits(data, objects.read(f"{folder}/.{name}.crc")):
-                raise unusable(path, "it does not fit its checksums")
+                raise unusable(path, "it does not match its checksums")
     return data
 
 
 def _fits(data: bytes, sums: bytes) -> bool:
-    """Whether bytes fit Hadoop's checksums: a header, the bytes per sum, CRC-32 of each. Hadoop passes over a broken
-    header and stops at broken sums.
+    """Whether bytes match Hadoop's checksums: a header, the bytes per sum, CRC-32 of each. As in Hadoop, a damaged
+    header is ignored and damaged sums are an error.
     """
     if not sums.startswith(_HADOOP_SUMS) or len(sums) < 8:
         return True
     size = int.from_bytes(sums[4:8], "big")
     if size <= 0:
         return False
-    found = [zlib.crc32(data[at : at + size]).to_bytes(4, "big") for at in range(0, len(data), size)]
-    return sums[8 : 8 + 4 * len(found)] == b"".join(found)
+    expected = [zlib.crc32(data[at : at + size]).to_bytes(4, "big") for at in range(0, len(data), size)]
+    return sums[8 : 8 + 4 * len(expected)] == b"".join(expected)
 
 
 def garbled(path: str, data: bytes) -> CorruptionError:
-    """A file whose bytes are not what Spark writes."""
+    """The error for a file whose bytes are not what Spark writes."""
     if not data:
         return unusable(path, "it is empty")
     return unusable(path, "it is cut or garbled" if data.strip(b"\x00") else "it is full of zeros")
 
 
 def lost(path: str) -> CorruptionError:
-    """A file that should be there."""
+    """The error for a file that is missing."""
     return unusable(path, "it is gone")
 
 
 def unusable(path: str, why: str) -> CorruptionError:
-    """A file that says nothing that can be believed."""
+    """The error for a file that cannot be trusted."""
     return CorruptionError(
         f"a file of spark's checkpoint cannot be used ({why}): tidestate repair ROOT --resync-spark rewrites it",
         code="spark-log-damaged",

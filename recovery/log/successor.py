@@ -1,7 +1,7 @@
-"""The next manifest, whoever publishes it: what follows from the one before and what a writer may say. Pure.
+"""The next manifest: what follows from the one before, and what a writer may change. Pure.
 
-A start, a step and a move (`manifest`) differ in what they change, never in what follows from that. So no writer
-makes a manifest by itself: it gives `successor` its changes, and what is true of all manifests is checked here.
+A start, a step and a move (see `manifest`) change different fields; the rest follows by the same rules. So no writer
+builds a manifest itself: it passes its changes to `successor`, which checks what holds for every manifest.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tidestate.statestore.errors import invariant
 from tidestate.statestore.files.refs import FileRef
 
 STEPS: tuple[CheckpointKind, ...] = ("batch", "tick", "feed", "bootstrap")
-"""Kinds that a running driver publishes under the writer epoch it has; every other one begins an epoch."""
+"""Kinds that a running driver publishes under its writer epoch; every other kind begins a new epoch."""
 
 
 class Changes(TypedDict, total=False):
-    """What a writer may say of the next checkpoint, as in `Manifest`; what it leaves out follows or is carried on."""
+    """The fields of `Manifest` that a writer may set; others follow from the rules or are carried on."""
 
     id: int
     job_id: str
@@ -51,14 +51,14 @@ class Changes(TypedDict, total=False):
 
 
 def origin(job_id: str) -> Head:
-    """What the first checkpoint of a root goes on from: number 0, which is never published."""
+    """The parent of the first checkpoint of a root: id 0, never published."""
     return Head(Manifest(MANIFEST_FORMAT, 0, "", job_id, 0, "", "fence", 0, {}), "")
 
 
 def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **changes: Unpack[Changes]) -> Manifest:
-    """The checkpoint of this kind that goes on from ``head``, whoever publishes it. Pure.
+    """The checkpoint of this kind that follows ``head``.
 
-    Panes, ledgers and counters are its own; totals, watermarks, parent and epoch follow from ``head`` and the kind.
+    Panes, ledgers and counters start empty; totals, watermarks, parent and epoch follow from ``head`` and the kind.
     """
     was, step = head.manifest, kind in STEPS
     operators = changes.get("operators", was.operators)
@@ -86,7 +86,8 @@ def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **
 
 def _after(operator: OperatorState, was: OperatorState | None, step: bool) -> OperatorState:
     before, mark = was.watermark_us if was is not None else None, operator.watermark_us
-    invariant(before is None or (mark is not None and before <= mark), "time goes on", mark=mark, before=before)
+    grows = before is None or (mark is not None and before <= mark)
+    invariant(grows, "a watermark never goes back", mark=mark, before=before)
     return msgspec.structs.replace(
         operator,
         watermark_before_us=before,
@@ -105,24 +106,24 @@ def _furthest_behind(operators: dict[str, OperatorState]) -> int | None:
 
 
 def _check_follows(was: Manifest, made: Manifest) -> None:
-    """What is true of every manifest and the one before it."""
+    """What holds for every manifest and the one before it."""
     forked = made.job_id != was.job_id
-    invariant(made.id > was.id or (forked and made.id == was.id), "ids rise", id=made.id, before=was.id)
+    invariant(made.id > was.id or (forked and made.id == was.id), "ids grow", id=made.id, before=was.id)
     invariant(
         made.epoch == was.epoch if made.kind in STEPS else made.epoch > was.epoch,
-        "steps keep the writer epoch, all else raises it",
+        "steps keep the writer epoch, other kinds raise it",
         kind=made.kind,
         epoch=made.epoch,
         before=was.epoch,
     )
     invariant(
         was.delivered <= made.delivered <= made.id,
-        "what was delivered stays so, and nothing is before it is there",
+        "what was delivered stays delivered, and only what exists is delivered",
         id=made.id,
         delivered=made.delivered,
         before=was.delivered,
     )
-    shows = made.panes or made.late or made.counters
-    invariant(made.kind in STEPS or not shows, "only a step has panes, ledgers and counters", kind=made.kind)
+    has_output = made.panes or made.late or made.counters
+    invariant(made.kind in STEPS or not has_output, "only a step has panes, ledgers and counters", kind=made.kind)
     counts = {len(one.partitions) for one in made.operators.values()}
-    invariant(len(counts) <= 1, "all operators have as many state partitions", id=made.id, found=counts)
+    invariant(len(counts) <= 1, "all operators have the same number of partitions", id=made.id, found=counts)

@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_text(time_us: int | None) -> str | None:
-    """A time for people, in UTC; the end of time is ``+inf``, a time no calendar holds its number."""
+    """A time in UTC, for people; ``+inf`` for the end of time, a number of ``us`` beyond the calendar."""
     if time_us is None:
         return None
     if time_us == END_OF_TIME_US:
@@ -30,15 +30,15 @@ def time_text(time_us: int | None) -> str | None:
 
 
 def time_us(text: str) -> int | None:
-    """A time that no calendar holds, as `time_text` writes it; None for any other text. Raises `ValueError`."""
+    """The number in ``<number> us``, which `time_text` writes for times beyond the calendar; None for other text."""
     match = _MICROSECONDS.fullmatch(text)
     return within_64(match[1]) if match else None
 
 
 def within_64(text: str) -> int:
-    """A whole number of 64 bits. Raises `ValueError` for any other text."""
+    """A 64-bit integer. Raises `ValueError` for any other text."""
     if not _WHOLE.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
-        raise ValueError("not a whole number of 64 bits")
+        raise ValueError("not a 64-bit integer")
     return int(text)
 
 
@@ -46,13 +46,13 @@ _SPANS = ((86_400, "day", "d"), (3_600, "hour", "h"), (60, "minute", "m"), (1, "
 
 
 def age_text(created_us: int, now_us: int) -> str:
-    """How long ago, for people: ``12 minutes ago``."""
+    """An age for people: ``12 minutes ago``."""
     count, unit, _ = _age(created_us, now_us)
     return f"{count:,} {unit}{'' if count == 1 else 's'} ago"
 
 
 def short_age(created_us: int, now_us: int) -> str:
-    """The same for a column: ``12m``."""
+    """An age for a column: ``12m``."""
     count, _, letter = _age(created_us, now_us)
     return f"{count}{letter}"
 
@@ -74,7 +74,7 @@ def size_text(count: int) -> str:
 
 
 def brief(manifest: Manifest) -> SummaryRow:
-    """One checkpoint in a line."""
+    """One checkpoint as a row of `list`."""
     files = state_files(manifest)
     return {
         "id": manifest.id,
@@ -91,51 +91,51 @@ def brief(manifest: Manifest) -> SummaryRow:
 
 
 def shared_files(operator: OperatorState) -> int:
-    """How many files an operator's partitions have taken over, and not folded yet."""
+    """How many files the partitions of an operator share since a rescale."""
     return len({(ref.root, ref.path) for part in operator.partitions for ref in part.files if ref.share})
 
 
 def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
-    """Rows that streams brought; in a chain counters have the names of operators in front."""
+    """Rows from input streams; in a chain a counter's name begins with that of its operator."""
     names = [n for n, one in manifest.operators.items() if not set(one.inputs) & set(manifest.operators)]
     return counters.get("events", 0) + sum(counters.get(f"{name}.events", 0) for name in names)
 
 
 def full(manifest: Manifest) -> SummaryRow:
-    """Everything a manifest says, with times readable beside the numbers."""
+    """The whole manifest, with readable times in addition to the numbers."""
     whole: SummaryRow = msgspec.to_builtins(manifest)
     whole["created"] = time_text(manifest.created_us)
     whole["watermark"] = time_text(manifest.watermark_us)
     whole["watermark_before"] = time_text(manifest.watermark_before_us)
-    whole["sources"] = progress(manifest)
+    whole["sources"] = source_progress(manifest)
     whole["processing_time"] = time_text(manifest.processing_us)
     return whole
 
 
-def progress(manifest: Manifest) -> list[SummaryRow]:
-    """One line per source of a watermark: how far it is, its lag behind processing time, whether it counts."""
-    found = []
-    for operator, state in manifest.operators.items():
-        tracker = state.progress or {}
-        for name, one in sorted(tracker.get("sources", {}).items()):
-            found.append({"operator": operator, **_source(name, one, tracker.get("processing_us"))})
-    return found
+def source_progress(manifest: Manifest) -> list[SummaryRow]:
+    """A row for each source of a watermark: the watermark, its lag behind processing time, whether it is active."""
+    return [
+        {"operator": operator, **_source(name, source, tracker.get("processing_us"))}
+        for operator, state in manifest.operators.items()
+        for tracker in (state.progress or {},)
+        for name, source in sorted(tracker.get("sources", {}).items())
+    ]
 
 
-def _source(name: str, one: SummaryRow, now_us: int | None) -> SummaryRow:
-    mark = one["watermark_us"]
+def _source(name: str, source: SummaryRow, now_us: int | None) -> SummaryRow:
+    mark = source["watermark_us"]
     real = mark not in (-END_OF_TIME_US - 1, END_OF_TIME_US)
     return {
         "source": name,
         "watermark": time_text(mark) if mark != -END_OF_TIME_US - 1 else None,
         "lag_seconds": (now_us - mark) / 1e6 if real and now_us is not None else None,
-        "standing": one["standing"].replace("_", " "),
-        "rows": one["rows"],
+        "standing": source["standing"].replace("_", " "),
+        "rows": source["rows"],
     }
 
 
 def partitions(operator: OperatorState) -> list[SummaryRow]:
-    """One line per state partition of an operator."""
+    """A row for each state partition of an operator."""
     return [
         {
             "partition": number,
@@ -150,6 +150,6 @@ def partitions(operator: OperatorState) -> list[SummaryRow]:
     ]
 
 
-def pluralize(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str, plural: str = "") -> str:
     """``1 file``, ``2 files``."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -1,8 +1,8 @@
-"""Traces that published checkpoints leave beside their manifests: they tell how far a root has been.
+"""Traces of published checkpoints: they prove that manifests once existed which are now gone.
 
-Ids are dense, so a manifest that is gone from the middle leaves a gap. The newest ones leave none; but drivers note
-how far they have come, pins name checkpoints, files are named after the checkpoint they were written for, and Spark
-says which batches were done. Traces are read *before* manifests are listed: what they prove was published by then.
+Ids have no gaps, so a missing manifest in the middle is noticed. For the newest ones there are traces: notes of
+drivers, pins, the names of files, which contain the checkpoint they were written for, and Spark's log of committed
+batches. Traces are read *before* manifests are listed: what they prove was published by then.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ REACHED = "reached"
 FOLDERS = ("data", "panes", "late")
 PROBES = "data/probe"
 STATE = ("data",)
-"""What collections keep small; panes and ledgers may be kept for ever."""
+"""The folder that collections keep small; panes and ledgers may be kept for ever."""
 _MOST = 10**18
-"""No job comes so far: a name with such a number is not ours."""
+"""No job gets this far: a name with a larger number is not ours."""
 _WRITTEN = re.compile(r"([0-9]{1,20})-[0-9a-f]{32}\.")
-"""How the name of a file begins: the checkpoint it was written for, and an id of the attempt."""
+"""How the name of a file begins: the checkpoint that it was written for, and the id of the attempt."""
 
 
 @dataclass(frozen=True)
 class Traces:
-    """``noted``: the highest id that a note or a pin names. ``written``: the highest that a file was written for,
-    which the attempt at a next checkpoint leaves, published or not. ``committed``: Spark's query and its last batch.
+    """``noted``: the highest id in a note or a pin. ``written``: the highest id that a file was written for, whether
+    the checkpoint was published or not. ``committed``: Spark's query and its last committed batch.
     """
 
     noted: int = 0
@@ -42,8 +42,8 @@ class Traces:
     committed: tuple[str, int] | None = None
 
     def beyond(self, newest: int, position: SparkPosition | None = None) -> int:
-        """The highest id that may have been in use, where checkpoints above ``newest``, which holds Spark's
-        ``position``, have been published; 0 where nothing proves that.
+        """The highest id that may have been in use, if checkpoints above ``newest``, which is at Spark's
+        ``position``, were published; 0 if nothing proves that.
         """
         noted = self.noted
         if self.committed is not None and position is not None and self.committed[0] == position.query_id:
@@ -53,39 +53,39 @@ class Traces:
 
 
 def notes(objects: Objects) -> Traces:
-    """How far drivers say they have come. One request."""
+    """Traces that drivers noted. Cost: one request."""
     return Traces(max(_noted(objects), default=0))
 
 
 def traces(objects: Objects, files: Sequence[str] = FOLDERS) -> Traces:
-    """All traces, those of files in the folders ``files``: one request for each state partition."""
+    """All traces, with those of files in the folders ``files``. Cost: one request for each state partition."""
     return with_file_traces(objects, written_files(objects, files))
 
 
 def with_file_traces(objects: Objects, files: Mapping[str, int]) -> Traces:
-    """All traces, with files as `written_files` finds them."""
+    """All traces, with ``files`` from `written_files`."""
     noted = [*_noted(objects), *_pinned(objects)]
     return Traces(max(noted, default=0), newest_attempt(files), _committed(objects))
 
 
 def newest_attempt(files: Mapping[str, int]) -> int:
-    """The highest checkpoint that a file was written for, 0 where there is none. A probe is no attempt: it precedes a
-    run's first manifest.
+    """The highest checkpoint that a file was written for, 0 for none; probes, which precede a run's first manifest,
+    do not count.
     """
     return max((number for path, number in files.items() if not path.startswith(f"{PROBES}/")), default=0)
 
 
 def note(objects: Objects, checkpoint_id: int) -> None:
-    """Leave a word that this checkpoint was published. Not waited for: a power cut may take it."""
-    there = _noted(objects)
-    if checkpoint_id > max(there, default=0):
+    """Note that this checkpoint was published. Not durable: a power cut may lose it."""
+    noted = _noted(objects)
+    if checkpoint_id > max(noted, default=0):
         objects.note(_path(checkpoint_id), str(checkpoint_id).encode())
-        for older in there:
+        for older in noted:
             objects.delete(_path(older))
 
 
 def written_files(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[str, int]:
-    """Files of ours in these folders, with the id of the checkpoint that each was written for."""
+    """Files in these folders, with the id of the checkpoint that each was written for."""
     found: dict[str, int] = {}
     level = list(folders)
     for _ in range(3):
@@ -119,7 +119,7 @@ def _noted(objects: Objects) -> list[int]:
 
 
 def _pinned(objects: Objects) -> list[int]:
-    with suppress(CorruptionError):  # who needs the pins says what is wrong with them
+    with suppress(CorruptionError):  # reported where the pins are needed
         return [pin.checkpoint for pin in read_pins(objects)]
     return []
 

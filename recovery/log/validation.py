@@ -1,7 +1,7 @@
-"""Whether a manifest can be what this project wrote: what its types do not say. Pure.
+"""Checks of manifests and records beyond their types. Pure.
 
-A checksum tells damage from what was written, not friend from foe. What is checked here once, as a manifest is read,
-nothing behind it needs to doubt: numbers fit 64 bits, files lie below the root, names are names, nothing is endless.
+A checksum detects damage, not forgery. Every file is checked here once, when it is read, and the rest of the code can
+rely on it: numbers fit 64 bits, files are below the root, names are valid, sizes are bounded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tidestate.statestore.files.refs import FileRef, PartitionState, state_folde
 from tidestate.statestore.spec.limits import COLUMNS, TABLES
 
 MANIFEST_BYTES = 256 << 20
-"""Of a manifest file; a thousand times what large jobs have."""
+"""The largest manifest file: a thousand times that of a large job."""
 MAX_OPERATORS = 1000
 BASES = 1000
 PARTITIONS = 1 << 15
 DEPTH = 64
-"""Of what is nested in a configuration."""
+"""The deepest nesting in a configuration."""
 PATH_CHARACTERS = 1024
 NAME_CHARACTERS = 255
 VERSION_CHARACTERS = 64
@@ -35,7 +35,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class InvalidManifest(ValueError):
-    """Why a manifest cannot be one of ours."""
+    """A file that this package cannot have written, and why."""
 
 
 def check(manifest: Manifest) -> None:
@@ -57,7 +57,7 @@ def check(manifest: Manifest) -> None:
 
 
 def check_root(job_id: str, created_us: int, bases: Sequence[str], first: int) -> None:
-    """Raise `InvalidManifest` unless a marker file can say so."""
+    """Raise `InvalidManifest` unless a marker file can contain these."""
     require(bool(job_id) and len(job_id) <= NAME_CHARACTERS and not _CONTROL.search(job_id), "job_id")
     check_times((created_us,), "created_us")
     require(len(bases) <= BASES and not any(_CONTROL.search(base) for base in bases), "bases")
@@ -131,7 +131,7 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
     for number, partition in enumerate(operator.partitions):
         _check_partition(partition, names, checkpoint_id)
         for ref in partition.files:
-            # After a rescale those that were taken over lie where they were.
+            # After a rescale files stay in the folder of their old partition.
             own = state_folder(name, None if ref.share else number)
             fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
             require(fits, "the path of a state file")
@@ -175,7 +175,7 @@ def _check_spark(position: SparkPosition | None) -> None:
 
 
 def _check_progress(progress: dict[str, Any] | None) -> None:
-    """What `summary.progress` and other readers of manifests rely on."""
+    """The form of progress that readers of manifests rely on."""
     if progress is None:
         return
     sources = progress.get("sources", {})
@@ -188,13 +188,13 @@ def _check_progress(progress: dict[str, Any] | None) -> None:
 
 
 def _check_depth(tree: Any) -> None:
-    """Raise `InvalidManifest` where what is nested is too deep, or holds a number that no column holds."""
+    """Raise `InvalidManifest` if a tree is nested too deeply or contains an integer beyond 64 bits."""
     level = [tree]
     for _ in range(DEPTH):
         level = [part for one in level for part in _parts(one)]
         if not level:
             return
-    raise InvalidManifest("what is nested is too deep")
+    raise InvalidManifest("the nesting is too deep")
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -221,6 +221,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def require(condition: bool, what: str) -> None:
-    """Raise `InvalidManifest` unless it holds."""
+    """Raise `InvalidManifest` unless ``condition`` holds."""
     if not condition:
         raise InvalidManifest(f"{what} cannot be so")

@@ -1,7 +1,7 @@
-"""A new job from an older checkpoint: its state, its place in the input, and Spark's log up to there, in a new root.
+"""A new job from a checkpoint of another: its state, its position in the input and Spark's log, in a new root.
 
-No state is copied. The new root names the files where they lie, and a pin keeps them there: it is published first.
-The marker of the new root comes last: one that a crash left half made is not a checkpoint.
+No state is copied. The new root refers to the files where they are, and a pin, which is published first, keeps them.
+The marker of the new root is written last: a root that a crash left incomplete is not a checkpoint root.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tidestate.statestore.storage.objects import Objects, put_all
 
 @dataclass(frozen=True)
 class Forked:
-    """What is made: the root, its job, the checkpoint it begins with; files and bytes that it reads where they are,
-    and the pin that keeps them.
+    """The new root, its job and first checkpoint, the files and bytes that it reads from other roots, and the pin
+    that keeps them.
     """
 
     root: str
@@ -43,11 +43,11 @@ class Forked:
 
 @dataclass(frozen=True)
 class Fork:
-    """A fork before it is made: ``shown``; which checkpoints are pinned in which roots, that of the source first; and
-    what is written into the new root, its own ``manifest`` and ``marker`` last.
+    """A planned fork: its result, the checkpoints to pin in which roots, and what is written into the new root, its
+    own ``manifest`` and ``marker`` last.
     """
 
-    shown: Forked
+    result: Forked
     pins: tuple[tuple[Checkpoint, int], ...]
     into: Objects
     files: dict[str, bytes]
@@ -59,28 +59,28 @@ def fork(
     root: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     checkpoint_id: int | None = None,
-    seen: ProgressCallback = no_progress,
+    on_progress: ProgressCallback = no_progress,
 ) -> Forked:
-    """Make ``destination`` a job of its own that goes on from a checkpoint of ``root`` (default: the newest).
+    """Make ``destination`` a new job that goes on from a checkpoint of ``root`` (default: the newest).
 
-    The job at ``root`` may be running; it is not changed, but for a pin. Raises as `plan_fork` and `execute_fork`.
+    The job at ``root`` may be running and gets a pin. Raises as `plan_fork` and `execute_fork`.
     """
-    return execute_fork(plan_fork(root, destination, checkpoint_id, seen))
+    return execute_fork(plan_fork(root, destination, checkpoint_id, on_progress))
 
 
 def plan_fork(
     root: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     checkpoint_id: int | None = None,
-    seen: ProgressCallback = no_progress,
+    on_progress: ProgressCallback = no_progress,
 ) -> Fork:
-    """What `fork` would make now; nothing is changed.
+    """Plan a fork; nothing is written.
 
-    Raises `UsageError` where the destination is not empty, `NotFoundError` for a checkpoint that is not there,
-    `IncompatibleError` where it is not known any more what Spark has read, Spark keeps state of its own, or the root
-    lies in a storage that a fork there may not name.
+    Raises `UsageError` if the destination is not empty, `NotFoundError` if there is no such checkpoint, and
+    `IncompatibleError` if the files that Spark has read are no longer known, if Spark has state of its own, or if the
+    destination's storage cannot refer to the root's.
     """
-    source = Checkpoint.open(root, seen)
+    source = Checkpoint.open(root, on_progress)
     was = source.chosen(checkpoint_id).manifest
     bases = (source.objects.root, *source.objects.bases)
     into = Objects(destination, bases=bases)
@@ -104,36 +104,36 @@ def plan_fork(
         abandoned=(),
     )
     state = state_files(manifest)
-    invariant(all(ref.root for ref in state), "a fork has no state of its own yet")
+    invariant(all(ref.root for ref in state), "a new fork has no state files of its own")
     size = sum(ref.bytes for ref in state)
-    shown = Forked(into.root, marker.job_id, was.id, len(state), size, _pin_name(into.root))
-    return Fork(shown, tuple(_pins(source, was)), into, files, manifest, marker)
+    result = Forked(into.root, marker.job_id, was.id, len(state), size, _pin_name(into.root))
+    return Fork(result, tuple(_pins(source, was)), into, files, manifest, marker)
 
 
 def execute_fork(planned: Fork) -> Forked:
-    """Make it as planned: whatever the source's job has done since, a checkpoint does not change.
+    """Create the fork as planned, whatever the source's job has done since: a checkpoint does not change.
 
-    Raises `UsageError` (``fork-used``) where something has come into the folder since it was planned, `NotFoundError`
-    where the checkpoint was collected. Nothing has happened then.
+    Raises `UsageError` (``fork-used``) if the folder is no longer empty, and `NotFoundError` if the checkpoint was
+    collected; nothing was written.
     """
-    into, shown = planned.into, planned.shown
+    into = planned.into
     _check_empty(into)
     for source, number in planned.pins:
-        pin(source, number, shown.pin, fork=shown.root)
+        pin(source, number, planned.result.pin, fork=planned.result.root)
     put_all(into, planned.files)
     write_spark_checkpoint(into, planned.manifest)
     Checkpoint(into, planned.marker).publish(planned.manifest)
     into.create(MARKER, msgspec.json.encode(planned.marker) + b"\n")
-    return shown
+    return planned.result
 
 
 def _check_empty(into: Objects) -> None:
     if into.names(""):
-        raise UsageError("a fork begins in an empty folder: give another one", code="fork-used", root=into.root)
+        raise UsageError("a fork needs an empty folder: choose another one", code="fork-used", root=into.root)
 
 
 def _from_base(operator: OperatorState) -> OperatorState:
-    """The state of an operator, its files named from one root further away."""
+    """The state of an operator, its files one root further away."""
     partitions = tuple(
         msgspec.structs.replace(
             part, files=tuple(msgspec.structs.replace(ref, root=ref.root + 1) for ref in part.files)
@@ -148,7 +148,7 @@ def _pin_name(destination: str) -> str:
 
 
 def _pins(source: Checkpoint, manifest: Manifest) -> Iterator[tuple[Checkpoint, int]]:
-    """What keeps the files of a fork: here, and below the roots that this one was forked from itself."""
+    """What to pin for a fork: the checkpoint itself, and those in the roots that its root was forked from."""
     yield source, manifest.id
     for number in sorted({ref.root for ref in state_files(manifest)} - {0}):
         base = Checkpoint.open(source.objects.at(number).root)
@@ -156,7 +156,7 @@ def _pins(source: Checkpoint, manifest: Manifest) -> Iterator[tuple[Checkpoint, 
         keeping = [one for one in read_pins(base.objects) if one.fork in between]
         if not keeping:
             raise NotFoundError(
-                "this checkpoint needs files of the root that it was forked from, and nothing keeps them there: "
+                "this checkpoint needs files of the root that it was forked from, and no pin keeps them there: "
                 "pin that checkpoint again, or fork from that root",
                 code="fork-unpinned",
                 root=base.objects.root,

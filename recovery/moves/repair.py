@@ -1,4 +1,4 @@
-"""Repair: back to the newest checkpoint of which all is whole, or Spark's own checkpoint written anew from ours."""
+"""Repair: go back to the newest intact checkpoint, or rewrite Spark's own checkpoint from ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Head, Manifest
-from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.records import outputs_below
 from tidestate.recovery.moves.reset import Reset, execute_reset, highest_used_id, plan_reset
@@ -24,15 +23,15 @@ log = logging.getLogger("tidestate")
 
 @dataclass(frozen=True)
 class Repair:
-    """What is wrong with the newest checkpoints, and the reset to the one that is whole; None where nothing is."""
+    """What is wrong with the newest checkpoints, and the reset that repairs it; None if nothing is wrong."""
 
     findings: tuple[Finding, ...]
     reset: Reset | None
 
 
 def plan_repair(checkpoint: Checkpoint) -> Repair:
-    """Read every byte of what the newest checkpoint needs, and where something is wrong, of the one before it, and so
-    on. Changes nothing. Raises `CorruptionError` where none is whole.
+    """Plan the reset to the newest intact checkpoint; nothing is written. Every byte that the newest checkpoint needs
+    is read, and if something is wrong, of the one before it, and so on. Raises `CorruptionError` if none is intact.
     """
     findings: list[Finding] = []
     checked: dict[str, Finding | None] = {}
@@ -40,7 +39,7 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
     beyond = highest_used_id(checkpoint)
     ids = checkpoint.present_ids()
     if beyond:
-        why = "this root has been further: the manifests of its newest checkpoints are gone"
+        why = "the manifests of the newest checkpoints are gone"
         findings.append(Finding("manifest", beyond, manifest_path(ids[-1] + 1 if ids else 1), why))
     for number in reversed(ids):
         if newest is not None and newest.abandons(number):
@@ -52,31 +51,31 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
             continue
         newest = newest or head.manifest
         wrong = [*_chain(checkpoint, head), *_files(checkpoint, head.manifest, newest, checked)]
-        findings += [one for one in wrong if one not in findings]
+        findings += [finding for finding in wrong if finding not in findings]
         if not wrong:
-            whole = number == ids[-1] and not beyond
-            return Repair(tuple(findings), None if whole else plan_reset(checkpoint, number))
+            intact = number == ids[-1] and not beyond
+            return Repair(tuple(findings), None if intact else plan_reset(checkpoint, number))
     if not ids and not beyond:
         return Repair((), None)
     raise CorruptionError(
-        "no checkpoint is whole: put back good copies of the files that verify names",
+        "no checkpoint is intact: restore good copies of the files that verify lists",
         code="none-whole",
         root=checkpoint.objects.root,
     )
 
 
 def repair(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
-    """Go back to the newest checkpoint that is whole; what is damaged stays where it is and does not count any more.
+    """Go back to the newest intact checkpoint; damaged ones stay where they are and no longer count.
 
-    Raises what `plan_repair` and `execute_repair` do; nothing has happened then.
+    Raises as `plan_repair` and `execute_repair`; nothing was written.
     """
     check_idle(checkpoint, force)
     return execute_repair(checkpoint, plan_repair(checkpoint), force=force)
 
 
 def execute_repair(checkpoint: Checkpoint, planned: Repair, *, force: bool = False) -> Repair:
-    """Go back as planned, by `plan_repair` or `plan_resync`. Nothing is read again, and nothing is written where
-    nothing is wrong. Raises what `execute_reset` does.
+    """Execute a plan of `plan_repair` or `plan_resync`. Nothing is read again, and nothing is written if nothing is
+    wrong. Raises as `execute_reset`.
     """
     if planned.reset is not None:
         execute_reset(checkpoint, planned.reset, force=force)
@@ -84,9 +83,9 @@ def execute_repair(checkpoint: Checkpoint, planned: Repair, *, force: bool = Fal
 
 
 def plan_resync(checkpoint: Checkpoint) -> Repair:
-    """Whether Spark's own checkpoint agrees with our newest, and the reset to that very checkpoint where it does not.
+    """Plan a reset to the newest checkpoint itself, if Spark's own checkpoint differs from it; nothing is written.
 
-    Changes nothing. Raises `CorruptionError` where the newest checkpoint cannot be read.
+    Raises `CorruptionError` if the newest checkpoint cannot be read.
     """
     head = checkpoint.newest()
     if head is None:
@@ -97,19 +96,19 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
 
 
 def resync(checkpoint: Checkpoint, *, force: bool = False) -> Repair:
-    """Write Spark's own checkpoint anew from our newest; the old one is kept in ``spark-replaced``.
+    """Rewrite Spark's own checkpoint from our newest; the old one is kept in ``spark-replaced``.
 
-    Raises what `plan_resync` and `execute_repair` do; nothing has happened then.
+    Raises as `plan_resync` and `execute_repair`; nothing was written.
     """
     check_idle(checkpoint, force)
     return execute_repair(checkpoint, plan_resync(checkpoint), force=force)
 
 
 def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> Head | None:
-    """The newest checkpoint, for a job that starts; with ``policy.damaged`` reset, the newest that is whole.
+    """The newest checkpoint, for a job that starts; with ``policy.damaged`` reset, the newest intact one.
 
-    ``check`` is asked, and raises, before anything is written. Raises `CorruptionError` where the newest is damaged
-    and the policy is to stop.
+    ``check`` may raise before anything is written. Raises `CorruptionError` if the newest checkpoint is damaged and
+    the policy is to stop.
     """
     if policy.damaged == "reset":
         _fall_back(checkpoint, policy, check)
@@ -121,24 +120,24 @@ def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Mani
             code=error.code,
             **error.context,
         ) from None
-    checkpoint.settle()  # its run may have died before; what we do from here on rests on it
+    checkpoint.settle()  # its run may have died before it did; all that follows depends on it
     return head
 
 
 def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest], None]) -> None:
     planned = plan_repair(checkpoint)
-    going = planned.reset
-    if going is None:
+    reset = planned.reset
+    if reset is None:
         return
-    check(going.manifest)
+    check(reset.manifest)
     check_idle(checkpoint, policy.second == "takeover", instead='Policy(second="takeover")')
-    for one in planned.findings:
-        log.warning("checkpoint %s: %s: %s", one.checkpoint, one.path, one.why)
-    execute_reset(checkpoint, going, force=True)
-    log.warning("back to checkpoint %d, the newest that is whole; abandoned: %s", going.to, ids_text(going.abandoned))
-    if going.again:
-        ids = ", ".join(str(number) for number, _ in going.again)
-        log.warning("panes that were delivered come again under new ids: those of checkpoints %s", ids)
+    for finding in planned.findings:
+        log.warning("checkpoint %s: %s: %s", finding.checkpoint, finding.path, finding.why)
+    execute_reset(checkpoint, reset, force=True)
+    log.warning("back to checkpoint %d, the newest intact one; abandoned: %s", reset.to, ids_text(reset.abandoned))
+    if reset.again:
+        ids = ", ".join(str(number) for number, _ in reset.again)
+        log.warning("delivered panes of these checkpoints are delivered again under new ids: %s", ids)
 
 
 def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
@@ -147,13 +146,13 @@ def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
         if head.manifest.parent and checkpoint.load(before).checksum != head.manifest.parent:
             yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
     except (CorruptionError, NotFoundError):
-        return  # this one carries all state
+        return  # the state does not depend on the parent
 
 
 def _files(
     checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, checked: dict[str, Finding | None]
 ) -> list[Finding]:
-    """What is wrong with files that a checkpoint needs, panes that a sink has yet to get among them."""
+    """What is wrong with files that a checkpoint needs, with panes that are not delivered yet."""
     needed = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
     try:
         needed |= {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
@@ -161,15 +160,13 @@ def _files(
         path = error.context.get("path") or manifest_path(error.context["id"])
         return [Finding("manifest", manifest.id, path, error.message)]
     unread = [(*one, True) for path, one in needed.items() if path not in checked]
-    for (ref, _, _), found in prefetch_with_progress(
-        checkpoint.seen, "files", lambda one: file_finding(checkpoint, *one), unread
-    ):
+    for (ref, _, _), found in checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), unread):
         checked[ref.path] = found()
     return [one for path in needed if (one := checked[path]) is not None]
 
 
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:
-    """Pane files up to a checkpoint that a sink has not acknowledged; none for a job without one."""
+    """Pane files of earlier checkpoints that a sink has not acknowledged; none if it never acknowledged any."""
     had = delivered(checkpoint, newest)
     if had:
         boundary = checkpoint.boundary()

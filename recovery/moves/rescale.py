@@ -1,8 +1,8 @@
-"""Another number of state partitions: a manifest in which each takes over the files that hold keys of its range.
+"""Change the number of state partitions: a manifest in which each partition takes the files with keys in its range.
 
-No data is read or written, and nothing is taken away: old files are read through the new ranges until folding has
-made new ones. Like a reset it is appended, of kind ``rescale`` and under a new writer epoch, so an older run's next
-commit finds its id taken and stops.
+No data is read, written or deleted: old files are read through the new ranges until folding has replaced them. Like a
+reset, the manifest is appended, with kind ``rescale`` and a new writer epoch, so the next commit of an older run
+finds its id taken and the run stops.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MAX_PARTITIONS = 1 << 15
 
 @dataclass(frozen=True)
 class Rescaled:
-    """What dividing the state anew does: the id it takes, how many partitions there were and will be, how many files
-    hold the state, and how many of them are shared by several partitions until they are folded.
+    """A planned rescale: its checkpoint id, the number of partitions before and after, how many files have the state,
+    and how many of them several partitions share until they are folded.
     """
 
     id: int
@@ -44,9 +44,9 @@ class Rescaled:
 
 
 def rescale(root: str | os.PathLike[str], partitions: int, *, force: bool = False) -> Rescaled:
-    """Divide the state of all operators into so many partitions; the next start goes on with them.
+    """Divide the state of all operators into so many partitions; the next start uses them.
 
-    Raises what `plan_rescale` and `execute_rescale` do. Nothing has happened then.
+    Raises as `plan_rescale` and `execute_rescale`; nothing was written.
     """
     checkpoint = Checkpoint.open(root)
     planned = plan_rescale(checkpoint, partitions)
@@ -55,11 +55,10 @@ def rescale(root: str | os.PathLike[str], partitions: int, *, force: bool = Fals
 
 
 def execute_rescale(checkpoint: Checkpoint, planned: Rescaled, *, force: bool = False) -> None:
-    """Publish what was planned.
+    """Publish the planned manifest.
 
-    Raises `UsageError` (``running``) while a driver is at work, unless ``force``, which fences it; `ConflictError`
-    (``plan-moved``) where another checkpoint came since it was planned, `ConflictError` or `FencedError` where
-    somebody publishes meanwhile. Nothing has happened then.
+    Raises `UsageError` (``running``) while a driver runs the job, unless ``force``, which fences it; `ConflictError`
+    or `FencedError` if another checkpoint was published since it was planned. Nothing was written.
     """
     check_idle(checkpoint, force)
     checkpoint.check_unmoved(planned.manifest.follows)
@@ -67,10 +66,10 @@ def execute_rescale(checkpoint: Checkpoint, planned: Rescaled, *, force: bool = 
 
 
 def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
-    """What dividing the state would do now; nothing is changed.
+    """Plan a rescale; nothing is written.
 
-    Raises `UsageError` for a number that cannot be or that it is already, for a drained checkpoint, and for tables
-    that cannot be divided; `NotFoundError` where there is no checkpoint yet.
+    Raises `UsageError` for a number that is not allowed or not new, for a drained checkpoint, and for tables that
+    cannot be divided; `NotFoundError` before the first checkpoint.
     """
     check_partitions(partitions)
     head = checkpoint.head(search=True)
@@ -86,7 +85,9 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
         )
     if before == partitions:
         raise UsageError(
-            "the state has so many partitions already: nothing was written", code="rescale-same", partitions=before
+            "the state already has this number of partitions: nothing was written",
+            code="rescale-same",
+            partitions=before,
         )
     for name, operator in was.operators.items():
         _check_divisible(name, operator)
@@ -106,13 +107,13 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
     refs = [ref for one in manifest.operators.values() for part in one.partitions for ref in part.files]
     times = Counter((ref.root, ref.path) for ref in refs)
     before_files = {(ref.root, ref.path) for ref in state_files(was)}
-    invariant(set(times) == before_files, "no file is lost or made by a rescale", lost=before_files - set(times))
+    invariant(set(times) == before_files, "a rescale keeps all files", lost=before_files - set(times))
     shared = sum(count > 1 for count in times.values())
     return Rescaled(manifest.id, before, partitions, tuple(was.operators), len(times), shared, manifest)
 
 
 def check_partitions(partitions: int) -> None:
-    """Raise `UsageError` for a number that cannot be."""
+    """Raise `UsageError` for a number of partitions that is not allowed."""
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise UsageError("state has between 1 and 32768 partitions", code="partitions", found=partitions)
 
@@ -121,7 +122,7 @@ def _check_divisible(name: str, operator: OperatorState) -> None:
     whole = [spec.name for spec in operator.tables if spec.partition_by is None]
     if whole:
         raise UsageError(
-            "an operator that is fed by hand has one partition: its tables cannot be divided",
+            "an embedded operator has one partition: its tables cannot be divided",
             code="rescale-table",
             operator=name,
             tables=whole,
@@ -131,9 +132,10 @@ def _check_divisible(name: str, operator: OperatorState) -> None:
 def divide_partitions(
     specs: Sequence[TableSpec], old: Sequence[PartitionState], partitions: int, sequence: int
 ) -> tuple[PartitionState, ...]:
-    """The state of ``old`` partitions in so many new ones, as of checkpoint ``sequence``. Pure but for fresh ids.
+    """The state of the ``old`` partitions in so many new ones, as of checkpoint ``sequence``; only the ids are
+    random.
 
-    No cache of before fits: each partition begins a lineage of its own, with all that was before it folded.
+    Each new partition begins its own lineage, so no cached state of an old one matches.
     """
     return tuple(_of_partition(specs, old, number, partitions, sequence) for number in range(partitions))
 
@@ -145,29 +147,30 @@ def _of_partition(
     files: list[FileRef] = []
     expired: dict[str, int] = {}
     for spec in specs:
-        near = _near(old, mine) if spec.partition_by else [(0, old[0])] if number == 0 else []
-        bounds = [state.expired.get(spec.name) for _, state in near]
+        sources = _overlapping(old, mine) if spec.partition_by else [(0, old[0])] if number == 0 else []
+        bounds = [state.expired.get(spec.name) for _, state in sources]
         known = [bound for bound in bounds if bound is not None]
-        # A row counts as long as it did where it was. So the lowest bound is that of all, and files say the rest.
+        # A row expires as it did in its old partition: the lowest bound applies to all files, a file may have a
+        # higher.
         common = min(known) if known and len(known) == len(bounds) else None
         if common is not None:
             expired[spec.name] = common
         if spec.partition_by:
-            files += _once(spec, _numbered(_shares(spec, near, len(old), mine, common)))
-        else:  # without a key all rows are in the first partition, and stay there as they are
-            files += [ref for _, state in near for ref in state.files if ref.table == spec.name]
+            files += _once(spec, _numbered(_shares(spec, sources, len(old), mine, common)))
+        else:  # without a key all rows are in the first partition and stay there
+            files += [ref for _, state in sources for ref in state.files if ref.table == spec.name]
     return PartitionState(tuple(files), expired, uuid.uuid4().hex, sequence, sequence)
 
 
 def _shares(
     spec: TableSpec,
-    near: Sequence[tuple[int, PartitionState]],
+    sources: Sequence[tuple[int, PartitionState]],
     count: int,
     mine: tuple[int, int],
     common: int | None,
 ) -> Iterator[tuple[tuple[int, int], FileRef]]:
-    """Files of a table that hold something of ``mine``, each with the list it is of: (partition, share) before."""
-    for place, state in near:
+    """Files of a table with rows in ``mine``, each with its (partition, share) before."""
+    for place, state in sources:
         theirs = hash_range(place, count)
         bound = state.expired.get(spec.name)
         for ref in state.files:
@@ -184,21 +187,21 @@ def _shares(
 
 
 def _part(own: tuple[int, int] | None, theirs: tuple[int, int], mine: tuple[int, int]) -> tuple[int, int] | None:
-    """The hashes of a file's rows that count; None where all of them do, as those of its partition."""
+    """The range of hashes of a file's rows that count, None for all of its old partition."""
     if own is None and mine[0] <= theirs[0] and theirs[1] <= mine[1]:
         return None
     low, high = own or theirs
     return max(low, theirs[0], mine[0]), min(high, theirs[1], mine[1])
 
 
-def _near(old: Sequence[PartitionState], mine: tuple[int, int]) -> list[tuple[int, PartitionState]]:
-    """The old partitions that hold some of these hashes, with their numbers."""
+def _overlapping(old: Sequence[PartitionState], mine: tuple[int, int]) -> list[tuple[int, PartitionState]]:
+    """The old partitions that have some of these hashes, with their numbers."""
     first, last = ((end * len(old)) >> 32 for end in (mine[0], mine[1] - 1))
     return [(place, old[place]) for place in range(first, last + 1)]
 
 
 def _numbered(found: Iterator[tuple[tuple[int, int], FileRef]]) -> Iterator[FileRef]:
-    """With the number of the list that each is of: what a partition had taken over lies below its own."""
+    """Number the shares: files that an old partition had itself taken over are below its own."""
     by_list: dict[tuple[int, float], list[FileRef]] = {}
     for (place, share), ref in found:
         by_list.setdefault((place, share or float("inf")), []).append(ref)
@@ -208,7 +211,7 @@ def _numbered(found: Iterator[tuple[tuple[int, int], FileRef]]) -> Iterator[File
 
 
 def _once(spec: TableSpec, refs: Iterator[FileRef]) -> list[FileRef]:
-    """Of a shared table a file says all it has when it is read once."""
+    """Each file of a shared table once, each part of a file of another table once."""
     found: dict[object, FileRef] = {}
     for ref in refs:
         found.setdefault((ref.root, ref.path, None if spec.shared else ref.hashes), ref)

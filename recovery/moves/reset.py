@@ -1,7 +1,8 @@
-"""Going back: a new checkpoint that has all of an older one, and says which ids do not count any more.
+"""Reset: a new checkpoint with the content of an older one, which lists the ids that no longer count.
 
-Nothing is taken away. Ids only grow, so a reset is appended like any other manifest, of kind ``reset_to`` and under a
-new writer epoch: an older run's next commit finds its id taken and stops. Rewind, repair and fall-back are all this.
+Nothing is deleted. Ids only grow, so a reset is appended like any other manifest, with kind ``reset`` and a new
+writer epoch: the next commit of an older run finds its id taken and the run stops. Rewind, repair and fall-back are
+resets.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 
 import msgspec
 
@@ -36,11 +38,11 @@ from tidestate.statestore.storage.objects import put_all
 
 @dataclass(frozen=True)
 class Reset:
-    """What going back to ``to`` does: the id it takes, the ids that stop counting, the panes that come again.
+    """A planned reset to checkpoint ``to``: its own id, and the ids that it abandons.
 
-    ``delivered`` is acknowledged of what counts; ``again`` are abandoned checkpoints with panes that a sink had, each
-    with its rows: they come under new ids. ``newest``: the newest manifest that lies here. ``manifest`` is what is
-    published, ``files`` are written before it.
+    ``delivered`` is the highest acknowledged id that still counts; ``again`` are abandoned checkpoints with delivered
+    panes, each with its rows, which are delivered again under new ids. ``newest``: the newest manifest when this was
+    planned. ``manifest`` is published after ``files`` are written.
     """
 
     id: int
@@ -54,7 +56,7 @@ class Reset:
 
 
 def reset_to(checkpoint: Checkpoint, to: int, *, force: bool = True, hook: CrashHook = no_crash_hook) -> Reset:
-    """Go back to checkpoint ``to``. Raises what `plan_reset` and `execute_reset` do."""
+    """Go back to checkpoint ``to``. Raises as `plan_reset` and `execute_reset`."""
     planned = plan_reset(checkpoint, to)
     execute_reset(checkpoint, planned, force=force, hook=hook)
     return planned
@@ -63,17 +65,16 @@ def reset_to(checkpoint: Checkpoint, to: int, *, force: bool = True, hook: Crash
 def execute_reset(
     checkpoint: Checkpoint, planned: Reset, *, force: bool = False, hook: CrashHook = no_crash_hook
 ) -> None:
-    """Publish the reset as planned, and write Spark's own checkpoint anew, as it was then.
+    """Publish the reset as planned, and rewrite Spark's own checkpoint as it was then.
 
-    Raises `UsageError` (``running``) beside a running driver unless ``force`` fences it, `ConflictError`
-    (``plan-moved``) where another checkpoint came since it was planned, `NotFoundError` where the chosen one was
-    collected, `ConflictError` or `FencedError` where somebody publishes meanwhile: nothing has happened then. What
-    dies after it has published is finished by the next start of the job.
+    Raises `UsageError` (``running``) while a driver runs the job, unless ``force``, which fences it; `ConflictError`
+    or `FencedError` if another checkpoint was published since it was planned, and `NotFoundError` if the chosen one
+    was collected. Nothing was published then. After a crash the next start of the job finishes a published reset.
     """
     manifest = planned.manifest
     check_idle(checkpoint, force)
     checkpoint.check_unmoved(planned.newest)
-    with pinned(checkpoint, planned.to, "reset"):  # until a manifest that counts needs the same
+    with pinned(checkpoint, planned.to, "reset"):  # until the reset itself needs the files
         put_all(checkpoint.objects, planned.files)
         hook("reset-prepared", manifest.id)
         checkpoint.publish(manifest)
@@ -82,10 +83,10 @@ def execute_reset(
 
 
 def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
-    """What going back to checkpoint ``to`` would do now; nothing is changed.
+    """Plan a reset to checkpoint ``to``; nothing is written.
 
-    Raises `NotFoundError` or `CorruptionError` where ``to`` or a file of it is not there or cut, and
-    `IncompatibleError` where Spark's own checkpoint cannot go back with it.
+    Raises `NotFoundError` or `CorruptionError` if ``to`` or a file of it is missing or cut, and `IncompatibleError`
+    if Spark's own checkpoint cannot go back with it.
     """
     check_stateless(checkpoint.objects)
     beyond = highest_used_id(checkpoint)
@@ -109,50 +110,50 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
         id=newest + 1,
         parent_id=to,
         abandoned=abandoned,
-        # A damaged manifest, or one that is gone, may have been a fence or a reset: its epoch is taken.
+        # A damaged or missing manifest may have been a fence or a reset, with an epoch of its own.
         epoch=readable[top].epoch + 1 + newest - top,
         delivered=delivered(checkpoint, _line({**readable, to: was}, to)[-1]),
         spark=spark,
     )
     _check_line(manifest, to)
     had = delivered(checkpoint, readable[top])
-    lost = [one for one in readable.values() if to < one.id <= had and not readable[top].abandons(one.id)]
-    again = tuple((one.id, sum(ref.rows for ref in one.panes)) for one in lost if one.panes)
+    undone = [one for one in readable.values() if to < one.id <= had and not readable[top].abandons(one.id)]
+    again = tuple((one.id, sum(ref.rows for ref in one.panes)) for one in undone if one.panes)
     return Reset(manifest.id, to, abandoned, manifest.delivered, again, max(ids, default=0), manifest, files)
 
 
 def _check_line(manifest: Manifest, to: int) -> None:
-    """What counts after a reset is the chosen checkpoint and what led to it."""
+    """After a reset the chosen checkpoint counts, and nothing between the two."""
     between = outside([(to + 1, manifest.id - 1)], manifest.abandoned) if to + 1 < manifest.id else []
-    invariant(not between, "a reset abandons all that came after the chosen one", to=to, left=between)
-    invariant(not manifest.abandons(to), "a reset goes back to what counts from then on", to=to)
+    invariant(not between, "a reset abandons everything after the chosen checkpoint", to=to, left=between)
+    invariant(not manifest.abandons(to), "a reset does not abandon the chosen checkpoint", to=to)
 
 
 def highest_used_id(checkpoint: Checkpoint) -> int:
-    """The highest id that may have been in use above the newest manifest that lies here; 0 where none has been.
+    """The highest id that may have been in use above the newest manifest, 0 for none.
 
-    Above it ids are free: who has seen panes under one that is lost is never given others under it.
+    Ids above it are free: panes are never delivered under an id that was lost.
     """
-    # In this order: what leaves a trace has been published, and is listed.
-    seen = traces(checkpoint.objects, STATE)
+    # Traces first: what has left one is published, so the listing contains it.
+    found = traces(checkpoint.objects, STATE)
     listing = checkpoint.listing()
-    newest, position = (listing.left or [0])[-1], None
-    if listing.left:
+    newest, position = (listing.ids or [0])[-1], None
+    if listing.ids:
         with suppress(CorruptionError, NotFoundError):
             position = checkpoint.load(newest).manifest.spark
-    beyond = seen.beyond(newest, position) or (0 if listing.left else listing.least)
-    if beyond or not listing.left:  # then panes and ledgers may tell of more
+    beyond = found.beyond(newest, position) or (0 if listing.ids else listing.least_head)
+    if beyond or not listing.ids:  # the names of panes and ledgers may prove more
         beyond = max(beyond, *written_files(checkpoint.objects).values(), 0)
     return beyond
 
 
 def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
-    """That its files are there, whole by their sizes."""
+    """Raise `CorruptionError` unless all its files have the right size."""
     for ref in checkpoint.boundary().needed(chosen):
         if (wrong := file_finding(checkpoint, ref, chosen.id, read=False)) is not None:
             raise CorruptionError(
-                f"a file of this checkpoint cannot be used ({wrong.why}): choose another one, "
-                "or the newest that is whole (tidestate repair ROOT --to newest-good)",
+                f"a file of this checkpoint cannot be used ({wrong.why}): choose another checkpoint, "
+                "or the newest intact one (tidestate repair ROOT --to newest-good)",
                 code="reset-damaged",
                 id=chosen.id,
                 path=wrong.path,
@@ -168,10 +169,6 @@ def _readable(checkpoint: Checkpoint, ids: list[int]) -> Iterator[tuple[int, Man
 
 
 def _line(readable: dict[int, Manifest], to: int) -> list[Manifest]:
-    """Checkpoints from ``to`` on, up to the reset that abandoned it, if any did."""
-    found: list[Manifest] = []
-    for number in sorted(readable):
-        if readable[number].abandons(to):
-            break
-        found.append(readable[number])
-    return found
+    """Checkpoints from ``to`` on, up to the reset that abandoned it, if any."""
+    manifests = (readable[number] for number in sorted(readable))
+    return list(takewhile(lambda manifest: not manifest.abandons(to), manifests))

@@ -1,20 +1,19 @@
-"""Rewind: state, watermark and place in the input of an older checkpoint, together; what comes after is replayed."""
+"""Rewind: state, watermark and input position of an older checkpoint, together; later input is replayed."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+
+import msgspec
 
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Manifest, without_state
 from tidestate.recovery.log.names import spark_number
-from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.summary import events_of, time_text
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
 from tidestate.recovery.spark.position import load_files
@@ -25,10 +24,9 @@ _ID = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True)
 class ReplaySpan:
-    """What one source of Spark gives again: from where it goes on to where it had come, as Spark writes offsets.
+    """The input that a Spark source replays, from ``begin`` to ``end`` in Spark's form of offsets.
 
-    ``files``: the paths, for a source of files. ``starting_offsets``: what Kafka's option of that name is in a query
-    that begins there.
+    ``files``: the paths, for a file source. ``starting_offsets``: the Kafka option of a query that begins there.
     """
 
     source: int
@@ -40,7 +38,7 @@ class ReplaySpan:
 
 @dataclass(frozen=True)
 class RepeatedPanes:
-    """Panes that come again, under other ids; ``delivered``: a sink has acknowledged them."""
+    """Panes that are produced again under new ids; ``delivered``: a sink has acknowledged them."""
 
     checkpoint: int
     rows: int
@@ -49,8 +47,8 @@ class RepeatedPanes:
 
 @dataclass(frozen=True)
 class Replay:
-    """What going back means. ``checkpoints`` and ``events`` are undone and come again, as far as manifests that can
-    be read say; ``batches`` are those of the standalone runner.
+    """The effect of a reset. ``checkpoints`` and ``events`` are undone and replayed, ``unreadable`` checkpoints not
+    included; ``batches`` are those of the standalone runner.
     """
 
     to: int
@@ -66,7 +64,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Rewind:
-    """A reset, which `execute_reset` makes, and what it means."""
+    """A planned reset, for `execute_reset`, and its effect."""
 
     reset: Reset
     replay: Replay
@@ -75,16 +73,16 @@ class Rewind:
 def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
     """Go back to checkpoint ``to``: the job's next start goes on from there, in the same folder.
 
-    Raises what `plan_reset` and `execute_reset` do; nothing has happened then.
+    Raises as `plan_reset` and `execute_reset`; nothing was written.
     """
     check_idle(checkpoint, force)
     return reset_to(checkpoint, to, force=force)
 
 
 def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
-    """The id that ``moment`` means: an id, or a time (UTC, ISO 8601): the newest checkpoint made at it or before.
+    """The checkpoint for ``moment``: an id, or a time (UTC, ISO 8601), for the newest one created by then.
 
-    Raises `UsageError` for neither, `NotFoundError` where all that is left was made later.
+    Raises `UsageError` for anything else, and `NotFoundError` if all checkpoints were created later.
     """
     if _ID.fullmatch(moment):
         return int(moment)
@@ -92,7 +90,7 @@ def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
         time = datetime.fromisoformat(moment)
     except ValueError:
         raise UsageError(
-            "this is neither the id of a checkpoint nor a time such as 2026-01-31T12:00",
+            "this is neither a checkpoint id nor a time such as 2026-01-31T12:00",
             code="rewind-to",
             found=moment[:100],
         ) from None
@@ -100,11 +98,11 @@ def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
     for one in _counting(checkpoint):
         if isinstance(one, Manifest) and one.created_us <= until:
             return one.id
-    raise NotFoundError("no checkpoint that is left was made by then", code="collected", time=moment)
+    raise NotFoundError("all remaining checkpoints were created later", code="collected", time=moment)
 
 
 def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
-    """What a reset would undo and bring again. Changes nothing."""
+    """The effect of a planned reset; nothing is written."""
     chosen = planned.manifest
     later = list(_counting(checkpoint, planned.to + 1))
     undone = [one for one in later if isinstance(one, Manifest)]
@@ -128,13 +126,13 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
 
 
 def plan_rewind(checkpoint: Checkpoint, to: int) -> Rewind:
-    """What `rewind` would do now. Raises what `plan_reset` does; changes nothing."""
+    """Plan a rewind; nothing is written. Raises as `plan_reset`."""
     planned = plan_reset(checkpoint, to)
     return Rewind(planned, plan_replay(checkpoint, planned))
 
 
 def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:
-    """Checkpoints that count, newest first; of those that cannot be read, the id."""
+    """Checkpoints that count, newest first; the id alone if the manifest cannot be read."""
     newest: Manifest | None = None
     for number, read in checkpoint.load_each([one for one in reversed(checkpoint.present_ids()) if one >= first]):
         if newest is not None and newest.abandons(number):
@@ -156,9 +154,7 @@ def _spans(
     begin = chosen.spark.end if chosen.spark is not None else ()
     files: dict[str, set[str]] = {}
     positions = [one.spark for one in undone if one.kind in ("batch", "bootstrap")]
-    for _, read in prefetch_with_progress(
-        checkpoint.seen, "input", lambda one: load_files(checkpoint.objects, one), positions
-    ):
+    for _, read in checkpoint.prefetch("input", lambda one: load_files(checkpoint.objects, one), positions):
         position = read()
         for source, paths in (position.files if position is not None else {}).items():
             files.setdefault(source, set()).update(path.rpartition(" ")[0] for path in paths)
@@ -175,16 +171,11 @@ def _spans(
 
 
 def _starting_offsets(text: str) -> str | None:
-    """The offsets of a Kafka source: topics, each with its partitions and the offset to read next."""
+    """``text`` if it is the offsets of a Kafka source: topics with partitions and the offset to read next."""
     try:
-        found: Any = json.loads(text)
-    except ValueError:
+        topics = msgspec.json.decode(text, type=dict[str, dict[str, int]])
+    except msgspec.DecodeError:
         return None
-    topics = found.values() if isinstance(found, dict) else ()
-    return text if topics and all(_topic(one) for one in topics) else None
-
-
-def _topic(found: Any) -> bool:
-    if not isinstance(found, dict) or not found:
-        return False
-    return all(spark_number(number) is not None and isinstance(offset, int) for number, offset in found.items())
+    if not topics or not all(topics.values()):
+        return None
+    return text if all(spark_number(number) is not None for topic in topics.values() for number in topic) else None

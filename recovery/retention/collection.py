@@ -1,7 +1,7 @@
-"""Collecting old checkpoints: the boundary first, then their manifests, then the files that nobody needs any more.
+"""Delete old checkpoints: first publish the boundary, then delete their manifests, then files that nothing needs.
 
-Manifests say what is needed; listing a folder only finds what may go. It can die anywhere and run again, twice at
-once, and beside a running job: docs/PROTOCOL.md says why.
+Manifests define what is needed; a listing only finds candidates. A collection may crash anywhere and be run again,
+run twice at a time, and run while the job does: docs/PROTOCOL.md explains why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.listing import manifests_gone, newer_manifests_gone
 from tidestate.recovery.log.manifest import Manifest, files_of, state_files
 from tidestate.recovery.log.pins import fork_pins, remove_pin
-from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, held_pins, read_part, read_pins, seal
 from tidestate.recovery.log.traces import with_file_traces, written_files
@@ -43,10 +42,10 @@ from tidestate.statestore.storage.objects import Objects, put_all
 
 @dataclass(frozen=True)
 class Collected:
-    """What goes, or went: manifests up to the boundary, files and their bytes; and what stays all the same.
+    """What a collection deletes: manifests up to the boundary, files and their bytes; and what it keeps.
 
     ``unacknowledged`` pane files are old enough, but no sink has acknowledged them. ``freed`` are the roots that this
-    one was forked from and needs no longer: its pins there are taken out.
+    one was forked from and no longer needs: its pins there are removed.
     """
 
     boundary: int
@@ -63,13 +62,13 @@ class Collected:
 
 @dataclass(frozen=True)
 class Collection:
-    """A collection before it is made: ``shown``, on the boundary ``was`` and the newest checkpoint ``newest``.
+    """A planned collection with its expected result, made on the boundary ``was`` and the checkpoint ``newest``.
 
-    ``boundary`` is published, after ``index``, the new files of its output index; where nothing would change it is
-    ``was``. ``sizes``: the files to delete, with their bytes.
+    ``boundary`` is published after ``index``, the new files of its output index; it is ``was`` if nothing changes.
+    ``sizes``: the files to delete, with their bytes.
     """
 
-    shown: Collected
+    result: Collected
     was: Boundary
     newest: int
     boundary: Boundary
@@ -78,10 +77,10 @@ class Collection:
 
 
 def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_us: int | None = None) -> Collection:
-    """What `collect` would do now; nothing is changed.
+    """Plan a collection; nothing is written.
 
-    Raises `NotFoundError` for a root without checkpoints, `CorruptionError` where a manifest that counts or is pinned
-    is damaged or gone, the newest one too: then nobody knows which files it needs.
+    Raises `NotFoundError` for a root without checkpoints, and `CorruptionError` if a manifest that counts or is
+    pinned is damaged or gone: the files that it needs are unknown.
     """
     at_us = now_us() if at_us is None else at_us
     known = survey(checkpoint)
@@ -89,7 +88,7 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
         known, collection_limit(known, retention, at_us), retention, at_us, checkpoint.writer
     )
     boundary, parts, index = _with_index(known, boundary, parts)
-    # One that is pinned and cannot be read stops a collection before it has begun, not when its boundary counts.
+    # A pinned manifest that cannot be read must stop a collection before its boundary is published.
     pinned = _pinned(checkpoint, list(known.pins), boundary.id, known.manifests)
     known = replace(known, manifests={**known.manifests, **pinned})
     needed = reachable(known, boundary, parts)
@@ -98,11 +97,11 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
     doomed += [path for path, number in entries.items() if number <= boundary.number and path not in needed]
     taken = written_files(checkpoint.objects, (acknowledgements.DELIVERED_FOLDER,))
     doomed += [path for path, number in taken.items() if number <= boundary.id and number not in known.pinned]
-    # Halves of files, where nobody has written for so long that nobody will.
+    # Unfinished files that have not been written to for so long that their writer must be gone.
     before_us = at_us - max(retention.grace_us, HOUR_US)
     doomed += [path for path, changed_us in checkpoint.objects.unfinished("") if changed_us < before_us]
     sizes = dict(_sizes(checkpoint, known, doomed))
-    shown = Collected(
+    result = Collected(
         boundary=boundary.id,
         checkpoints=tuple(n for n in known.stored if n <= boundary.id and n not in known.pinned),
         files=tuple(sizes),
@@ -114,29 +113,29 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
         unacknowledged=unacknowledged(known, retention, at_us),
         freed=_roots(_unneeded(checkpoint.objects, bases_read(known, boundary))),
     )
-    return Collection(shown, known.boundary, known.head.id, boundary, index, sizes)
+    return Collection(result, known.boundary, known.head.id, boundary, index, sizes)
 
 
 def collect(checkpoint: Checkpoint, retention: CheckpointRetention, at_us: int | None = None) -> Collected:
-    """Collect what ``retention`` does not keep. Raises what `plan_collection` and `execute_collection` do."""
+    """Delete what ``retention`` does not keep. Raises as `plan_collection` and `execute_collection`."""
     return execute_collection(checkpoint, plan_collection(checkpoint, retention, at_us))
 
 
 def execute_collection(checkpoint: Checkpoint, planned: Collection) -> Collected:
-    """Delete what was planned, but for what has come to be needed since: the job may be running. Returns what went.
+    """Delete what was planned, except what is needed by now: the job may be running. Returns what was deleted.
 
-    Raises `ConflictError` where another collection was faster: run it again. What was begun is harmless, and the next
-    run finishes it.
+    Raises `ConflictError` if another collection was faster: run it again. An interrupted collection does no harm, and
+    the next one finishes it.
     """
     objects = checkpoint.objects
-    checkpoint.settle()  # what is kept is kept for good before anything else goes
+    checkpoint.settle()  # what is kept must be durable before anything is deleted
     _publish(checkpoint, planned)
     done, unneeded = _still_unneeded(checkpoint, planned)
     older = [path for name in objects.names(BOUNDARIES) if (path := f"{BOUNDARIES}/{name}") < _path(planned)]
-    # Manifests first, so that nobody opens what is about to lose its files.
+    # Manifests first, so that no reader opens a checkpoint that is about to lose its files.
     manifests = [manifest_path(number) for number in done.checkpoints]
     for what, paths in (("manifests", manifests), ("files", done.files), ("boundaries", older)):
-        for _, deleted in prefetch_with_progress(checkpoint.seen, what, objects.delete, paths):
+        for _, deleted in checkpoint.prefetch(what, objects.delete, paths):
             deleted()
     for base, pin in unneeded:
         remove_pin(base, pin.name)
@@ -144,11 +143,11 @@ def execute_collection(checkpoint: Checkpoint, planned: Collection) -> Collected
 
 
 def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collected, list[tuple[Objects, Pin]]]:
-    """What goes now that the boundary counts, and our pins in other roots that go with it."""
+    """What to delete now that the boundary is published, and our pins in other roots that are no longer needed."""
     objects, boundary = checkpoint.objects, planned.boundary
-    # Read after the boundary: who pinned before it is seen here, who pins after it sees the boundary.
+    # Pins after the boundary: a pin made before it is read here, one made after it sees the boundary.
     pins = read_pins(objects)
-    # And these after the pins: a reset that has given its pin back is there, with the older files that it names.
+    # Manifests after the pins: a reset that has removed its pin is published, and names the older files.
     newer = [checkpoint.load(one).manifest for one in checkpoint.stored_ids() if one > planned.newest]
     kept = [*newer, *_pinned(checkpoint, pins, boundary.id, {}).values()]
     held = {pin.checkpoint for pin in pins}
@@ -160,10 +159,10 @@ def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collec
     }
     sizes = {path: size for path, size in planned.sizes.items() if path not in needed}
     read = {ref.root for manifest in kept for ref in state_files(manifest)}
-    unneeded = [(base, pin) for base, pin in _unneeded(objects, read) if base.root in planned.shown.freed]
+    unneeded = [(base, pin) for base, pin in _unneeded(objects, read) if base.root in planned.result.freed]
     done = replace(
-        planned.shown,
-        checkpoints=tuple(number for number in planned.shown.checkpoints if number not in held),
+        planned.result,
+        checkpoints=tuple(number for number in planned.result.checkpoints if number not in held),
         files=tuple(sizes),
         bytes=sum(sizes.values()),
         pinned=tuple(sorted(held)),
@@ -173,14 +172,14 @@ def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collec
 
 
 def survey(checkpoint: Checkpoint) -> RootContents:
-    """All that a root has, read."""
-    # In this order: what leaves a trace has been published, and is listed.
+    """Read everything that decides about collection."""
+    # Traces first: what has left one is published, so the listing contains it.
     files = written_files(checkpoint.objects)
     traces = with_file_traces(checkpoint.objects, files)
     listing = checkpoint.listing()
-    left, boundary = listing.left, listing.boundary
+    left, boundary = listing.ids, listing.boundary
     if not left:
-        checkpoint.newest()  # raises where there were any
+        checkpoint.newest()  # raises if there once were any
         raise checkpoint.not_begun()
     try:
         head = checkpoint.load(left[-1]).manifest
@@ -212,7 +211,7 @@ def _manifests(checkpoint: Checkpoint, left: list[int], head: Manifest) -> Itera
 def _pinned(
     checkpoint: Checkpoint, pins: list[Pin], bound: int, known: Mapping[int, Manifest]
 ) -> dict[int, Manifest]:
-    """Manifests at or below the boundary that are kept by pins."""
+    """Pinned manifests at or below the boundary."""
     held, found = held_pins(checkpoint.objects), {}
     for pin in pins:
         if pin.checkpoint <= bound and pin.checkpoint not in known:
@@ -221,7 +220,7 @@ def _pinned(
             except NotFoundError:
                 if pin.name in held:
                     raise CorruptionError(
-                        "the manifest of a pinned checkpoint is gone: put it back, or take out the pin",
+                        "the manifest of a pinned checkpoint is gone: restore it, or remove the pin",
                         code="pin-broken",
                         pin=pin.name,
                         path=manifest_path(pin.checkpoint),
@@ -232,7 +231,7 @@ def _pinned(
 def _with_index(
     known: RootContents, boundary: Boundary, parts: RetentionParts
 ) -> tuple[Boundary, RetentionParts, dict[str, bytes]]:
-    """The boundary with all files of its output index, and the new ones; the one that counts if it says the same."""
+    """The boundary with its output index, and the new index files; the current boundary if nothing changes."""
     was, files = known.boundary, dict[str, bytes]()
     facts = ("id", "panes_gone", "late_gone")
     same = all(getattr(was, fact) == getattr(boundary, fact) for fact in facts)
@@ -251,7 +250,7 @@ def _with_index(
 
 
 def _publish(checkpoint: Checkpoint, planned: Collection) -> None:
-    """Make the boundary count, its index first."""
+    """Publish the boundary, its index first."""
     objects, boundary = checkpoint.objects, planned.boundary
     if checkpoint.boundary() != planned.was:
         raise _moved()
@@ -262,9 +261,9 @@ def _publish(checkpoint: Checkpoint, planned: Collection) -> None:
         except ConflictError:
             raise _moved() from None
     else:
-        objects.settle(BOUNDARIES)  # who published it may have died before it was durable
+        objects.settle(BOUNDARIES)  # its writer may have died before it was durable
     if checkpoint.boundary().number != boundary.number:
-        raise _moved()  # our number had been taken and given up long ago, or another one counts
+        raise _moved()  # a newer one counts, and ours may have taken a number that had been deleted
 
 
 def _path(planned: Collection) -> str:
@@ -272,11 +271,11 @@ def _path(planned: Collection) -> str:
 
 
 def _moved() -> ConflictError:
-    return ConflictError("another collection is at work here: run it again later", code="collection-moved")
+    return ConflictError("another collection is running: try again later", code="collection-moved")
 
 
 def _unneeded(objects: Objects, read: set[int]) -> list[tuple[Objects, Pin]]:
-    """Our pins below roots of which no checkpoint that is left needs a file: so no later one ever will."""
+    """Our pins in roots of which no remaining checkpoint needs a file, so no later one will."""
     bases = [objects.at(number) for number in range(1, len(objects.bases) + 1) if number not in read]
     return [(base, pin) for base in bases for pin in fork_pins(base, objects.root)]
 
@@ -286,7 +285,7 @@ def _roots(unneeded: list[tuple[Objects, Pin]]) -> tuple[str, ...]:
 
 
 def _sizes(checkpoint: Checkpoint, known: RootContents, files: list[str]) -> Iterator[tuple[str, int]]:
-    """Of most files a manifest knows the size; storage is asked for the others."""
+    """Sizes of files: most from manifests, the others from storage."""
     sizes = {ref.path: ref.bytes for manifest in known.manifests.values() for ref in files_of(manifest)}
     for path in files:
         try:

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and what is left of what they put out. Pure."""
+"""Which checkpoints and outputs are kept. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tidestate.statestore.files.refs import FileRef
 HOUR_US = 3_600_000_000
 
 Part: TypeAlias = tuple[FileRef | None, list[Output]]
-"""A file of the output index, None while it is not written, and what it lists."""
+"""A file of the output index, None before it is written, and the outputs that it lists."""
 RetentionParts: TypeAlias = list[Part]
 
 
 @dataclass(frozen=True)
 class CheckpointRetention:
-    """What is kept: the newest so many checkpoints and those younger than an age, whichever says so; always the head,
-    pinned ones, and whatever was the newest within the grace. ``output_age_us``: delete panes and ledgers that are
-    older; without it they are kept for ever. Raises `UsageError` where nothing is said, or nothing sensible.
+    """What is kept: the newest ``keep`` checkpoints and those younger than ``age_us``; always the head, pinned ones,
+    and those that were the newest within ``grace_us``. ``output_age_us``: delete older panes and ledgers; without it
+    they are kept for ever. Raises `UsageError` if nothing is set, or a value is not allowed.
     """
 
     keep: int | None = None
@@ -37,19 +37,19 @@ class CheckpointRetention:
     def __post_init__(self) -> None:
         spans = [span for span in (self.age_us, self.grace_us, self.output_age_us) if span is not None]
         if self.keep is None and self.age_us is None and self.output_age_us is None:
-            raise UsageError("say what to keep: a number of checkpoints or an age", code="retention-none")
+            raise UsageError("choose what to keep: a number of checkpoints or an age", code="retention-none")
         if (self.keep is not None and self.keep < 1) or any(span < 0 for span in spans):
             raise UsageError(
-                "at least one checkpoint is kept, and no span is below 0", code="retention-value", keep=self.keep
+                "keep at least one checkpoint; no span may be negative", code="retention-value", keep=self.keep
             )
 
 
 @dataclass(frozen=True)
 class RootContents:
-    """What a root has: its boundary, pins, the head, and manifests by id, those above the boundary and pinned ones.
+    """The contents of a root: boundary, pins, head, and manifests by id, those above the boundary and pinned ones.
 
-    ``stored`` are the ids of all manifest files; ``entries`` are the files of the output index with what they list;
-    ``written`` are files by the checkpoint that each was written for.
+    ``stored`` are the ids of all manifest files, ``entries`` the files of the output index with the outputs that they
+    list, ``written`` all files, each with the checkpoint that it was written for.
     """
 
     boundary: Boundary
@@ -61,21 +61,21 @@ class RootContents:
     written: Mapping[str, int]
 
     @property
-    def left(self) -> list[int]:
-        """Ids above the boundary, ascending, whether their manifests can be read or not."""
+    def ids(self) -> list[int]:
+        """Ids above the boundary, ascending, whether or not their manifests can be read."""
         return [number for number in self.stored if number > self.boundary.id]
 
     @property
     def pinned(self) -> set[int]:
-        """Checkpoints that a pin names."""
+        """Pinned checkpoints."""
         return {pin.checkpoint for pin in self.pins}
 
 
 def collection_limit(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
-    """The id up to which checkpoints can be collected, pinned ones aside; not below the boundary."""
+    """The id up to which checkpoints that are not pinned can be collected; not below the boundary."""
     if retention.keep is None and retention.age_us is None:
         return known.boundary.id
-    left = known.left
+    left = known.ids
     counting = [number for number in left if not known.head.abandons(number)]
     kept = {left[-1], *counting[-(retention.keep or 1) :]}
     for number, successor in pairwise(left):
@@ -86,17 +86,17 @@ def collection_limit(known: RootContents, retention: CheckpointRetention, at_us:
 
 
 def _younger(known: RootContents, number: int, than_us: int) -> bool:
-    """Whether it was made after a time; of one that cannot be read, and was abandoned, nobody needs to know."""
-    found = known.manifests.get(number)
-    return found is not None and found.created_us > than_us
+    """Whether a checkpoint was created after a time; false for an abandoned one that cannot be read."""
+    manifest = known.manifests.get(number)
+    return manifest is not None and manifest.created_us > than_us
 
 
 def next_boundary(
     known: RootContents, bound: int, retention: CheckpointRetention, at_us: int, writer: str
 ) -> tuple[Boundary, RetentionParts]:
-    """The boundary at ``bound``, and the files of its output index, some yet to be written."""
+    """The boundary at ``bound``, and its output index, some files of which are yet to be written."""
     was = known.boundary
-    invariant(was.id <= bound < known.head.id, "a boundary rises, and stays below the head", bound=bound, was=was.id)
+    invariant(was.id <= bound < known.head.id, "a boundary grows, and stays below the head", bound=bound, was=was.id)
     made = msgspec.structs.replace(was, number=was.number + 1, id=bound, created_us=at_us, writer=writer)
     if retention.output_age_us is not None:
         panes, late = _gone(known, at_us - retention.output_age_us)
@@ -107,7 +107,7 @@ def next_boundary(
     for ref, entries in known.entries:
         if there := _entries(known, made, entries):
             parts.append((ref if there == entries else None, there))
-    new = [_output(known.manifests[number]) for number in known.left if number <= bound and number in known.manifests]
+    new = [_output(known.manifests[number]) for number in known.ids if number <= bound and number in known.manifests]
     if fresh := _entries(known, made, new):
         parts.append((None, fresh))
     while len(parts) > 1 and parts[-1][0] is None and len(parts[-2][1]) <= len(parts[-1][1]):
@@ -116,7 +116,7 @@ def next_boundary(
 
 
 def _output(manifest: Manifest) -> Output:
-    """As the index has it: with the lists of files that were read, not with offsets alone."""
+    """The output as the index lists it: with Spark's position only if that lists files."""
     spark, batch = manifest.spark, manifest.kind == "batch"
     listed = spark is not None and (spark.read_ref or (batch and (spark.files or spark.files_ref)))
     return Output(
@@ -125,14 +125,14 @@ def _output(manifest: Manifest) -> Output:
 
 
 def _entries(known: RootContents, boundary: Boundary, entries: Iterable[Output]) -> list[Output]:
-    left = (boundary.left(one) for one in entries if not _lost(known, one.id))
+    left = (boundary.remaining(one) for one in entries if not _lost(known, one.id))
     return [one for one in left if one.panes or one.late or one.spark]
 
 
 def _lost(known: RootContents, number: int) -> bool:
-    """Whether nobody can go back to where it counts: it and all that was abandoned after it with it are collected.
+    """Whether no reset can make a checkpoint count again: it and all that were abandoned after it are collected.
 
-    Up to the boundary as it was: what has just been collected may have been pinned just before.
+    Only up to the previous boundary: a checkpoint that is being collected may just have been pinned.
     """
     pinned = known.pinned
     return any(
@@ -142,9 +142,9 @@ def _lost(known: RootContents, number: int) -> bool:
 
 
 def _gone(known: RootContents, before_us: int) -> tuple[int, int]:
-    """Up to which checkpoints panes, where a sink has acknowledged them, and ledgers are older than a time."""
+    """Up to which checkpoints acknowledged panes, and ledgers, are older than a time."""
     made = [(one.id, one.created_us) for _, entries in known.entries for one in entries]
-    made += [(number, known.manifests[number].created_us) for number in known.left if number in known.manifests]
+    made += [(number, known.manifests[number].created_us) for number in known.ids if number in known.manifests]
     late = 0
     for number, created_us in made:
         if created_us > before_us:
@@ -154,17 +154,17 @@ def _gone(known: RootContents, before_us: int) -> tuple[int, int]:
 
 
 def unacknowledged(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
-    """How many pane files are old enough to go, and stay because no sink has acknowledged them."""
+    """How many pane files are old enough to delete, but not acknowledged by a sink."""
     if retention.output_age_us is None:
         return 0
     panes, late = _gone(known, at_us - retention.output_age_us)
     outputs = [one for _, entries in known.entries for one in entries]
-    outputs += [_output(known.manifests[number]) for number in known.left if number in known.manifests]
+    outputs += [_output(known.manifests[number]) for number in known.ids if number in known.manifests]
     return sum(len(one.panes) for one in outputs if panes < one.id <= late)
 
 
 def reachable(known: RootContents, boundary: Boundary, parts: Iterable[Part]) -> set[str]:
-    """Paths of the files below this root that are needed once ``boundary`` counts."""
+    """Paths of the files of this root that are needed once ``boundary`` is published."""
     refs: list[FileRef] = []
     for number, manifest in known.manifests.items():
         if number > boundary.id or number in known.pinned:
@@ -178,16 +178,16 @@ def reachable(known: RootContents, boundary: Boundary, parts: Iterable[Part]) ->
 
 
 def bases_read(known: RootContents, boundary: Boundary) -> set[int]:
-    """Numbers of the roots that this one was forked from, of whose files one is needed once ``boundary`` counts."""
+    """Numbers of the roots that this one was forked from and still needs once ``boundary`` is published."""
     kept = [one for number, one in known.manifests.items() if number > boundary.id or number in known.pinned]
     return {ref.root for manifest in kept for ref in state_files(manifest)} - {0}
 
 
 def deletable_files(known: RootContents, boundary: Boundary, needed: set[str], aged_us: int) -> list[str]:
-    """Of the files that were written for checkpoints, those that nobody needs and nobody will name.
+    """Files that no checkpoint needs or will need.
 
-    Files for ids above the head are in the making. One for a checkpoint that is kept, and does not name it, was left
-    by an attempt that lost: it goes when the checkpoint was made before ``aged_us``.
+    Files for ids above the head belong to checkpoints that are being made. A file that its own kept checkpoint does
+    not name was left by an attempt that lost: it goes if the checkpoint was created before ``aged_us``.
     """
     found = []
     for path, number in known.written.items():

@@ -1,8 +1,8 @@
-"""Whether Spark's own checkpoint says what ours does, wherever Spark will look when it starts.
+"""Whether Spark's own checkpoint agrees with ours, in everything that Spark reads when it starts.
 
-Ours is the truth: the offsets of the newest batch, and a digest of all files read by then. Spark may be one batch
-ahead, planned and not done; nothing of ours rests on that one, but where it is whole it is left, so that the batch
-comes with the rows and the processing time that it was planned with.
+Ours decides: the offsets of the newest batch, and a digest of all files read by then. Spark may be one batch ahead,
+planned but not committed. Nothing of ours depends on that batch, but if its files are intact they are kept, so that
+the batch has the rows and the processing time with which it was planned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Difference:
-    """What in Spark's checkpoint is not as it should be."""
+    """A file of Spark's checkpoint that differs from ours, and how."""
 
     path: str
     why: str
@@ -34,8 +34,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The result of a comparison. ``refusal``: the two belong to different runs, which a person must decide about.
-    ``read``: all files read by our newest batch, by source and entry; None where Spark's list of them differs.
+    """The result of a comparison. ``refusal``: the two belong to different runs, and a person must decide. ``read``:
+    all files read up to our newest batch, by source and entry; None if Spark's list of them differs.
     """
 
     differs: tuple[Difference, ...] = ()
@@ -48,7 +48,7 @@ class Agreement:
             raise self.refusal
         if self.differs:
             raise IncompatibleError(
-                "spark's checkpoint is not what ours says (lost in a power cut?): nothing was processed; "
+                "spark's checkpoint differs from ours (lost in a power cut?): nothing was processed; "
                 'run tidestate repair ROOT --resync-spark, or start with Policy(spark="rewrite")',
                 code="spark-log-differs",
                 differs=[str(one) for one in self.differs[:10]],
@@ -56,17 +56,17 @@ class Agreement:
 
 
 def compare(head: SparkPosition | None, log: SparkLog, interval: int | None = None) -> Agreement:
-    """Compare Spark's checkpoint with the newest batch of ours, whose list of files must be loaded. Changes nothing.
+    """Compare Spark's checkpoint with our newest batch, whose list of files must be loaded; nothing is written.
 
-    It costs what Spark's own start does: the list of files is read once. ``interval`` is every how many entries Spark
-    folds that list, where it is known.
+    Cost: as Spark's own start, the list of files is read once. ``interval`` is the number of entries after which
+    Spark folds that list, if known.
     """
     found = _Differences()
     try:
         if (refusal := _of_another_run(head, log, found)) is not None:
             return Agreement(refusal=refusal)
         upcoming = _offsets(head, log, found)
-    except IncompatibleError as error:  # a version of Spark's log that is not known
+    except IncompatibleError as error:  # an unknown version of Spark's log
         return Agreement(refusal=error)
     read: dict[int, Entries] | None = {}
     for source in _sources(head, log):
@@ -81,7 +81,7 @@ def compare(head: SparkPosition | None, log: SparkLog, interval: int | None = No
 
 
 class _Differences:
-    """What has been found so far."""
+    """Collects differences."""
 
     def __init__(self) -> None:
         self.all: list[Difference] = []
@@ -90,7 +90,7 @@ class _Differences:
         self.all.append(Difference(path, why))
 
     def tried(self, path: str, read: Callable[[], _T]) -> _T | None:
-        """What ``read`` gives; None where it cannot be read, which is a difference."""
+        """The result of ``read``; None, and a difference, if the file cannot be read."""
         try:
             return read()
         except NotFoundError:
@@ -101,7 +101,7 @@ class _Differences:
 
 
 def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differences) -> IncompatibleError | None:
-    """Why Spark's checkpoint is not one that ours has been made with, whatever was lost of either."""
+    """The error if Spark's checkpoint cannot belong to ours, whatever was lost of either."""
     query_id = found.tried(f"{SPARK_FOLDER}/metadata", log.query_id)
     planned, committed = log.newest("offsets"), log.newest("commits")
     for folder in ("offsets", "commits"):
@@ -111,7 +111,7 @@ def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differenc
         found.add(f"{SPARK_FOLDER}/metadata", "it is gone")
     if head is not None and query_id not in (None, head.query_id):
         return IncompatibleError(
-            "the spark folder belongs to another query: put the right one back, "
+            "the spark folder belongs to another query: restore the right one, "
             "or run tidestate repair ROOT --resync-spark",
             code="spark-query-changed",
             expected=head.query_id,
@@ -119,11 +119,11 @@ def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differenc
         )
     if (planned is not None and planned > ours + 1) or (committed is not None and committed > ours):
         return IncompatibleError(
-            "spark has finished batches that this checkpoint lacks (was it wiped?): put the missing manifests back, "
+            "spark has committed batches that this root lacks (were manifests deleted?): restore the manifests, "
             "or run tidestate repair ROOT --resync-spark, and spark reads that input again"
             if head is not None
-            else "spark's checkpoint has finished batches that this checkpoint lacks (was it wiped?): "
-            "put the manifests back, or remove the spark folder to read the input from its beginning",
+            else "spark has committed batches that this root lacks (were manifests deleted?): "
+            "restore the manifests, or remove the spark folder to read the input from its beginning",
             code="spark-ahead",
             ours="none" if head is None else head.batch_id,
             spark_offsets=planned,
@@ -133,7 +133,7 @@ def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differenc
 
 
 def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> tuple[str, ...]:
-    """Compare what Spark reads of offsets and commits; the ends of the batch that it has planned next, if any."""
+    """Compare the offsets and commits that Spark reads; returns the ends of the batch planned next, if any."""
     ours = -1 if head is None else head.batch_id
     if head is not None:
         wanted = {head.batch_id: head.end}
@@ -143,7 +143,7 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> 
             path = f"{SPARK_FOLDER}/offsets/{batch_id}"
             offsets = found.tried(path, lambda batch_id=batch_id: log.offsets(batch_id))  # type: ignore[misc]
             if offsets is not None and offsets != end:
-                found.add(path, "it has other offsets than the batch")
+                found.add(path, "its offsets differ from the batch")
     committed = log.newest("commits")
     if committed is not None:
         found.tried(f"{SPARK_FOLDER}/commits/{committed}", lambda: log.check_commit(committed))
@@ -160,7 +160,7 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> 
 
 
 def _may_follow(before: str, after: str) -> bool:
-    """Whether a source that has been read up to ``before`` can have planned up to ``after``."""
+    """Whether a source that was read up to ``before`` can have planned up to ``after``."""
     if after == NOTHING_READ:
         return before == NOTHING_READ
     last, upcoming = log_offset(before), log_offset(after)
@@ -173,7 +173,7 @@ def _may_follow(before: str, after: str) -> bool:
 
 
 def _plain(text: str) -> object:
-    """What an offset says; None where it is not JSON."""
+    """The value of an offset; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -181,13 +181,13 @@ def _plain(text: str) -> object:
 
 
 def _sources(head: SparkPosition | None, log: SparkLog) -> list[int]:
-    """Those that have written something, and those that must have."""
+    """Sources that have written something, and sources that must have."""
     ends = enumerate(head.end if head is not None else ())
     return sorted(log.sources() | {source for source, text in ends if log_offset(text) is not None})
 
 
 class _Source:
-    """One source, as our newest batch knows it, and what Spark has planned for it next."""
+    """A source as of our newest batch, and what Spark has planned for it next."""
 
     def __init__(self, head: SparkPosition | None, number: int, upcoming: str | None) -> None:
         ends = head.end if head is not None else ()
@@ -204,7 +204,7 @@ class _Source:
         self.read: ReadFiles = head.read.get(str(number), NOTHING) if head is not None else NOTHING
 
     def compare(self, log: SparkLog, interval: int | None, found: _Differences) -> Entries | None:
-        """All files read by our newest batch, where Spark's list has just these."""
+        """All files read up to our newest batch; None if Spark's list differs."""
         folder = f"{SPARK_FOLDER}/sources/{self.number}"
         entries = found.tried(folder, lambda: log.entries(self.number, interval))
         if entries is None:
@@ -212,25 +212,25 @@ class _Source:
         read = {number: files for number, files in entries.items() if number <= self.last}
         newest, listed = max(entries, default=-1), read_of(read)
         if newest < self.last:
-            found.add(folder, f"its entries end at {newest}, those of the newest batch at {self.last}")
+            found.add(folder, f"its entries end at {newest}, but the newest batch needs {self.last}")
             return None
         if listed != self.read:
-            found.add(folder, f"it lists {listed.files:,} files as read, and batches have read {self.read.files:,}")
+            found.add(folder, f"it lists {listed.files:,} files as read, but batches have read {self.read.files:,}")
             return None
         batch = [one for number in range(self.before + 1, self.last + 1) for one in read.get(number, ())]
         if sorted(set(batch)) != sorted(set(self.files)):
-            found.add(folder, "it has other files for the newest batch")
+            found.add(folder, "its files differ from those of the newest batch")
             return None
         if self.upcoming is not None and self.upcoming > newest:
-            found.add(folder, f"its entries end at {newest}, those of the planned batch at {self.upcoming}")
+            found.add(folder, f"its entries end at {newest}, but the planned batch needs {self.upcoming}")
         self._check_later([files for number, files in entries.items() if number > self.last], read, found)
         return read
 
     def _check_later(self, later: list[tuple[str, ...]], read: Entries, found: _Differences) -> None:
-        """What Spark has listed for batches to come."""
+        """Check the entries of batches to come."""
         folder, new = f"{SPARK_FOLDER}/sources/{self.number}", [one for files in later for one in files]
         known = KnownFiles(one for files in read.values() for one in files) if new else ()
         if not all(later):
             found.add(folder, "an entry of a planned batch has no files")
         if len(set(map(path_of, new))) < len(new) or any(one in known for one in new):
-            found.add(folder, "a file that has been read stands in it again")
+            found.add(folder, "a file that was already read is listed again")

@@ -1,4 +1,4 @@
-"""Names of local files as Spark's source of files writes them. It knows files by these texts alone."""
+"""Names of local files as Spark's file source writes them: it identifies files by these texts alone."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 LEGAL = "_-!.~'()*,;:$&+=@/"
-"""What Java leaves as it is in the path of a URL, with letters and digits."""
+"""Characters that Java does not escape in the path of a URL, in addition to letters and digits."""
 
 
 def file_url(path: str | os.PathLike[str]) -> str:
-    """The URL of a local file: as Java makes it, so letters beyond ASCII stay as they are."""
-    whole = os.path.abspath(os.path.expanduser(path))
-    return "file://" + "".join(one if _stays(one) else quote(one, safe=LEGAL) for one in whole)
+    """The URL of a local file as Java makes it: letters beyond ASCII are not escaped."""
+    characters = os.path.abspath(os.path.expanduser(path))
+    return "file://" + "".join(char if _is_kept(char) else quote(char, safe=LEGAL) for char in characters)
 
 
 def local_file(url: str) -> Path | None:
-    """The local file of a URL; None where it is elsewhere."""
+    """The local file of a URL; None for any other URL."""
     parts = urlsplit(url.replace("?", "%3F").replace("#", "%23"))
     return Path(unquote(parts.path)) if parts.scheme == "file" and parts.netloc == "" else None
 
 
-def _stays(one: str) -> bool:
-    """Whether it is beyond ASCII, and neither a space nor a control."""
-    return ord(one) > 0x9F and not one.isspace()
+def _is_kept(char: str) -> bool:
+    """Whether a character is beyond ASCII, and neither a space nor a control character."""
+    return ord(char) > 0x9F and not char.isspace()

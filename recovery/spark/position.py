@@ -1,4 +1,4 @@
-"""A Spark batch as a manifest holds it: its lists of files, and whether one that Spark plans is that or the next."""
+"""A Spark batch in a manifest: its lists of files, and whether a batch that Spark plans is the same or the next."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tidestate.statestore.files.segments import damaged, read_verified
 from tidestate.statestore.storage.objects import Objects, put_all
 
 INLINE_FILES = 100
-"""Longer lists of files go into a file of their own, so that a manifest stays small."""
+"""Longer lists of files are written to a separate file, so that a manifest stays small."""
 
 
 def with_lists(
     position: SparkPosition, checkpoint_id: int, read: Mapping[int, Entries] | None = None
 ) -> tuple[SparkPosition, dict[str, bytes]]:
-    """``position`` as a manifest holds it, with references to a long list of its files and to ``read``, all files
-    read up to it; and the files that these are in. Pure but for fresh names.
+    """``position`` for a manifest, with references to its long list of files and to ``read``, all files read up to
+    it; and the contents of the files that are referred to, by path.
     """
     files: dict[str, bytes] = {}
     if sum(map(len, position.files.values())) > INLINE_FILES:
@@ -46,7 +46,7 @@ def _list(files: dict[str, bytes], name: str, values: Mapping[Any, Any], rows: i
 def store_lists(
     objects: Objects, position: SparkPosition, checkpoint_id: int, read: Mapping[int, Entries] | None = None
 ) -> SparkPosition:
-    """As `with_lists`, and the files are there."""
+    """`with_lists`, with the files written."""
     position, files = with_lists(position, checkpoint_id, read)
     put_all(objects, files)
     return position
@@ -65,12 +65,12 @@ def load_files(objects: Objects, position: SparkPosition | None) -> SparkPositio
 
 
 def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
-    """Raise `IncompatibleError` unless Spark's batch is the very one we committed under its id."""
+    """Raise `IncompatibleError` unless Spark's batch is the one that was committed under its id."""
     for part in ("query_id", "batch_id", "start", "end", "files"):
         expected, found = getattr(ours, part), getattr(planned, part)
         if expected != found:
             raise IncompatibleError(
-                f"spark planned a batch under a committed id with another {part.replace('_', ' ')}: "
+                f"spark planned a committed batch again with a different {part.replace('_', ' ')}: "
                 "nothing was processed; start again, and spark's checkpoint is rewritten from ours",
                 code="spark-batch-differs",
                 batch=ours.batch_id,
@@ -81,13 +81,13 @@ def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
 
 
 def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
-    """Raise `IncompatibleError` unless Spark's batch continues exactly where our newest checkpoint ends."""
+    """Raise `IncompatibleError` unless Spark's batch begins exactly where our newest checkpoint ends."""
     expected_id, expected_start = (0, ()) if head is None else (head.batch_id + 1, head.end)
     same_query = head is None or head.query_id == planned.query_id
     if planned.batch_id != expected_id or planned.start != expected_start or not same_query:
         raise IncompatibleError(
-            "spark's batch does not follow the newest checkpoint: put the spark folder and the manifests "
-            "back from copies of the same time; nothing was processed",
+            "spark's batch does not follow the newest checkpoint: restore the spark folder and the manifests "
+            "from copies of the same time; nothing was processed",
             code="spark-batch-gap",
             expected_batch=expected_id,
             found_batch=planned.batch_id,

@@ -1,8 +1,7 @@
-"""Spark's own checkpoint, written anew from ours, so that its query goes on from there.
+"""Rewrite Spark's own checkpoint from ours, so that its query goes on from there.
 
-Spark goes on from ``metadata``, the offsets of the last two batches and the word that both are done; a source of
-files needs the list of all files it has read. We hold all that: offsets and files stand in the manifests. Where
-manifests are gone, Spark's own log of the files is read for what they lack.
+Spark needs ``metadata``, the offsets and commits of the last two batches, and for a file source the list of all files
+that it has read. All of it follows from the manifests; entries of manifests that are gone are read from Spark's log.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import NOTHING, Entries, read_of
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.log.names import spark_number
-from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.recovery.log.records import decoded, outputs_below
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.position import load_files
@@ -26,16 +24,15 @@ from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.storage.objects import Objects
 
 REPLACED = "spark-replaced"
-"""Where the folder goes that was there before."""
+"""The folder for replaced Spark checkpoints."""
 COMMITTED = b'v1\n{"nextBatchWatermarkMs":0}'
-"""What Spark writes when it has finished a batch of a query without a watermark of its own."""
+"""What Spark writes to commit a batch of a query without a watermark of Spark's own."""
 COMPACTED = 10
-"""Spark folds its list of files at every tenth entry, unless set otherwise, and looks for older ones there alone."""
-
+"""By default Spark folds its list of files at every tenth entry, and reads older ones from the folded file only."""
 WORK = ("batch", "tick", "feed")
-"""Checkpoints that a running query makes: before its first, Spark's checkpoint had been brought along."""
+"""Kinds that a running query publishes: if there is one, Spark's checkpoint was finished before."""
 CrashHook: TypeAlias = Callable[[str, int], None]
-"""Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
+"""Called with the name of a moment and a checkpoint id: tests kill the process there."""
 
 
 def no_crash_hook(_moment: str, _checkpoint_id: int) -> None:
@@ -43,10 +40,10 @@ def no_crash_hook(_moment: str, _checkpoint_id: int) -> None:
 
 
 def check_stateless(objects: Objects) -> None:
-    """Raise `IncompatibleError` where Spark keeps state of its own: it goes neither back nor elsewhere with ours."""
+    """Raise `IncompatibleError` if Spark has state of its own, which can be neither reset nor forked with ours."""
     if objects.names(f"{SPARK_FOLDER}/state"):
         raise IncompatibleError(
-            "the spark folder holds state of spark's own (of an operator before this one), which cannot go back with "
+            "the spark folder has state of spark's own (of an operator before this one), which cannot go back with "
             "ours: begin a new folder",
             code="spark-state",
             path=f"{SPARK_FOLDER}/state",
@@ -54,9 +51,9 @@ def check_stateless(objects: Objects) -> None:
 
 
 def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]:
-    """All files that sources of files had read at ``manifest``, by the number of the source. Changes nothing.
+    """All files that file sources had read at ``manifest``, by the number of the source; nothing is written.
 
-    Raises `IncompatibleError` where neither the manifests nor Spark's log have them all.
+    Raises `IncompatibleError` if neither the manifests nor Spark's log have all of them.
     """
     found = _of_manifests(checkpoint, manifest)
     if any(_lost(found).values()) and (log := _trusted(checkpoint, manifest)) is not None:
@@ -68,8 +65,8 @@ def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]
     wrong = [source for source, entries in read.items() if read_of(entries) != known.get(str(source), NOTHING)]
     if lost or wrong:
         raise IncompatibleError(
-            "which files spark has read is not known any more: manifests that say it are gone, and spark's own log "
-            "lacks them; put the manifests back, or begin a new folder",
+            "which files spark has read is no longer known: the manifests that list them are gone, and spark's own "
+            "log lacks them; restore the manifests, or begin a new folder",
             code="spark-files-lost",
             lost=lost or wrong,
         )
@@ -83,10 +80,10 @@ def write_spark_checkpoint(
     read: Mapping[int, Entries] | None = None,
     interval: int = COMPACTED,
 ) -> None:
-    """Write Spark's checkpoint as it is after the batch of ``manifest``, where there is none. ``read`` are all files
-    read by then (default: those that it lists itself), folded at every so many entries as Spark will.
+    """Write Spark's checkpoint as of the batch of ``manifest`` into an empty folder. ``read`` are all files read by
+    then (default: those that the manifest lists), folded every ``interval`` entries, as Spark does.
 
-    ``metadata`` comes last: without it Spark's query is not the one that the manifest names, and this is done again.
+    ``metadata`` is written last: without it the query id does not match the manifest, and this is done again.
     """
     position = manifest.spark
     if position is None:
@@ -100,18 +97,18 @@ def write_spark_checkpoint(
     for batch_id, end in sorted(ends.items()):
         objects.put(f"{SPARK_FOLDER}/offsets/{batch_id}", _offsets(end, manifest.processing_us or 0))
         objects.put(f"{SPARK_FOLDER}/commits/{batch_id}", COMMITTED)
-    hook("spark-half-forged", manifest.id)
+    hook("spark-half-written", manifest.id)
     objects.put(f"{SPARK_FOLDER}/metadata", json.dumps({"id": position.query_id}).encode())
 
 
 def finish_checkpoint(
     checkpoint: Checkpoint, head: Manifest, hook: CrashHook = no_crash_hook, interval: int = COMPACTED
 ) -> bool:
-    """Bring Spark's checkpoint to where a reset has gone, or a bootstrap begins, if no query has been at work since,
-    up to ``head``; whether that was due.
+    """Write Spark's checkpoint for the newest reset or bootstrap, if that is still to be done and no query has
+    published anything up to ``head``; returns whether it was.
 
-    What is there is moved to ``spark-replaced/<id of the reset>``. It may be run as often as one likes: whatever a
-    crash has left half done is moved aside too.
+    The old folder is moved to ``spark-replaced/<id of the reset>``. Idempotent: what a crash has left incomplete is
+    moved there too.
     """
     reset = unfinished_move(checkpoint, head)
     if reset is None:
@@ -131,10 +128,10 @@ def rewrite_spark_checkpoint(
     interval: int,
     hook: CrashHook = no_crash_hook,
 ) -> str:
-    """Rewrite Spark's checkpoint as it is after the batch of ``head``; where what was there is kept now. ``read`` are
-    all files read by then. What a crash leaves half done is no better, so it is done again.
+    """Rewrite Spark's checkpoint as of the batch of ``head``; returns the folder that keeps the old one. ``read`` are
+    all files read by then. After a crash the next start finds the difference and does it again.
 
-    Raises `IncompatibleError` where Spark keeps state of its own.
+    Raises `IncompatibleError` if Spark has state of its own.
     """
     check_stateless(checkpoint.objects)
     kept = _set_aside(checkpoint.objects, head.id)
@@ -145,7 +142,7 @@ def rewrite_spark_checkpoint(
 
 
 def unfinished_move(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
-    """The reset or bootstrap that `finish_checkpoint` would bring Spark's checkpoint to; None where there is none."""
+    """The reset or bootstrap for which Spark's checkpoint is still to be written, or None."""
     reset = head
     while reset.kind not in ("reset", "bootstrap", *WORK) and reset.id > 1 and reset.parent:
         try:
@@ -158,7 +155,7 @@ def unfinished_move(checkpoint: Checkpoint, head: Manifest) -> Manifest | None:
 
 def _differs(objects: Objects, position: SparkPosition | None) -> bool:
     """Whether the spark folder is not yet that of the reset."""
-    if position is None:  # to before the first batch: Spark begins without a folder
+    if position is None:  # a reset to before the first batch: Spark begins without a folder
         return bool(objects.names(SPARK_FOLDER))
     try:
         return SparkLog(objects).query_id() != position.query_id
@@ -167,7 +164,7 @@ def _differs(objects: Objects, position: SparkPosition | None) -> bool:
 
 
 def _set_aside(objects: Objects, checkpoint_id: int) -> str:
-    """Move what is there away; where to."""
+    """Move the spark folder away; returns where it is now."""
     taken = set(objects.names(REPLACED))
     names = (f"{checkpoint_id}-{again}" if again else str(checkpoint_id) for again in range(len(taken) + 1))
     place = f"{REPLACED}/{next(name for name in names if name not in taken)}"
@@ -176,8 +173,8 @@ def _set_aside(objects: Objects, checkpoint_id: int) -> str:
 
 
 def _bring_back(objects: Objects, position: SparkPosition | None) -> None:
-    """What sources other than files keep for themselves, such as where they began, from the newest folder that was
-    set aside and has it whole: it stands nowhere else.
+    """Move the files of other sources, such as the offsets where they began, back from the newest folder that was set
+    aside and has them intact: they exist nowhere else.
     """
     kept = [SparkLog(objects, f"{REPLACED}/{name}") for name in sorted(objects.names(REPLACED), key=_by_age)]
     if position is None:
@@ -186,13 +183,13 @@ def _bring_back(objects: Objects, position: SparkPosition | None) -> None:
         sources = {n for n, end in enumerate(position.end) if end != NOTHING_READ and log_offset(end) is None}
     for source in sources:
         for log in reversed(kept):
-            if _is_whole(log, source):
+            if _is_intact(log, source):
                 objects.move(f"{log.folder}/sources/{source}", f"{SPARK_FOLDER}/sources/{source}")
                 break
 
 
-def _is_whole(log: SparkLog, source: int) -> bool:
-    """Whether there is something that a source other than files has kept, and no file of it is torn."""
+def _is_intact(log: SparkLog, source: int) -> bool:
+    """Whether a source that is not a file source has files here, and none of them is damaged."""
     files = log.own_files(source)
     try:
         for path in files:
@@ -203,12 +200,12 @@ def _is_whole(log: SparkLog, source: int) -> bool:
 
 
 def _by_age(name: str) -> tuple[int, ...]:
-    """Of names such as ``12`` and ``12-1``."""
+    """Sorts names such as ``12`` and ``12-1``."""
     return tuple(spark_number(part) or 0 for part in name.split("-"))
 
 
 def _of_manifests(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, dict[int, tuple[str, ...] | None]]:
-    """Every entry of every source of files up to ``manifest``; None where no manifest has it."""
+    """Every entry of every file source up to ``manifest``; None for entries that no manifest has."""
     ends = enumerate(manifest.spark.end if manifest.spark else ())
     found: dict[int, dict[int, tuple[str, ...] | None]] = {
         source: dict.fromkeys(range(last + 1)) for source, text in ends if (last := log_offset(text)) is not None
@@ -227,14 +224,14 @@ def _lost(found: dict[int, dict[int, tuple[str, ...] | None]]) -> dict[int, list
 
 
 def _positions(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[SparkPosition]:
-    """Where Spark stood at ``manifest`` and at those before it that can be read, newest first, each batch once."""
+    """Spark's positions at ``manifest`` and at earlier ones that can be read, newest first, each batch once."""
     done: int | None = None
 
     def position_of(number: int) -> SparkPosition | None:
         return load_files(checkpoint.objects, checkpoint.load(number).manifest.spark)
 
     line = [one for one in reversed(checkpoint.present_ids()) if one <= manifest.id and not manifest.abandons(one)]
-    for _, read in prefetch_with_progress(checkpoint.seen, "checkpoints", position_of, line):
+    for _, read in checkpoint.prefetch("checkpoints", position_of, line):
         try:
             position = read()
             if position is None:
@@ -243,7 +240,7 @@ def _positions(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[SparkPosi
                 yield position
                 done = position.batch_id
         except (CorruptionError, NotFoundError):
-            continue  # of one that is being collected, the index knows
+            continue  # if it is being collected, the output index has it
     for output in reversed(list(outputs_below(checkpoint.objects, checkpoint.boundary(), 0, manifest.id))):
         if output.spark is not None and not manifest.abandons(output.id):
             with suppress(CorruptionError):
@@ -267,7 +264,7 @@ def _read_ref(objects: Objects, position: SparkPosition) -> dict[int, Entries]:
 
 
 def _trusted(checkpoint: Checkpoint, manifest: Manifest) -> SparkLog | None:
-    """Spark's log, where it is that of this line of checkpoints."""
+    """Spark's log, if it belongs to this line of checkpoints."""
     log = SparkLog(checkpoint.objects)
     try:
         query_id = log.query_id()
@@ -282,7 +279,7 @@ def _trusted(checkpoint: Checkpoint, manifest: Manifest) -> SparkLog | None:
 
 
 def _source_log(entries: Entries, interval: int) -> dict[str, str]:
-    """Spark's log of a source: names of files and what is in them."""
+    """Spark's log of a source: contents of files by name."""
     last = max(entries, default=-1)
     compact = (last + 1) // interval * interval - 1
     files: dict[str, list[str]] = {f"{compact}.compact": []} if compact >= 0 else {}

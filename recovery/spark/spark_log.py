@@ -1,8 +1,8 @@
-"""Reading Spark's own checkpoint of the query: what Spark has planned, and which files it believes to have read.
+"""Read Spark's own checkpoint of the query: what Spark has planned, and which files it has recorded as read.
 
-Spark never syncs these files, so after a power cut any of them may be gone, empty, cut or full of zeros. What is read
-here is read strictly: bytes that Spark would not have written are `CorruptionError`, never an answer. For a file
-source the list of files is part of a batch's identity: a lost list lets Spark plan the same batch with other rows.
+Spark never syncs these files, so after a power cut any of them may be gone, empty, cut or full of zeros. They are
+read strictly: bytes that Spark would not have written raise `CorruptionError`. For a file source the list of files is
+part of a batch's identity: without it Spark may plan the same batch with other rows.
 """
 
 from __future__ import annotations
@@ -34,43 +34,49 @@ from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotF
 from tidestate.statestore.storage.objects import Objects
 
 NOTHING_READ = "-"
-"""What Spark writes of a source that it has not read yet."""
+"""What Spark writes for a source that it has not read yet."""
 _VERSION = re.compile(r"v[0-9]{1,9}")
 _COMPACT = ".compact"
 
 
 class _Entry(msgspec.Struct):
-    """One file in the log of a file source."""
+    """A file in the log of a file source."""
 
     path: str
     timestamp: Annotated[int, msgspec.Meta(ge=-LAST_NUMBER - 1, le=LAST_NUMBER)]
     batch: Annotated[int, msgspec.Meta(ge=0, le=SPARK_ENTRIES)] = msgspec.field(name="batchId")
 
 
-_ENTRY = msgspec.json.Decoder(_Entry)
+class _LogOffset(msgspec.Struct, forbid_unknown_fields=True):
+    """The offset of a file source: the number of an entry in its log, -1 before the first."""
+
+    offset: Annotated[int, msgspec.Meta(ge=-1, le=SPARK_ENTRIES)] = msgspec.field(name="logOffset")
+
+
+_ENTRY, _LOG_OFFSET = msgspec.json.Decoder(_Entry), msgspec.json.Decoder(_LogOffset)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One planned Spark batch: its position and the processing time Spark gave it (milliseconds)."""
+    """A batch that Spark has planned: its position and its processing time in milliseconds."""
 
     position: SparkPosition
     timestamp_ms: int
 
 
 class SparkLog:
-    """The log under ``<root>/spark``, or where it was set aside. Reads only."""
+    """The log in ``<root>/spark``, or in a folder where it was set aside. Read-only."""
 
     def __init__(self, objects: Objects, folder: str = SPARK_FOLDER) -> None:
         self.objects = objects
         self.folder = folder
 
     def has_marker(self) -> bool:
-        """Whether the root around this log is a checkpoint of ours already."""
+        """Whether the folder is a checkpoint root already."""
         return self.objects.exists("tidestate.json")
 
     def query_id(self) -> str | None:
-        """Spark's id of the query, None while Spark has no checkpoint."""
+        """Spark's query id, None before Spark has a checkpoint."""
         return query_id(self.objects, self.folder)
 
     def newest(self, log: str) -> int | None:
@@ -78,13 +84,11 @@ class SparkLog:
         return newest(self.objects, f"{self.folder}/{log}")
 
     def check_names(self, log: str) -> None:
-        """Raise `CorruptionError` where ``offsets`` or ``commits`` has a name that Spark takes for its own and never
-        writes.
-        """
+        """Raise `CorruptionError` if ``offsets`` or ``commits`` has a file that Spark would read but never writes."""
         _check_names(f"{self.folder}/{log}", self.objects.names(f"{self.folder}/{log}"))
 
     def planned(self, query_id: str, batch_id: int) -> Planned:
-        """The batch as Spark's log has it. Raises `NotFoundError` when it is not there."""
+        """The batch in Spark's log. Raises `NotFoundError`."""
         timestamp_ms, end = self._offsets(batch_id)
         start: tuple[str, ...] = ()
         if batch_id > 0:
@@ -98,13 +102,13 @@ class SparkLog:
         return Planned(SparkPosition(query_id, batch_id, start, end, files), timestamp_ms)
 
     def offsets(self, batch_id: int) -> tuple[str, ...]:
-        """Where each source ends in this batch. Raises `NotFoundError`, `CorruptionError`, and `IncompatibleError`
-        for a version of the log that is not known.
+        """The end offset of each source in this batch. Raises `NotFoundError`, `CorruptionError`, and
+        `IncompatibleError` for an unknown version of the log.
         """
         return self._offsets(batch_id)[1]
 
     def check_commit(self, batch_id: int) -> None:
-        """Raise `CorruptionError` where Spark's word that a batch is done is garbled."""
+        """Raise `CorruptionError` if the commit file of a batch is damaged."""
         path = f"{self.folder}/commits/{batch_id}"
         data = read_file(self.objects, path)
         version, _, facts = data.partition(b"\n")
@@ -115,15 +119,15 @@ class SparkLog:
             raise garbled(path, data) from None
 
     def entry(self, source: int, number: int) -> tuple[str, ...] | None:
-        """Files, each with its time, of one entry of a file source's log; None where the log lacks or garbled it."""
+        """Files, each with its time, of one entry of a file source's log; None if it is missing or damaged."""
         try:
             return self._files(source, number - 1, number)
         except (NotFoundError, CorruptionError):
             return None
 
     def entries(self, source: int, interval: int | None = None) -> Entries:
-        """All entries of a file source's log, as Spark reads them when it starts and folds every ``interval`` entries
-        (by default: however they are folded). Raises `CorruptionError` where one is lost or garbled.
+        """All entries of a file source's log, as Spark reads them at its start if it folds every ``interval`` entries
+        (default: however they are folded). Raises `CorruptionError` if one is missing or damaged.
         """
         folder = f"{self.folder}/sources/{source}"
         found: Entries = {}
@@ -138,28 +142,28 @@ class SparkLog:
             except NotFoundError:
                 raise lost(path) from None
             if max(files) > number or (not name.endswith(_COMPACT) and len(files) > 1):
-                raise unusable(path, "its entries belong to another file")
+                raise unusable(path, "its entries belong in another file")
             found |= {entry: tuple(paths) for entry, paths in files.items()}
         return found
 
     def sources(self) -> set[int]:
-        """Numbers of the sources that have written something."""
+        """Numbers of the sources that have files."""
         return {
             number for name in self.objects.names(f"{self.folder}/sources") if (number := _entry(name)) is not None
         }
 
     def own_files(self, source: int) -> list[str]:
-        """What a source that is not one of files has written for itself."""
+        """The files of a source, whatever they contain."""
         folder = f"{self.folder}/sources/{source}"
         return [f"{folder}/{name}" for name in self.objects.names(folder)]
 
     def check_own(self, path: str) -> None:
-        """Raise `CorruptionError` where what a source wrote for itself cannot be whole: nobody but the source knows
-        its form, but most write a version and JSON.
+        """Raise `CorruptionError` if a file that a source wrote cannot be intact: only the source knows its form, but
+        most write a version and JSON.
         """
         if spark_number(path.rpartition("/")[2]) is None:
-            return  # nothing that Spark's own logs of metadata are called
-        with suppress(NotFoundError, UnavailableError):  # a folder, perhaps
+            return  # not a name of Spark's metadata logs
+        with suppress(NotFoundError, UnavailableError):  # it may be a folder
             data = read_file(self.objects, path)
             version, _, text = data.removeprefix(b"\x00").partition(b"\n")
             if not data.strip(b"\x00"):
@@ -172,7 +176,7 @@ class SparkLog:
                     raise garbled(path, data) from None
 
     def is_of_files(self, source: int) -> bool:
-        """Whether any whole entry here is one of a file source."""
+        """Whether a source is a file source, by any intact entry of its log."""
         for path in self.own_files(source):
             with suppress(CorruptionError, NotFoundError):
                 if self._entries(path):
@@ -194,7 +198,7 @@ class SparkLog:
         lines = self._lines(path)
         if lines[0] != "v1" and len(lines) > 1:
             raise IncompatibleError(
-                "this version of spark's offset log is not known: set spark.sql.streaming.offsetLog.formatVersion=1",
+                "unknown version of spark's offset log: set spark.sql.streaming.offsetLog.formatVersion=1",
                 code="spark-log-format",
                 path=path,
                 found=lines[0],
@@ -209,7 +213,7 @@ class SparkLog:
         return at_ms, tuple(lines[2:])
 
     def _files(self, source: int, after: int, last: int) -> tuple[str, ...]:
-        """Paths (with modification time) of a file source's log entries in ``(after, last]``."""
+        """Paths, with modification times, of a file source's log entries in ``(after, last]``."""
         folder = f"{self.folder}/sources/{source}"
         names = self.objects.names(folder)
         alone = {n for name in names if (n := _entry(name)) is not None and after < n <= last}
@@ -245,7 +249,7 @@ class SparkLog:
 
 
 def _layout(names: list[str], interval: int | None) -> Iterator[tuple[int, str]]:
-    """Which files of a source's log Spark reads when it starts, and the entry each ends with; some may be missing."""
+    """The files of a source's log that Spark reads at its start, each with its last entry; some may be missing."""
     compacts = sorted(_compacts(names))
     last = max([*compacts, *(number for name in names if (number := _entry(name)) is not None)], default=-1)
     if interval is None:
@@ -258,7 +262,7 @@ def _layout(names: list[str], interval: int | None) -> Iterator[tuple[int, str]]
 
 
 def folded_every(compacts: list[int], default: int) -> int:
-    """Every how many entries Spark will fold a log that has these ``.compact`` files, oldest first."""
+    """The interval at which Spark will fold a log that has these ``.compact`` files, oldest first."""
     if len(compacts) > 1:
         return compacts[-1] - compacts[-2]
     if not compacts:
@@ -283,14 +287,12 @@ def _compacts(names: list[str]) -> list[int]:
 def _check_names(folder: str, names: list[str]) -> None:
     for name in names:
         if misleads_spark(name, _COMPACT):
-            raise unusable(f"{folder}/{name}", "spark does not write such a name, and stumbles over it")
+            raise unusable(f"{folder}/{name}", "spark never writes such a name and fails to read it")
 
 
 def log_offset(text: str) -> int | None:
     """The offset of a file source, None for any other source."""
     try:
-        offset = json.loads(text)
-    except UNREADABLE:
+        return _LOG_OFFSET.decode(text).offset
+    except (msgspec.DecodeError, UnicodeEncodeError):
         return None
-    found = offset["logOffset"] if isinstance(offset, dict) and set(offset) == {"logOffset"} else None
-    return found if type(found) is int and -1 <= found <= SPARK_ENTRIES else None

@@ -1,4 +1,4 @@
-"""A driver says that it lives: a lease in the root, renewed by a thread of its own while it is at work."""
+"""A running driver's heartbeat: a lease in the root, renewed by a thread."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tidestate.statestore.errors import TidestateError
 log = logging.getLogger("tidestate")
 
 EVERY_S = DURATION_US / 3e6
-"""How often a lease is renewed: it outlives two renewals that fail."""
+"""How often a lease is renewed: it survives two failed renewals."""
 
 
 class Heartbeat:
-    """Whether the driver of this writer epoch is at work. It never stops a job: what fails is logged.
+    """Keeps the lease of a writer epoch. It never stops a job: failures are logged.
 
-    ``still`` is asked before each renewal, on a thread; once it says no, the lease is given back.
-    ``waiting``: since when the sink has refused, for the lease to say it.
+    ``still`` is called before each renewal, on the thread; once it returns false the lease is removed. ``waiting``
+    returns since when the sink has refused deliveries, for the lease.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Heartbeat:
         self._first = True
 
     def begin(self) -> None:
-        """At work, until `end` or the end of this object; the leases of older epochs go. Again is fine."""
+        """Keep a lease until `end` or until this object is deleted; leases of older epochs are removed. Idempotent."""
         if self._keeper is not None and not self._keeper.ended.is_set():
             return
         if self._first:
@@ -55,19 +55,20 @@ class Heartbeat:
         self._first = False
         keeper = _LeaseKeeper(self._checkpoint, self._epoch, self._numbers, self._still, self._waiting, self._every_s)
         keeper.write()
-        # The thread gives the lease back: a collection may run anywhere. Who exits without a stop is seen to be gone.
+        # The thread removes the lease, for garbage collection may run anywhere. At exit nothing needs to: its process
+        # ends.
         weakref.finalize(self, keeper.ended.set).atexit = False
-        threading.Thread(target=keeper.run, name="tidestate-presence", daemon=True).start()
+        threading.Thread(target=keeper.run, name="tidestate-heartbeat", daemon=True).start()
         self._keeper = keeper
 
     def end(self) -> None:
-        """Not at work any more; again is fine."""
+        """Remove the lease. Idempotent."""
         if self._keeper is not None:
             self._keeper.end()
 
 
 class _LeaseKeeper:
-    """What the thread holds: not the one whose end it waits for."""
+    """What the thread refers to: not the `Heartbeat`, whose deletion ends it."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class _LeaseKeeper:
         self._give_back()
 
     def write(self) -> None:
-        """A newer lease under a fresh name, then the older one goes."""
+        """Write a newer lease under a fresh name, then remove the older one."""
         writer, waiting = self._checkpoint.writer, self._waiting()
         lease = Lease(this_process(), self._epoch, writer, self._since_us, now_us(), waiting_us=waiting)
         path, older = f"{LEASE_FOLDER}/{self._epoch}-{next(self._numbers)}.json", self._path
@@ -105,42 +106,42 @@ class _LeaseKeeper:
             self._path = path
         if self._path != older:
             self._remove(older)
-        if self.ended.is_set():  # meanwhile, and the older path was all that `end` knew
+        if self.ended.is_set():  # meanwhile: `end` removed the older path only
             self._remove(path)
 
     def end(self) -> None:
-        if os.getpid() == self._pid:  # a fork has copied us, and is not the one that works
+        if os.getpid() == self._pid:  # not in a forked process, which has a copy of this object
             self.ended.set()
             self._give_back()
 
     def _give_back(self) -> None:
-        """Once, by whichever thread comes first."""
+        """Remove the lease once, from whichever thread is first."""
         with self._giving:
             path, self._path = self._path, None
         if path is None:
             return
-        with _only_logged("how far this run has come could not be noted"):
-            if self._checkpoint.objects.exists(path):  # else nobody wants to hear of us
+        with _only_logged("the newest checkpoint of this run could not be noted"):
+            if self._checkpoint.objects.exists(path):  # otherwise a newer run has taken over
                 self._note()
         self._remove(path)
 
     def _note(self) -> None:
-        """How far we have come, for who finds a root whose newest manifests are gone."""
+        """Leave a trace of the newest checkpoint that this run published."""
         if self._checkpoint.published:
             note(self._checkpoint.objects, self._checkpoint.published)
 
     def _taken(self) -> bool:
-        """Whether somebody removed our lease: a newer run, which has fenced us, or who removed the whole root."""
+        """Whether our lease was removed: by a newer run, which has fenced us, or with the whole root."""
         return self._path is not None and not self._checkpoint.objects.exists(self._path)
 
     def _remove(self, path: str | None) -> None:
         if path is not None:
-            with _only_logged("a lease could not be removed, and runs out by itself"):
+            with _only_logged("a lease could not be removed and will expire"):
                 self._checkpoint.objects.delete(path)
 
 
 class _only_logged(contextlib.AbstractContextManager[None]):  # noqa: N801  read as a statement
-    """A lease is a courtesy: whatever goes wrong with it is said, and no more."""
+    """Log errors as warnings."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -1,4 +1,4 @@
-"""What a job does at its start when something is not as it should be."""
+"""What a job does at its start if something is wrong."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SparkDiffers = Literal["rewrite", "stop"]
 
 @dataclass(frozen=True)
 class Policy:
-    """Choices for the start of a job; none is part of what it computes, so each start may choose anew.
+    """Choices for the start of a job. They do not affect results, so they may differ from start to start.
 
-    ``second``: when another driver runs this checkpoint, take it over (that one stops at its next commit, with
-    nothing published), or refuse to start. ``damaged``: when the newest checkpoint cannot be used, or is gone, stop,
-    or reset to the newest whole one. ``spark``: when Spark's own checkpoint is not what ours says, rewrite it, or
-    stop. Raises `UsageError` for another choice.
+    ``second``: if another driver runs this job, take over (the other one stops at its next commit, which is not
+    published) or refuse to start. ``damaged``: if the newest checkpoint is damaged or gone, stop or reset to the
+    newest intact one. ``spark``: if Spark's own checkpoint differs from ours, rewrite it or stop. Raises `UsageError`
+    for any other value.
     """
 
     second: Second = "takeover"

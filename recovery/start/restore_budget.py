@@ -1,7 +1,7 @@
-"""How long a start takes to have the state at hand: predicted from the files, measured at the last start.
+"""How long a start takes to restore the state: predicted from the files, at the speed measured by earlier starts.
 
-A store with a budget (`recovery_s`) writes snapshots so that the files of a partition are read within it. How fast
-they are read is measured by each start that reads enough, and known to later ones. Pure.
+A store with a budget (`recovery_s`) writes snapshots so that the files of a partition can be read within it. Each
+start that reads enough measures the speed and records it. Pure.
 """
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Restored, StoreConfig
 
 ENOUGH_BYTES = 8 << 20
-"""What a start must have read before its speed says something."""
-
+"""The least that a start must read for its speed to be recorded."""
 SLOWEST, FASTEST = 5 << 20, 1 << 30
-"""Bytes a second that are believed, however they were measured."""
+"""Limits of a recorded speed in bytes a second."""
 
 
 def rate_of(manifest: Manifest, store: str) -> int:
-    """Bytes a second at which a partition is restored into this kind of store: as measured, or a cautious figure."""
+    """Bytes a second at which a partition is restored into this kind of store: measured, or a cautious default."""
     known = manifest.restored
     return known.rate if known is not None and known.store == store and known.rate else RESTORE_BYTES_PER_S
 
 
 def budgeted(store: StoreConfig, head: Manifest) -> StoreConfig:
-    """The store's settings, with what is known of its speed."""
+    """The store's settings with its measured speed."""
     return msgspec.structs.replace(store, restore_bytes_per_s=rate_of(head, store.name))
 
 
 def predicted_s(operators: Iterable[OperatorState], store: str, rate: int, parallel: int | None = None) -> float:
-    """Seconds until all state partitions are restored: the slowest, or all by turns on the slots there are.
-
-    The parquet store reads on demand: 0.
+    """Seconds until all state partitions are restored, ``parallel`` at a time; 0 for the parquet store, which reads
+    on demand.
     """
     if store == "parquet":
         return 0.0
@@ -46,25 +44,17 @@ def predicted_s(operators: Iterable[OperatorState], store: str, rate: int, paral
     return parallel_time([size / rate for size in sizes.values()], parallel)
 
 
-def prediction(manifest: Manifest) -> tuple[str, float] | None:
-    """The store that was last at work and what a start with it would take; None before the first batch."""
-    known = manifest.restored
-    if known is None:
-        return None
-    rate = rate_of(manifest, known.store)
-    return known.store, predicted_s(manifest.operators.values(), known.store, rate, known.parallel)
-
-
 def predicted_restore(manifest: Manifest) -> dict[str, object] | None:
-    """`prediction` as plain values, with the budget; None before the first batch."""
-    found, known = prediction(manifest), manifest.restored
-    if found is None or known is None:
+    """The store of the last start, the seconds that a start with it takes, its budget; None before the first batch."""
+    last = manifest.restored
+    if last is None:
         return None
-    return {"store": found[0], "predicted_s": round(found[1], 3), "budget_s": known.budget_s}
+    seconds = predicted_s(manifest.operators.values(), last.store, rate_of(manifest, last.store), last.parallel)
+    return {"store": last.store, "predicted_s": round(seconds, 3), "budget_s": last.budget_s}
 
 
 def predicted_restore_text(manifest: Manifest) -> str:
-    """For people."""
+    """`predicted_restore` for people."""
     found = predicted_restore(manifest)
     if found is None:
         return "-"
@@ -74,7 +64,7 @@ def predicted_restore_text(manifest: Manifest) -> str:
 
 
 def parallel_time(seconds: Sequence[float], parallel: int | None) -> float:
-    """How long pieces of work take, so many at once (None: all)."""
+    """How long tasks of these durations take, ``parallel`` at a time (None: all)."""
     slowest = max(seconds, default=0.0)
     return slowest if parallel is None else max(slowest, sum(seconds) / max(1, parallel))
 
@@ -82,7 +72,7 @@ def parallel_time(seconds: Sequence[float], parallel: int | None) -> float:
 def restore_of(
     head: Manifest, store: StoreConfig, parts: Sequence[tuple[int, Restored]], parallel: int | None
 ) -> Restore:
-    """What a start from ``head`` has read: ``parts`` are state partitions of all operators."""
+    """What a start from ``head`` has read, with ``parts`` from the state partitions of all operators."""
     whole, seconds = Restored(), dict[int, float]()
     for partition, part in parts:
         whole = whole.plus(part)
@@ -103,17 +93,17 @@ def restore_of(
 
 
 def _rate(head: Manifest, store: StoreConfig, whole: Restored) -> int | None:
-    """As measured now where that was enough, else as it was known of this store."""
+    """The speed measured now if enough was read, or else the recorded one of this store."""
     if whole.bytes >= ENOUGH_BYTES:
         return max(SLOWEST, min(FASTEST, int(whole.rate)))
     known = head.restored
     return known.rate if known is not None and known.store == store.name else None
 
 
-def restore_text(one: Restore) -> str:
-    """For a log and for people."""
-    if one.store == "parquet":
+def restore_text(last: Restore) -> str:
+    """A restore, for the log and for people."""
+    if last.store == "parquet":
         return "restored nothing in 0.0 s: the parquet store reads on demand"
-    rows = pluralize(one.rows, "row")
-    what = f"{pluralize(one.files, 'file')}, {size_text(one.bytes)}, {rows}" if one.files else "nothing"
-    return f"restored {what} in {one.seconds:.1f} s; predicted {one.predicted_s:.1f} s, budget {one.budget_s} s"
+    rows = pluralize(last.rows, "row")
+    what = f"{pluralize(last.files, 'file')}, {size_text(last.bytes)}, {rows}" if last.files else "nothing"
+    return f"restored {what} in {last.seconds:.1f} s; predicted {last.predicted_s:.1f} s, budget {last.budget_s} s"

@@ -1,6 +1,6 @@
-"""A fire drill: restore a checkpoint into a store that is thrown away, and see how long it takes.
+"""A restore drill: restore a checkpoint into a temporary store and measure how long it takes.
 
-Nothing of the root is touched. What a remote root holds is fetched anew, as on a host that has never seen it.
+The root is not changed. Files of a remote root are downloaded again, as on a new host.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tidestate.statestore.stores.restore_monitor import RestoreMonitor, Told, no
 
 @dataclass(frozen=True)
 class RestoreDrill:
-    """What restoring took: by operator, all its partitions one after the other; ``whole``: until all were there.
+    """How long the restore took: by operator, the sum over its partitions; ``whole``: until all were restored.
 
-    ``predicted_s`` is what the checkpoint let expect, ``budget_s`` what its job allows (None before its first batch).
+    ``predicted_s`` was the prediction, ``budget_s`` is the job's budget (None before its first batch).
     """
 
     checkpoint: int
@@ -51,7 +51,7 @@ class _Piece:
 
 
 def store_for(manifest: Manifest) -> StoreName:
-    """The store that a drill takes where none is asked for: the job's; memory, where that reads on demand."""
+    """The default store of a drill: the job's, or memory if the job's store reads on demand."""
     return "rocksdb" if manifest.restored is not None and manifest.restored.store == "rocksdb" else "memory"
 
 
@@ -61,24 +61,25 @@ def run_restore_drill(
     store: StoreName | None = None,
     *,
     parallel: int = 1,
-    tell: Told = no_restore_progress,
+    on_progress: Told = no_restore_progress,
 ) -> RestoreDrill:
-    """Restore all state of ``manifest``, so many partitions at once on threads of this process; each is let go of at
-    once. ``tell`` hears what is done and what there is in all, from any thread, one at a time.
+    """Restore all state of ``manifest``, ``parallel`` partitions at a time, on threads of this process; each is
+    discarded as soon as it is restored. ``on_progress`` is called with what is done and with the total, from any
+    thread, one call at a time.
 
-    Raises `UsageError` for a store that restores nothing or whose package is not there, and `CorruptionError` or
+    Raises `UsageError` for a store that reads on demand or is not installed, and `CorruptionError` or
     `UnavailableError` for files that cannot be read.
     """
     store = store or store_for(manifest)
     if store not in ("memory", "rocksdb") or parallel < 1:
         raise UsageError(
-            "a drill restores into memory or rocksdb, one partition or more at once",
+            "a drill restores into memory or rocksdb, at least one partition at a time",
             code="restore",
             store=store,
             parallel=parallel,
         )
     pieces = list(_pieces(manifest))
-    board = _Board(manifest, tell)
+    board = _Board(manifest, on_progress)
     with tempfile.TemporaryDirectory(prefix="tidestate-restore-") as folder:
         objects = Objects(checkpoint.objects.root, bases=checkpoint.objects.bases, copies=f"{folder}/copies")
         config = StoreConfig(store, cache_dir=str(Path(folder) / "store"))
@@ -112,7 +113,7 @@ def _pieces(manifest: Manifest) -> Iterator[_Piece]:
 
 
 def _restore(piece: _Piece, config: StoreConfig, objects: Objects, board: _Board) -> Restored:
-    watch = RestoreMonitor(board.teller(piece), every_s=0.1)
+    watch = RestoreMonitor(board.callback(piece), every_s=0.1)
     identity = uuid.uuid4().hex
     base = piece.state.partitions[piece.partition]
     try:
@@ -123,28 +124,28 @@ def _restore(piece: _Piece, config: StoreConfig, objects: Objects, board: _Board
 
 
 class _Board:
-    """Adds up what all partitions have done."""
+    """The total of what all partitions have restored."""
 
-    def __init__(self, manifest: Manifest, tell: Told) -> None:
+    def __init__(self, manifest: Manifest, on_progress: Told) -> None:
         self._all = restored_size(
             ref for one in _pieces(manifest) for ref in one.state.partitions[one.partition].files
         )
-        self._tell, self._lock, self._begun = tell, threading.Lock(), time.monotonic()
+        self._on_progress, self._lock, self._begun = on_progress, threading.Lock(), time.monotonic()
         self._parts: dict[tuple[str, int], Restored] = {}
 
-    def teller(self, piece: _Piece) -> Told:
-        """For one of them."""
+    def callback(self, piece: _Piece) -> Told:
+        """The callback of one partition."""
 
-        def tell(done: Restored, _all: Restored) -> None:
+        def report(done: Restored, _all: Restored) -> None:
             with self._lock:
                 self._parts[piece.operator, piece.partition] = done
-                self._tell(self.done, self._all)
+                self._on_progress(self.done, self._all)
 
-        return tell
+        return report
 
     @property
     def done(self) -> Restored:
-        """Of all of them, and the time since the beginning."""
+        """What has been restored in total, and the time since the beginning."""
         parts = list(self._parts.values())
         return Restored(
             sum(part.files for part in parts),

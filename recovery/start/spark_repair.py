@@ -1,6 +1,6 @@
-"""Spark's own checkpoint at the start of a job: compared before the job takes over, and rewritten after that.
+"""Spark's own checkpoint at the start of a job: compared before the job takes over, rewritten afterwards.
 
-Before, because a start that is refused changes nothing; after, because until then an older run may be using it.
+Compared before, so that a refused start changes nothing; rewritten after, because an older run may use it until then.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ log = logging.getLogger("tidestate")
 
 
 class FilesRead:
-    """The files that sources of files have read: none comes twice."""
+    """The files that file sources have read; none may be read twice."""
 
     def __init__(self, checkpoint: Checkpoint, known: dict[str, KnownFiles]) -> None:
         self._checkpoint = checkpoint
         self._known = known
 
     def check(self, head: Manifest, batch: SparkPosition) -> None:
-        """Raise `IncompatibleError` where a batch that follows ``head`` brings a file that an earlier one has read,
-        whatever its time is now.
+        """Raise `IncompatibleError` if a batch that follows ``head`` contains a file that an earlier one has read,
+        even if its time has changed.
         """
         for source, files in batch.files.items():
-            again = [one for one in files if one in self._known.get(source, ())]
-            if again and (again := self._really(head, source, again)):
+            again = [file for file in files if file in self._known.get(source, ())]
+            if again and (again := self._confirmed(head, source, again)):
                 raise IncompatibleError(
-                    "a file comes again that an earlier batch has read (was it changed?), so its events would count "
-                    "twice: nothing was processed; take it out of the input, and put new data under a new name",
+                    "an earlier batch has already read this file (was it changed?), so its events would count twice: "
+                    "nothing was processed; remove it from the input, and write new data under a new name",
                     code="spark-file-again",
                     batch=batch.batch_id,
                     source=int(source),
                     files=[path_of(one) for one in again[:10]],
                 )
 
-    def _really(self, head: Manifest, source: str, again: list[str]) -> list[str]:
-        """Without those that merely have the hash of another: rare, so this may take its time."""
+    def _confirmed(self, head: Manifest, source: str, again: list[str]) -> list[str]:
+        """Without files that only share a hash with another. Slow, but rare."""
         entries = files_read(self._checkpoint, head).get(int(source), {})
-        paths = {path_of(one) for files in entries.values() for one in files}
-        return [one for one in again if path_of(one) in paths]
+        paths = {path_of(file) for files in entries.values() for file in files}
+        return [file for file in again if path_of(file) in paths]
 
     def add(self, batch: SparkPosition) -> None:
-        """A batch has read these."""
+        """Add the files of a batch."""
         for source, files in batch.files.items():
             self._known.setdefault(source, KnownFiles(())).add(files)
 
 
 class SparkRepair:
-    """What one start does about Spark's checkpoint. ``interval`` is every how many entries Spark folds its lists."""
+    """Compares and repairs Spark's checkpoint at a start. ``interval``: Spark folds its lists after so many entries."""
 
     def __init__(
         self, checkpoint: Checkpoint, policy: Policy, interval: int = COMPACTED, hook: CrashHook = no_crash_hook
@@ -77,19 +77,19 @@ class SparkRepair:
         self._found = Agreement()
         self._read: dict[int, Entries] = {}
 
-    def look(self, head: Manifest | None) -> None:
-        """Compare. Changes nothing. Raises `IncompatibleError` where Spark's checkpoint is that of another run, where
-        it differs and the policy is to stop, and where it differs and cannot be rewritten.
+    def compare(self, head: Manifest | None) -> None:
+        """Compare with the newest checkpoint; nothing is written. Raises `IncompatibleError` if Spark's checkpoint
+        belongs to another run, or if it differs and cannot be rewritten or the policy is to stop.
         """
         if head is not None and (head.drained or unfinished_move(self._checkpoint, head) is not None):
-            return  # Spark will not start, or its checkpoint is rewritten whatever it says
+            return  # Spark will not start, or its checkpoint is rewritten anyway
         objects = self._checkpoint.objects
         position = load_files(objects, head.spark) if head is not None else None
         found = compare(position, SparkLog(objects), self._interval)
         if found.refusal is not None:
             found.check()
         if found.differs and self._policy.spark == "stop":
-            # As it is folded now: a changed interval loses nothing, and no repair knows the new one.
+            # By the interval of the log itself: a changed interval loses nothing, and `repair` cannot know it.
             compare(position, SparkLog(objects)).check()
         if found.differs:
             check_stateless(objects)
@@ -99,17 +99,16 @@ class SparkRepair:
         elif head is not None:
             self._read = files_read(self._checkpoint, head)
 
-    def done(self, head: Manifest) -> FilesRead:
-        """Rewrite what differs, now that the job has taken over with ``head``. It may die anywhere: what it leaves
-        differs too, so the next start does it again.
+    def repair(self, head: Manifest) -> FilesRead:
+        """Rewrite Spark's checkpoint if it differs, after the job has taken over with ``head``. After a crash it
+        still differs, so the next start does it again.
         """
         if not head.drained and finish_checkpoint(self._checkpoint, head, self._hook, self._interval):
             self._read = files_read(self._checkpoint, head)
         elif self._found.differs:
             kept = rewrite_spark_checkpoint(self._checkpoint, head, self._read, self._interval, self._hook)
             log.warning(
-                "spark's checkpoint was not what checkpoint %d says, so it was rewritten from ours; the old one is "
-                "kept in %s: %s",
+                "spark's checkpoint differed from checkpoint %d and was rewritten; the old one is kept in %s: %s",
                 head.id,
                 kept,
                 "; ".join(map(str, self._found.differs)),

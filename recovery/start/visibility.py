@@ -1,8 +1,8 @@
-"""Whether this process sees at the root what another process says it has written there.
+"""Whether this process can read at the root what another process has written there.
 
-The hosts of a job may have different folders under one path: a local path given to a cluster, a mount that is missing
-on one host, an endpoint that differs. What is written there is durable and out of reach. So nothing is published that
-names a file which the publishing process has not seen, with the size that its writer reported.
+The hosts of a job may have different folders under one path: a local path on a cluster, a mount that is missing on
+one host, a different endpoint. Files written there are durable but out of reach. So a file is published only after
+the publishing process has found it, with the size that its writer reported.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects
 
 VISIBILITY_TIMEOUT_S = 2.0
-"""How long a name may take to appear: network file systems remember for a moment which names are missing."""
+"""How long a name may take to appear: network file systems cache missing names for a moment."""
 
 ADVICE = "give a root that the driver and all executors share: s3://, or a network file system mounted on every host"
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file and the host of the process that says it has written it."""
+    """A file and the host of the process that wrote it."""
 
     host: str
     ref: FileRef
 
 
 def check_visible(objects: Objects, files: Iterable[WrittenFile], patience_s: float = VISIBILITY_TIMEOUT_S) -> None:
-    """Raise `UsageError` (``file-unseen``) unless every file is here with its size.
+    """Raise `UsageError` (``file-unseen``) unless every file is found with its size.
 
-    Cost: a stat or HEAD each, many at once.
+    Cost: one stat or HEAD for each file, many at a time.
     """
     until = time.monotonic() + patience_s
 
@@ -45,7 +45,7 @@ def check_visible(objects: Objects, files: Iterable[WrittenFile], patience_s: fl
     for written, size in prefetch(found, files):
         if size() != written.ref.bytes:
             raise UsageError(
-                "a file that an executor has written is not at the driver's root, or has another size there, so "
+                "a file that an executor has written is missing at the driver's root, or has another size there, so "
                 f"nothing was published: {ADVICE}",
                 code="file-unseen",
                 host=written.host,
@@ -57,7 +57,7 @@ def check_visible(objects: Objects, files: Iterable[WrittenFile], patience_s: fl
 
 
 def _size(objects: Objects, path: str, expected: int, until: float) -> int | None:
-    """The size of an object, None where there is none: the expected one as soon as it is seen, else what is there at
+    """The size of an object, None if there is none: the expected size as soon as it is found, or else the size at
     ``until`` on the monotonic clock.
     """
     pause = 0.05
@@ -74,9 +74,9 @@ def _size(objects: Objects, path: str, expected: int, until: float) -> int | Non
 
 @dataclass(frozen=True)
 class Probe:
-    """A file with random content that one process leaves at the root for another to find.
+    """A file with random content that one process writes at the root for another to find.
 
-    Its name is that of any file of the checkpoint to come, so what a process that died leaves is collected as those.
+    It is named like a file of the next checkpoint, so a probe that a crash leaves behind is collected like one.
     """
 
     path: str
@@ -84,12 +84,12 @@ class Probe:
 
     @classmethod
     def leave(cls, objects: Objects, checkpoint_id: int) -> Probe:
-        """Write one. Raises `UnavailableError`."""
+        """Write a probe. Raises `UnavailableError`."""
         probe = cls(f"{PROBES}/{checkpoint_id:020d}-{uuid.uuid4().hex}.txt", uuid.uuid4().hex)
         objects.note(probe.path, probe.content.encode())
         return probe
 
     def seen(self, objects: Objects, patience_s: float = VISIBILITY_TIMEOUT_S) -> bool:
-        """Whether this process finds it, size and content. Raises `UnavailableError`."""
+        """Whether this process finds it with its size and content. Raises `UnavailableError`."""
         size = _size(objects, self.path, len(self.content), time.monotonic() + patience_s)
         return size == len(self.content) and objects.read(self.path) == self.content.encode()

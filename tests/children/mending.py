@@ -20,8 +20,8 @@ def main(root: str, moment: str) -> None:
     head = checkpoint.head()
     assert head is not None
     mending = SparkRepair(checkpoint, Policy(), hook=dies)
-    mending.look(head.manifest)
-    mending.done(head.manifest)
+    mending.compare(head.manifest)
+    mending.repair(head.manifest)
 
 
 if __name__ == "__main__":

@@ -77,11 +77,11 @@ def start(root: Path, policy: Policy | None = None, **settings: Any) -> Manifest
     checkpoint = Checkpoint.open(root)
     mending = SparkRepair(checkpoint, policy or Policy(), **settings)
     head = head_of(checkpoint)
-    mending.look(head)
+    mending.compare(head)
     fence = checkpoint.publish(
         following(checkpoint, checkpoint.head(), kind="fence", spark=head.spark, epoch=head.epoch + 1)
     ).manifest
-    mending.done(fence)
+    mending.repair(fence)
     return fence
 
 

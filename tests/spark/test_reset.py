@@ -198,11 +198,11 @@ def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Cal
     goes_on(spark, made, root)
 
 
-@pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-forged"])
+@pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-written"])
 def test_killed_on_the_way_back(spark: SparkSession, made: Path, root: Path, moment: str) -> None:
     done = subprocess.run([sys.executable, "-m", "tests.children.reset", str(root), str(of_batch(root, 1)), moment])
     assert done.returncode == -signal.SIGKILL
-    if moment == "spark-half-forged":
+    if moment == "spark-half-written":
         goes_on(spark, made, root)
         return
     checkpoint = Checkpoint.open(root)

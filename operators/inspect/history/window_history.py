@@ -16,7 +16,6 @@ from tidestate.operators.inspect.history.narrative import build_history
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, read_steps
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
-from tidestate.recovery.log.prefetch import prefetch_with_progress
 from tidestate.statestore.errors import NotFoundError, UsageError
 
 EVERYWHERE = WindowBounds(-(2**63), 2**63 - 1)
@@ -73,9 +72,7 @@ class _Reader:
             folded, newest = read_folded(self.checkpoint, form, self.steps.base, self.keys, around)
             found.folded += folded
             found.folded_up_to = max(found.folded_up_to, newest)
-        for _, added in prefetch_with_progress(
-            self.checkpoint.seen, "changes", lambda step: self._added(step, around), self.steps.all
-        ):
+        for _, added in self.checkpoint.prefetch("changes", lambda step: self._added(step, around), self.steps.all):
             found.add(added())
         return found
 

@@ -41,7 +41,7 @@ def write_report(
     *,
     last: int = LAST,
     read_percent: float = 0.0,
-    seen: ProgressCallback = no_progress,
+    on_progress: ProgressCallback = no_progress,
 ) -> WrittenReport:
     """Write the report of a root, of its ``last`` checkpoints; of their files so many percent are read whole.
 
@@ -51,7 +51,7 @@ def write_report(
     """
     path = Path(output)
     _check_output(path)
-    checkpoint = Checkpoint.open(root, seen)
+    checkpoint = Checkpoint.open(root, on_progress)
     past = checkpoint_history(checkpoint, last)
     found = verify(checkpoint, read_percent=read_percent, last=last)
     page = render(
@@ -83,7 +83,7 @@ def _windows(checkpoint: Checkpoint, past: CheckpointHistory) -> list[ReportedWi
     found = []
     for done, name in enumerate(names):
         found.append(windows_of(checkpoint, head, ids, name))
-        checkpoint.seen("windows", done + 1, len(names))
+        checkpoint.on_progress("windows", done + 1, len(names))
     return found
 
 

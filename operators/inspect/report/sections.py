@@ -15,7 +15,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import running
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.summary import partitions, pluralize, progress, size_text, time_text
+from tidestate.recovery.log.summary import partitions, pluralize, size_text, source_progress, time_text
 
 OPERATORS_LISTED = 12
 """So many operators have charts of their own."""
@@ -98,7 +98,7 @@ def watermarks(history: CheckpointHistory) -> Section:
             row["standing"],
             _n(row["rows"]),
         )
-        for row in (progress(history.head) if history.head else ())
+        for row in (source_progress(history.head) if history.head else ())
     ]
     headings = ("operator", "source", "watermark", "lag", "standing", "rows")
     tables = [Table("Sources in the newest checkpoint", headings, rows, frozenset({3, 5}))] if rows else []

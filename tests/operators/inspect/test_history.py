@@ -32,8 +32,8 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.describe.given_join import join
-from tidestate.operators.inspect.history.events import Event
-from tidestate.operators.inspect.history.window_history import WindowHistory, window_history
+from tidestate.operators.inspect.history.events import Event, WindowHistory
+from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.reset import reset_to

@@ -236,7 +236,7 @@ def test_files_that_change_or_are_none(tmp_path: Path) -> None:
         os.utime(first, (1, 1))
 
     with pytest.raises(ConflictError, match="bootstrap-files-changed"):
-        archive.bootstrap(tmp_path / "root", seen=touch)
+        archive.bootstrap(tmp_path / "root", on_rows=touch)
     assert not job().standalone(checkpoint=tmp_path / "root").begun
     Archive.of(job(), {"input": HistoryFiles.find([str(tmp_path / "input")])}).bootstrap(tmp_path / "root")
     (tmp_path / "broken.parquet").write_text("no parquet")

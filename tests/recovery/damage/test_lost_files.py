@@ -68,7 +68,7 @@ def told(checkpoint: Checkpoint) -> Any:
 
 
 def collection(checkpoint: Checkpoint) -> Any:
-    planned = plan_collection(checkpoint, NOW, at_us=2**60).shown
+    planned = plan_collection(checkpoint, NOW, at_us=2**60).result
     return planned.boundary, planned.pinned, planned.kept, planned.panes_gone, planned.late_gone
 
 

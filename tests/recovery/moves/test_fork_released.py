@@ -46,12 +46,12 @@ def test_its_pin_goes_with_the_last_checkpoint_that_needs_it(root: Path, forked:
     checkpoint = Checkpoint.open(forked)
     pin(checkpoint, needing(forked)[-1], "still")
     assert [one.fork for one in read_pins(Objects(root))] == [str(forked)]
-    assert plan_collection(checkpoint, NEWEST).shown.freed == ()
+    assert plan_collection(checkpoint, NEWEST).result.freed == ()
     assert collect(checkpoint, NEWEST).freed == ()
     assert read_pins(Objects(root)), "a pinned checkpoint of the fork reads its files"
     whole(forked)
     assert CliRunner().invoke(app, ["unpin", str(forked), "still"]).exit_code == 0
-    planned = plan_collection(checkpoint, NEWEST).shown
+    planned = plan_collection(checkpoint, NEWEST).result
     assert planned.freed == (str(root),)
     assert read_pins(Objects(root)), "it was only a plan"
     said = CliRunner().invoke(app, ["gc", str(forked), "--keep", "1", "--grace", "0s", "--confirm"])

@@ -102,9 +102,9 @@ def test_what_is_published_is_what_was_planned(root: Path, tmp_path: Path) -> No
     assert checkpoint.read(7).manifest == back.reset.manifest
     forked = plan_fork(root, tmp_path / "fork")
     assert not (tmp_path / "fork").exists()
-    assert execute_fork(forked) == forked.shown
+    assert execute_fork(forked) == forked.result
     assert Checkpoint.open(tmp_path / "fork").read(7).manifest == forked.manifest
-    assert tidestate("list", tmp_path / "fork")[0]["id"] == forked.shown.checkpoint_id
+    assert tidestate("list", tmp_path / "fork")[0]["id"] == forked.result.checkpoint_id
 
 
 def test_what_is_deleted_is_what_was_shown(root: Path) -> None:
@@ -190,13 +190,13 @@ def test_what_has_come_to_be_needed_stays(root: Path) -> None:
     pin(checkpoint, 3, "kept")
     run(root, 6)
     done = execute_collection(checkpoint, planned)
-    assert set(planned.shown.checkpoints) - set(done.checkpoints) == {3}
-    assert set(done.files) < set(planned.shown.files)
+    assert set(planned.result.checkpoints) - set(done.checkpoints) == {3}
+    assert set(done.files) < set(planned.result.files)
     assert done.pinned == (3,)
-    assert done.bytes < planned.shown.bytes
+    assert done.bytes < planned.result.bytes
     found = CliRunner().invoke(app, ["verify", str(root), "--read-data"])
     assert found.exit_code == 0, found.output
-    assert asdict(done)["boundary"] == planned.shown.boundary
+    assert asdict(done)["boundary"] == planned.result.boundary
 
 
 def test_a_pin_of_what_is_damaged_stops_a_collection_before_it_begins(root: Path) -> None:

@@ -130,10 +130,10 @@ def test_beside_a_running_driver(root: Path) -> None:
     (root / "spark" / "metadata").write_text("of a query before its first batch")
     newest = Checkpoint.open(root).head()
     mending = SparkRepair(Checkpoint.open(root), Policy())
-    mending.look(newest.manifest if newest else None)
+    mending.compare(newest.manifest if newest else None)
     assert (root / "spark" / "metadata").exists()
     assert newest is not None
-    mending.done(newest.manifest)
+    mending.repair(newest.manifest)
     assert not (root / "spark").exists()
 
 

@@ -209,7 +209,7 @@ def test_what_does_not_fit_hadoops_checksums(root: Path, harm: str) -> None:
     is_mended(root)
 
 
-@pytest.mark.parametrize("moment", ["spark-set-aside", "spark-half-forged"])
+@pytest.mark.parametrize("moment", ["spark-set-aside", "spark-half-written"])
 def test_killed_while_it_mends(root: Path, moment: str) -> None:
     (root / "spark/sources/0/1").unlink()
     done = subprocess.run([sys.executable, "-m", "tests.children.mending", str(root), moment])

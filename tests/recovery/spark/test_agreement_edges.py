@@ -16,7 +16,7 @@ from tests.helpers.planned_batch import root as root
 from tests.helpers.spark_checkpoints import KAFKA, files_of, head_of
 from tests.helpers.torn_files import empty
 from tidestate.operators import Policy
-from tidestate.recovery.inspect.verify import of_spark, spark_findings
+from tidestate.recovery.inspect.verify import _spark, spark_findings
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.moves.repair import resync
@@ -87,8 +87,8 @@ def test_a_drained_root_is_left_alone(root: Path) -> None:
     ).manifest
     shutil.rmtree(root / "spark")
     mending = SparkRepair(checkpoint, Policy(spark="stop"))
-    mending.look(head)
-    mending.done(head)
+    mending.compare(head)
+    mending.repair(head)
     assert not (root / "spark").exists()
 
 
@@ -109,15 +109,15 @@ def test_it_looks_again_beside_a_running_job(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
     stale = Checkpoint.open(root).read(N + 1)
     assert list(spark_findings(checkpoint, stale.manifest))
-    assert of_spark(checkpoint, stale.manifest) == []
+    assert _spark(checkpoint, stale.manifest) == []
 
 
 def test_a_batch_with_a_file_that_is_known_is_refused(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
     head = head_of(checkpoint)
     mending = SparkRepair(checkpoint, Policy())
-    mending.look(head)
-    read = mending.done(head)
+    mending.compare(head)
+    read = mending.repair(head)
     new = SparkPosition("first", N + 1, (), (), {"0": files_of(N + 1)})
     read.check(head, new)
     again = msgspec.structs.replace(new, files={"0": (*files_of(N + 1), files_of(2)[1])})

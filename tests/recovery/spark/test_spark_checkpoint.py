@@ -63,7 +63,7 @@ def test_a_reset_takes_spark_along(root: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-forged"])
+@pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-written"])
 def test_what_died_on_the_way_is_finished(root: str, moment: str) -> None:
     checkpoint = made(root, 4)
 

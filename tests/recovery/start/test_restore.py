@@ -133,8 +133,9 @@ def test_a_prediction_is_the_slowest_partition_on_the_slots_there_are() -> None:
     assert restore_budget.predicted_s(sizes, "rocksdb", 10, 3) == 10.0
     assert restore_budget.predicted_s(sizes, "rocksdb", 10, 1) == 17.0
     assert restore_budget.predicted_s(sizes, "parquet", 10) == 0.0
-    assert restore_budget.prediction(manifest_of((10,))) is None
-    assert restore_budget.prediction(manifest_of((10, 20), (50,), restored=measured(20))) == ("memory", 5.0)
+    assert restore_budget.predicted_restore(manifest_of((10,))) is None
+    expected = {"store": "memory", "predicted_s": 5.0, "budget_s": 30}
+    assert restore_budget.predicted_restore(manifest_of((10, 20), (50,), restored=measured(20))) == expected
     assert (
         restore_budget.predicted_restore_text(manifest_of((1,), restored=measured(1)))
         == "2.0 s predicted into memory, budget 30 s"
@@ -197,7 +198,9 @@ def test_a_drill_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     needed = state_of(manifest)
     told: list[tuple[Restored, Restored]] = []
     for store in ("memory", "rocksdb"):
-        found = run_restore_drill(checkpoint, manifest, store, parallel=2, tell=lambda *both: told.append(both))
+        found = run_restore_drill(
+            checkpoint, manifest, store, parallel=2, on_progress=lambda *both: told.append(both)
+        )
         assert (found.whole.files, found.whole.bytes) == (len(needed), sum(one.bytes for one in needed))
         assert (found.operators["windows"].files, found.budget_s) == (len(needed), 30)
         assert told[-1][0].files == told[-1][1].files == len(needed)
