@@ -44,4 +44,4 @@ Import = Annotated[
 ]
 """For verbs that fold state: a checkpoint alone never causes an import."""
 Force = Annotated[bool, typer.Option("--force", help="Do it although a driver is running. That driver is fenced.")]
-DRY = Text("Dry run, nothing was changed. Use --confirm to do it.", style="dim")
+DRY = Text("dry run, nothing was changed: use --confirm to do it", style="dim")

@@ -122,9 +122,9 @@ def _plan(reset: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]
         if span.starting_offsets is not None:
             table.add_row("", Text(f"startingOffsets {span.starting_offsets}"))
     for panes in replay.panes[:LISTED]:
-        label = "repeated panes" if panes is replay.panes[0] else ""
+        label = "repeats" if panes is replay.panes[0] else ""
         delivered = ", already delivered to the sink" if panes.delivered else ""
-        table.add_row(label, f"{panes.rows:,} of checkpoint {panes.checkpoint}{delivered}")
+        table.add_row(label, f"{pluralize(panes.rows, 'pane')} of checkpoint {panes.checkpoint}{delivered}")
     if len(replay.panes) > LISTED:
         table.add_row("", f"and those of {pluralize(len(replay.panes) - LISTED, 'more checkpoint')}, see --json")
     return [table, Text("done", style="green") if confirmed else DRY]

@@ -157,7 +157,7 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
 def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:
     done = tidestate("verify", root, "--read-data")
     assert done.returncode == 0
-    assert done.stdout.startswith("whole: 7 checkpoints")
+    assert done.stdout.startswith("intact: 7 checkpoints")
     assert json.loads(tidestate("verify", root, "--json").stdout)["good"] == 7
 
 

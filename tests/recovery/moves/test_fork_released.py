@@ -55,7 +55,7 @@ def test_its_pin_goes_with_the_last_checkpoint_that_needs_it(root: Path, forked:
     assert planned.freed == (str(root),)
     assert read_pins(Objects(root)), "it was only a plan"
     said = CliRunner().invoke(app, ["gc", str(forked), "--keep", "1", "--grace", "0s", "--confirm"])
-    assert "no file of it is needed any more" in " ".join(said.output.split())
+    assert "none of its files is needed any more" in " ".join(said.output.split())
     assert read_pins(Objects(root)) == []
     assert held_pins(Objects(root)) == set()
     assert collect(checkpoint, NEWEST).freed == ()

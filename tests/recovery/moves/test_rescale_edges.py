@@ -165,7 +165,7 @@ def test_readers_cope_with_files_that_are_shared(root: Path, tmp_path: Path) -> 
         listed[-2]["state_files"],
         listed[-2]["state_bytes"],
     )
-    assert f"{len(files)} files shared after a rescale" in tidestate("show", root).stdout
+    assert f"{len(files)} shared since a rescale" in tidestate("show", root).stdout
     ids = Checkpoint.open(root).ids()
     assert tidestate("diff", root, ids[-2], ids[-1], "--format", "csv").stdout.count("\n") <= 1
     fork(root, tmp_path / "fork")

@@ -49,16 +49,16 @@ def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
     done = tidestate("rewind", root, "--to", 4)
     assert (done.returncode, done.stderr) == (0, "")
     said = [line.rstrip() for line in done.stdout.splitlines()]
-    assert said[0].startswith("back to        checkpoint 4, made 20")
+    assert said[0].startswith("back to        checkpoint 4, created 20")
     assert said[1:] == [
         "as checkpoint  9; abandoned: 5-8",
         "watermark      1970-01-01 00:00:11",
         "replayed       5 events of 4 checkpoints",
         "input          3 batches",
-        "panes again    2 of checkpoint 5, which the sink has had",
-        "               1 of checkpoint 6, which the sink has had",
-        "               1 of checkpoint 8, which the sink has had",
-        "nothing was changed: --confirm does it",
+        "repeats        2 panes of checkpoint 5, already delivered to the sink",
+        "               1 pane of checkpoint 6, already delivered to the sink",
+        "               1 pane of checkpoint 8, already delivered to the sink",
+        "dry run, nothing was changed: use --confirm to do it",
     ]
     found = json.loads(tidestate("rewind", root, "--to", 4, "--json").stdout)
     assert (found["done"], found["reset"], found["abandoned"], found["events"]) == (False, 9, [[5, 8]], 5)

@@ -31,7 +31,7 @@ def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:
     before, ids, panes = shown(checkpoint), checkpoint.ids(), checkpoint.pane_paths()
     kept = {number: state(checkpoint, checkpoint.read(number).manifest) for number in ids[-3:]}
     there = files(root)
-    planned = plan_collection(checkpoint, NOW).shown
+    planned = plan_collection(checkpoint, NOW).result
     assert files(root) == there
     done = collect(checkpoint, NOW)
     assert dataclasses.replace(done, files=()) == dataclasses.replace(planned, files=())
@@ -231,7 +231,7 @@ def test_on_s3(s3_root: str) -> None:
     run(f"{s3_root}-fork", 8)
     whole(s3_root)
     whole(f"{s3_root}-fork")
-    assert plan_collection(checkpoint, CheckpointRetention(keep=99, grace_us=0)).shown.files == ()
+    assert plan_collection(checkpoint, CheckpointRetention(keep=99, grace_us=0)).result.files == ()
 
 
 def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
             for number in checkpoint.ids():
                 assert state(checkpoint, checkpoint.read(number).manifest) == known[root, number]
             collect(checkpoint, settings)
-            assert plan_collection(checkpoint, settings).shown.files == ()
+            assert plan_collection(checkpoint, settings).result.files == ()
         for path in roots:
             whole(path)
         for (path, number), rows in kept.items():

@@ -210,7 +210,7 @@ def test_halves_of_files_go_when_nobody_writes_them_any_more(root: Path) -> None
     now_ = time.time()
     for path in (*left[:2], *strange):
         os.utime(path, (now_ - 3700, now_ - 3700))
-    planned = plan_collection(Checkpoint.open(root), NOW).shown
+    planned = plan_collection(Checkpoint.open(root), NOW).result
     halves = {str(path.relative_to(root)) for path in left[:2]}
     assert {path for path in planned.files if Path(path).name.startswith(".")} == halves
     collect(Checkpoint.open(root), NOW)

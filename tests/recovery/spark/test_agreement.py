@@ -141,7 +141,7 @@ def test_a_folded_list_that_lost_lines(root: Path) -> None:
     path = root / "spark/sources/0/5.compact"
     lines = path.read_text().split("\n")
     path.write_text("\n".join(lines[:3] + lines[5:]))
-    assert seen(root, 3).differs[0].why == "it lists 10 files as read, and batches have read 12"
+    assert seen(root, 3).differs[0].why == "it lists 10 files as read, but batches have read 12"
     start(root, interval=3)
     is_mended(root, 3)
 
@@ -204,7 +204,7 @@ def test_what_does_not_fit_hadoops_checksums(root: Path, harm: str) -> None:
     else:
         beside = path.with_name(f".{path.name}.crc")
         beside.write_bytes(beside.read_bytes()[:-2])
-    assert [one.why for one in seen(root).differs] == ["it does not fit its checksums"]
+    assert [one.why for one in seen(root).differs] == ["it does not match its checksums"]
     start(root)
     is_mended(root)
 
@@ -223,7 +223,7 @@ def test_verify_and_resync_know(root: Path) -> None:
     path.write_text("v1")
     found = [one for one in verify(Checkpoint.open(root), spark=True).findings if one.kind == "spark"]
     assert [(one.path, one.why) for one in found] == [
-        ("spark/sources/0", "it lists 10 files as read, and batches have read 12")
+        ("spark/sources/0", "it lists 10 files as read, but batches have read 12")
     ]
     assert plan_resync(Checkpoint.open(root)).findings == tuple(found)
     assert resync(Checkpoint.open(root)).reset is not None
