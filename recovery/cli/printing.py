@@ -82,7 +82,7 @@ def redirected_to(output: Path | None) -> Iterator[None]:
 
 
 def print_out(*parts: RenderableType) -> None:
-    """Print to standard output. A ``str`` may contain markup; a `Text` and the cells of tables are printed verbatim."""
+    """Print to standard output. A ``str`` may have markup; a `Text` and the cells of tables are printed verbatim."""
     console = _Console()
     for part in parts:
         console.print(Text.from_markup(part) if isinstance(part, str) else part, soft_wrap=isinstance(part, Text))

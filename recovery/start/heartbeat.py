@@ -46,7 +46,7 @@ class Heartbeat:
         self._first = True
 
     def begin(self) -> None:
-        """Keep a lease until `end` or until this object is deleted; leases of older epochs are removed. Idempotent."""
+        """Keep a lease until `end` or until this object is deleted; remove leases of older epochs. Idempotent."""
         if self._keeper is not None and not self._keeper.ended.is_set():
             return
         if self._first:

@@ -45,7 +45,7 @@ def predicted_s(operators: Iterable[OperatorState], store: str, rate: int, paral
 
 
 def predicted_restore(manifest: Manifest) -> dict[str, object] | None:
-    """The store of the last start, the seconds that a start with it takes, its budget; None before the first batch."""
+    """The store of the last start, its predicted seconds and its budget; None before the first batch."""
     last = manifest.restored
     if last is None:
         return None

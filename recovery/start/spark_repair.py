@@ -65,7 +65,7 @@ class FilesRead:
 
 
 class SparkRepair:
-    """Compares and repairs Spark's checkpoint at a start. ``interval``: Spark folds its lists after so many entries."""
+    """Compares and repairs Spark's checkpoint at a start. Spark folds its lists every ``interval`` entries."""
 
     def __init__(
         self, checkpoint: Checkpoint, policy: Policy, interval: int = COMPACTED, hook: CrashHook = no_crash_hook
