@@ -153,7 +153,7 @@ def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, i
     if mark is None or not changed & {"allowed_lateness", "retained"}:
         return {}
     former = _formerly(plan, stored)
-    gone, closed, now = former.forgotten(mark), former.closed_at(mark), plan.closed_at(mark)
+    gone, closed, now = former.expired_at(mark), former.closed_at(mark), plan.closed_at(mark)
     waiting = closed if stored.closed_us is None else min(closed, stored.closed_us)
     return {"gone_us": gone, "closed_us": waiting if waiting < now else None}
 

@@ -16,7 +16,7 @@ from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
 from tidestate.operators.describe.windows import by_offset
-from tidestate.operators.plan.graph import Feed, Graph, Node, shown_schema, single_operator
+from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema, single_operator
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.statestore.errors import UsageError
@@ -43,7 +43,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     read: dict[str, dict[str, None]] = {name: {} for name in given}
     for one, origins in zip(description.operators, description.inputs, strict=True):
         own = {name: given[name] for name in origins if name in given}
-        bound = {name: own[name] if name in own else shown_schema(nodes[name].plan) for name in origins}
+        bound = {name: own[name] if name in own else downstream_schema(nodes[name].plan) for name in origins}
         one, schema = _fitted(one, origins, bound, nodes)
         signed = any(name in nodes and nodes[name].plan.retracts for name in origins)
         if signed:

@@ -152,7 +152,7 @@ class ByHand(ABC, Generic[_P]):
         """
         ids = self.ready
         if delivery_id in ids:
-            self._job.took(delivery_id.checkpoint)
+            self._job.mark_delivered(delivery_id.checkpoint)
             self._ready = self._ready[ids.index(delivery_id) + 1 :]
         elif delivery_id.checkpoint > self._job.delivered:
             raise UsageError(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.plan.classify import Intake, prepare, with_types
+from tidestate.operators.plan.classify import Intake, classify, with_types
 from tidestate.operators.plan.ledger import BEYOND_RETENTION, ledger
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.rounds import Claims
@@ -48,10 +48,10 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake)
     changes = {name: change for name, change in known.changes.items() if name in names}
     fresh = rows.filter(pa.array(known.verdicts == STORED))
     fresh = fresh.sort_by([(plan.origin, "ascending"), (plan.offset, "ascending")])
-    prepared = prepare(plan, fresh, intake, 1)
-    rejected = [] if prepared.rejected is None else [prepared.rejected]
+    classified = classify(plan, fresh, intake, 1)
+    rejected = [] if classified.rejected is None else [classified.rejected]
     gone = rows.filter(pa.array(known.verdicts == OUT_OF_RETENTION))
-    counters = dict(prepared.counters)
+    counters = dict(classified.counters)
     if gone.num_rows:
         rejected.append(ledger(plan, gone, BEYOND_RETENTION, watermark_us))
         counters[BEYOND_RETENTION] = gone.num_rows
@@ -59,13 +59,13 @@ def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake)
         counters["duplicates"] = duplicates
     return Accepted(
         changes,
-        prepared.accepted,
-        prepared.partials[0],
+        classified.accepted,
+        classified.partials[0],
         rejected,
-        prepared.max_event_us,
+        classified.max_event_us,
         counters,
-        prepared.origins,
-        prepared.claims,
+        classified.origins,
+        classified.claims,
     )
 
 

@@ -23,7 +23,7 @@ from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.sessions.names import SESSIONS, START
 from tidestate.operators.joins.sessions.plan import SessionJoinPlan
-from tidestate.operators.plan.classify import Intake, prepare
+from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.transition import StepTimes, total
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.rounds import Progress, Rounds
@@ -166,20 +166,20 @@ def take_sides(
     fresh = batch.filter(pa.array(~known)) if known.any() else batch
     marks, watermark = Rounds(plan.watermarks), progress.watermark_us
     seen = None if watermark == BEGINNING_US else watermark
-    prepared = prepare(plan, fresh, Intake(seen, now, began=progress, so_far=progress), 1)
-    after = marks.with_positions(marks.after(progress, [prepared.claims], now), [prepared.claims])
+    classified = classify(plan, fresh, Intake(seen, now, began=progress, so_far=progress), 1)
+    after = marks.with_positions(marks.after(progress, [classified.claims], now), [classified.claims])
     newest = marks.newest(progress), marks.newest(after), marks.steps(after)
     at = StepTimes(watermark, max(watermark, after.watermark_us), was, now, False, *newest)
-    moved = move_sides(plan, state, prepared.partials[0], at)
+    moved = move_sides(plan, state, classified.partials[0], at)
     duplicates = {"duplicates": int(np.count_nonzero(known))} if known.any() else {}
     return replace(
         moved,
         progress=marks.between_rounds(after),
-        rejected=[*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected],
-        counters=total([prepared.counters, moved.counters, duplicates]),
-        max_event_us=prepared.max_event_us,
-        newest=_opened(plan, at, prepared.max_event_us) if isinstance(plan, JoinPlan) else moved.newest,
-        origins=prepared.origins,
+        rejected=[*([] if classified.rejected is None else [classified.rejected]), *moved.rejected],
+        counters=total([classified.counters, moved.counters, duplicates]),
+        max_event_us=classified.max_event_us,
+        newest=_opened(plan, at, classified.max_event_us) if isinstance(plan, JoinPlan) else moved.newest,
+        origins=classified.origins,
     )
 
 

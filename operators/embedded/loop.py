@@ -51,5 +51,5 @@ def _take(operator: Any, batch: Any) -> None:
 
 def _deliver(operator: ByHand[Any], sink: ArrowSink, wait: Callable[[float], None]) -> None:
     for delivery_id in operator.ready:
-        operator.offers.make(sink, operator.deliver(delivery_id).panes, delivery_id, wait)
+        operator.offers.offer(sink, operator.deliver(delivery_id).panes, delivery_id, wait)
         operator.acknowledge(delivery_id)

@@ -16,7 +16,7 @@ from tidestate.operators.embedded.stepped import StepResult
 from tidestate.operators.embedded.window_metadata import ending
 from tidestate.operators.embedded.window_metadata import expire_windows as expire_windows
 from tidestate.operators.embedded.windows import record
-from tidestate.operators.plan.classify import Intake, prepare
+from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Progress, Rounds
@@ -61,14 +61,14 @@ def take_messages(
 
 def take_back(plan: OperatorPlan, state: OverlayView, rows: pa.Table, intake: Intake) -> StepResult:
     """Messages out of the late ledger, into windows that are kept."""
-    prepared = prepare(plan, rows, intake, 1)
-    state.apply(record(plan, state, prepared.accepted, intake).changes)
+    classified = classify(plan, rows, intake, 1)
+    state.apply(record(plan, state, classified.accepted, intake).changes)
     low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
     moved = move(
-        plan, state, prepared.partials[0], StepTimes(low, low, intake.now_us, intake.now_us, reprocessing=True)
+        plan, state, classified.partials[0], StepTimes(low, low, intake.now_us, intake.now_us, reprocessing=True)
     )
-    rejected = [*([] if prepared.rejected is None else [prepared.rejected]), *moved.rejected]
-    return StepResult(None, moved.panes, rejected, prepared.counters | moved.counters, purged=moved.purged)
+    rejected = [*([] if classified.rejected is None else [classified.rejected]), *moved.rejected]
+    return StepResult(None, moved.panes, rejected, classified.counters | moved.counters, purged=moved.purged)
 
 
 def move(plan: OperatorPlan, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
@@ -134,7 +134,7 @@ def _forget(plan: OperatorPlan, state: OverlayView, watermark: int) -> bool:
 
 def _over(plan: OperatorPlan, state: OverlayView, watermark: int) -> int | None:
     """Windows that end at or before this are over: by lateness, and by retention where it keeps more."""
-    over = plan.forgotten(watermark)
+    over = plan.expired_at(watermark)
     if over in (BEGINNING_US, END_US):
         return None
     if plan.retention is None or plan.messages is None:

@@ -25,7 +25,7 @@ from tidestate.operators.embedded.stepped import StepResult
 from tidestate.operators.embedded.window_metadata import windows_replay_from
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.job import no_job_hook
-from tidestate.operators.engine.reprocess import to_feed
+from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.windows.general.names import GROUPS, START
@@ -95,7 +95,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         """
         self._not_drained()
         self.flush()
-        back = to_feed(self._job, rows).get(self._plan.name)
+        back = late_rows(self._job, rows).get(self._plan.name)
         if back is None:
             return {}
         at, state = self._standing, self._current().fork()

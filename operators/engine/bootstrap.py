@@ -1,7 +1,7 @@
 """Initial state from a batch of history: the first checkpoint with state in a new root, and where the input goes on.
 
-It is one checkpoint, so a root is bootstrapped whole or not at all. What a start leaves that took nothing in, a
-fence, is no obstacle; so after a crash the same call is made again.
+It is one checkpoint, so a root is bootstrapped completely or not at all. A fence without input, which a crash may
+leave, is no obstacle: the same call can be repeated.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ FILES_READ = '{"logOffset":0}'
 """The offset of a source of files after its first batch."""
 
 
-def first_states(root: str | os.PathLike[str]) -> bool:
-    """Whether a job has taken anything in at this root; then it can be started, and not be bootstrapped."""
+def has_begun(root: str | os.PathLike[str]) -> bool:
+    """Whether a job has taken input at this root: then it can be started, but not bootstrapped."""
     try:
         head = Checkpoint.open(root).head()
     except NotFoundError:
         return False
-    return head is not None and _has_begun(head.manifest)
+    return head is not None and _took_input(head.manifest)
 
 
 def check_new(objects: Objects) -> Callable[[Manifest | None], None]:
-    """A check that raises `UsageError` where a job has taken something in, or Spark has a checkpoint."""
+    """A check that raises `UsageError` if a job has taken input, or Spark has a checkpoint."""
 
     def check(head: Manifest | None) -> None:
-        if (head is not None and _has_begun(head)) or objects.names(SPARK_FOLDER):
+        if (head is not None and _took_input(head)) or objects.names(SPARK_FOLDER):
             raise UsageError(
                 "a job has begun here: start it as it is, or bootstrap a new folder",
                 code="bootstrap-used",
@@ -50,15 +50,15 @@ def check_new(objects: Objects) -> Callable[[Manifest | None], None]:
     return check
 
 
-def _has_begun(head: Manifest) -> bool:
-    return head.drained or any(one is not None for one in (head.spark, head.input, head.processing_us))
+def _took_input(head: Manifest) -> bool:
+    return head.drained or any(value is not None for value in (head.spark, head.input, head.processing_us))
 
 
 def spark_position(
     objects: Objects, ends: Sequence[str], files: Mapping[int, Sequence[str]], checkpoint_id: int
 ) -> SparkPosition:
-    """The history as batch 0 of a Spark query that has not begun: ``ends`` of the sources in Spark's order, and what
-    sources of files have read.
+    """The history as batch 0 of a Spark query: ``ends`` are the end offsets of the sources in Spark's order,
+    ``files`` what sources of files have read, by the number of the source.
     """
     read = {source: tuple(sorted(set(paths))) for source, paths in files.items()}
     named = {str(source): paths for source, paths in read.items()}
@@ -67,7 +67,7 @@ def spark_position(
 
 
 def offset_text(given: Offset, source: str) -> str:
-    """An offset as a line of Spark's log. Raises `UsageError` where it cannot be one."""
+    """An offset as a line of Spark's log. Raises `UsageError` if it is not one."""
     if given == NOTHING_READ:
         return NOTHING_READ
     try:
@@ -82,27 +82,25 @@ def offset_text(given: Offset, source: str) -> str:
 
 
 def _has_partitions(offset: object) -> bool:
-    """Whether it looks like offsets of topics by partition."""
-    topics = list(offset.values()) if isinstance(offset, Mapping) else []
-    return any(
-        isinstance(one, Mapping) and one and all(spark_number(name) is not None for name in one) for one in topics
-    )
+    """Whether it looks like Kafka offsets: by topic, then partition."""
+    topics = [topic for topic in offset.values() if isinstance(topic, Mapping)] if isinstance(offset, Mapping) else []
+    return any(topic and all(spark_number(name) is not None for name in topic) for topic in topics)
 
 
 def _is_kafka(offset: object) -> bool:
-    """Whether it is that in full; -1 and -2, which stand for the ends of a topic, are no offsets."""
+    """Whether it is a complete Kafka offset; -1 and -2, the ends of a topic, are no offsets."""
     topics = list(offset.values()) if isinstance(offset, Mapping) else []
-    places = [one for topic in topics if isinstance(topic, Mapping) for one in topic.items()]
-    whole = bool(places) and all(isinstance(topic, Mapping) for topic in topics)
-    return whole and all(
-        spark_number(name) is not None and type(place) is int and place >= 0 for name, place in places
+    offsets = [pair for topic in topics if isinstance(topic, Mapping) for pair in topic.items()]
+    complete = bool(offsets) and all(isinstance(topic, Mapping) for topic in topics)
+    return complete and all(
+        spark_number(name) is not None and type(number) is int and number >= 0 for name, number in offsets
     )
 
 
 def _wrong(given: object, source: str) -> UsageError:
     return UsageError(
         'an offset is JSON as Spark writes it, for Kafka {"topic":{"0":100}} with the offset to read next of every '
-        "partition: what was given as endingOffsets to the batch read, as numbers",
+        "partition: the endingOffsets of the batch read, as numbers",
         code="bootstrap-offsets",
         source=source,
         found=given,

@@ -1,13 +1,13 @@
-"""The driver of a job, whoever runs it: every checkpoint is computed, published, logged and delivered from here.
+"""The driver of a job: it computes, publishes, logs and delivers every checkpoint, for every runner.
 
-What differs between runners is the engine, which runs the tasks of a round, and who says when something happens:
-Spark with its batches, a loop over tables, a test, or calls of an operator by hand. The order is always this:
+Runners differ in the engine, which runs the tasks of a round, and in what triggers a round: Spark with its batches, a
+loop over tables, a test, or calls of an embedded operator. The order is always this:
 
-1. a round is made from the newest checkpoint, and the engine runs it: everything can be thrown away until here
+1. a round is made from the newest checkpoint, and the engine runs it; until here everything can be discarded
 2. the results are checked and published as the next manifest
-3. it is logged, with warnings of what was rejected
-4. panes go to the sink, oldest first; while it refuses, nothing else is done
-5. what the sink took is acknowledged with the next manifest, or at the `end`
+3. it is logged, with warnings of rejected rows
+4. panes go to the sink, oldest first; while it refuses, the driver waits
+5. what the sink has accepted is acknowledged with the next manifest, or at the `end`
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from tidestate.operators.engine.delivery import Offers, read_rows
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.engine.reprocess import warn_of_purged
-from tidestate.operators.engine.round import GraphRound, Outgoing, fed_back
+from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
-from tidestate.recovery.log.checkpoint import now_us
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import CheckpointKind, Manifest
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.start.heartbeat import Heartbeat
@@ -44,31 +45,33 @@ P_co = TypeVar("P_co", covariant=True)
 
 
 class Engine(Protocol[B_contra, P_co]):
-    """Where the tasks of a round run: in this process or on Spark. It takes batches of type B, publishes nothing,
-    and reads panes as a sink of its kind takes them, P.
+    """Runs the tasks of a round, in this process or on Spark. Its batches have type B, and its sinks take panes of
+    type P. It publishes nothing.
     """
 
     @property
     def parallel(self) -> int:
-        """How many state partitions are at work at once."""
+        """The number of state partitions that run at once."""
 
     def take(self, round_: GraphRound, batch: B_contra) -> list[PartitionResult]:
-        """Rows of the streams through all operators."""
+        """Run a batch of the streams through all operators."""
 
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
     ) -> list[PartitionResult]:
-        """Pieces that are prepared through all operators, or none and the progress ``after`` the round."""
+        """Run classified pieces through all operators; without pieces, ``after`` is the progress at the end of the
+        round.
+        """
 
-    def panes(self, job: Job, output: Output) -> P_co:
-        """The panes of a checkpoint, checked against their checksums."""
+    def panes(self, checkpoint: Checkpoint, output: Output, plan: Plan) -> P_co:
+        """The panes of ``output``, whose checksums are verified; see `read_panes`."""
 
 
 class Driver(Generic[B, _P]):
-    """A job at work with one engine and, where there is one, a sink; ``wait`` as in `Offers.make`.
+    """Runs a job with an engine and, if there is one, a sink; ``wait`` as in `Offers.offer`.
 
-    ``still`` is asked now and then whether the job goes on, else its lease is given back. One thread at a time may
-    call: where there are several, they take the ``lock``.
+    The lease is given back once ``still`` returns False. Only one thread at a time may call: several must take the
+    ``lock``.
     """
 
     def __init__(
@@ -84,33 +87,33 @@ class Driver(Generic[B, _P]):
         job.parallel = engine.parallel
         self.lock = threading.Lock()
         self.offers = offers = Offers(job.check_newest)
-        # Not `self`: a driver that is let go of gives its lease back.
+        # Not `self`: a driver that is garbage collected gives its lease back.
         waiting = lambda: offers.waiting_since_us  # noqa: E731
         self._heartbeat = Heartbeat(job.checkpoint, job.head.epoch, still=still, waiting=waiting)
 
     @property
     def head(self) -> Manifest:
-        """The newest checkpoint."""
+        """The manifest of the newest checkpoint."""
         return self.job.head
 
     def begin(self) -> None:
-        """The root says that this driver is at work, until `end`; again is fine. A drained job has no work."""
+        """Take the lease of the root, until `end`; idempotent. A drained job needs none."""
         if not self.head.drained:
             self._heartbeat.begin()
 
     def end(self, *, acknowledge: bool = True) -> None:
-        """Stop working. What the sink has taken is recorded; where that fails it comes again, under its id."""
+        """Give the lease back. Deliveries that the sink accepted are recorded; if that fails they are repeated."""
         try:
             if acknowledge:
                 self.job.acknowledge()
         except TidestateError as error:
-            log.warning("what the sink has taken could not be recorded, and comes again at the next start: %s", error)
+            log.warning("the last deliveries could not be recorded, and are repeated at the next start: %s", error)
         finally:
             self._heartbeat.end()
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """`begin`, and `end` whatever happens."""
+    def running(self) -> Iterator[None]:
+        """`begin`, and `end` at the end, also after an error."""
         self.begin()
         try:
             yield
@@ -118,42 +121,43 @@ class Driver(Generic[B, _P]):
             self.end()
 
     def batch(self, batch: B, clock_us: int, position: Callable[[int], Position]) -> Manifest:
-        """Take a batch when the clock shows ``clock_us``.
+        """Process a batch at processing time ``clock_us``.
 
-        ``position``: where the input stands then, asked with the id of the checkpoint when everything is computed.
+        ``position`` is called with the id of the checkpoint after everything is computed, and returns the input
+        position after the batch.
         """
         return self._take("batch", batch, clock_us, position)
 
     def bootstrap(self, history: B, position: Callable[[int], Position], *, deliver: bool) -> Manifest:
-        """Take a batch of history; without ``deliver`` no sink gets its panes. ``position`` as in `batch`."""
+        """Process a batch of history; without ``deliver`` no sink gets its panes. ``position`` as in `batch`."""
         return self._take("bootstrap", history, now_us(), position, withheld=not deliver)
 
     def reprocess_late(self, rows: Mapping[str, pa.Table], *, whole: bool, clock_us: int | None = None) -> Manifest:
-        """Take ``rows``, by operator, that came too late; ``whole``: they are all that the late ledger has."""
+        """Reprocess late ``rows``, by operator; ``whole``: they are all rows of the late ledger."""
         round_ = self._round(clock_us, reprocessing=True)
-        results = self._engine.run(round_, fed_back(round_, rows))
+        results = self._engine.run(round_, ledger_pieces(round_, rows))
         return self.commit(round_.sequence, results, "feed", _clock(round_, clock_us), fed=whole)
 
     def tick(
         self, after: Callable[[GraphRound], dict[str, Progress]], clock_us: int | None = None, **how: bool
     ) -> Manifest:
-        """Time moves to what ``after`` says, without input; ``drained``: to its end."""
+        """Advance time to the progress ``after``, without input; ``drained``: the input has ended."""
         round_ = self._round(clock_us)
         results = self._engine.run(round_, [], after(round_))
         return self.commit(round_.sequence, results, "tick", _clock(round_, clock_us), **how)
 
     def advance(self, clock_us: int) -> None:
-        """The clock goes on without input: a checkpoint, where that moves a watermark or something is due."""
+        """Advance the clock without input. Publishes a checkpoint if that moves a watermark or something is due."""
         head, round_ = self.head, self._round(clock_us)
         after = round_.after({})
         due = head.due_us is not None and head.due_us <= round_.now_us
-        if due or any(one.watermark_us != round_.progress[name].watermark_us for name, one in after.items()):
+        if due or any(end.watermark_us != round_.progress[name].watermark_us for name, end in after.items()):
             self.tick(lambda _round: after, clock_us)
         else:
-            self.job.waited(after)
+            self.job.set_progress(after)
 
     def drain(self) -> bool:
-        """The input has ended: every window fires, and nothing is taken any more. False where that had been so."""
+        """End the input: every window fires, and no more input is accepted. False if it had ended before."""
         if self.head.drained:
             self.deliver()
             return False
@@ -163,8 +167,8 @@ class Driver(Generic[B, _P]):
     def commit(
         self, sequence: int, results: Sequence[PartitionResult], kind: CheckpointKind, position: Position, **how: bool
     ) -> Manifest:
-        """Publish and deliver the checkpoint with this id, see `Job.commit` and `deliver`: here and nowhere else."""
-        invariant(sequence == self.head.id + 1, "a round is published next after its base", id=sequence)
+        """Publish the checkpoint with this id, see `Job.commit`, and `deliver` it."""
+        invariant(sequence == self.head.id + 1, "a round is published right after its base", id=sequence)
         manifest = self.job.commit(results, kind, position, **how)
         if kind == "feed":
             warn_of_purged(self.job, manifest)
@@ -172,10 +176,10 @@ class Driver(Generic[B, _P]):
         return manifest
 
     def deliver(self) -> None:
-        """Give the sink what is outstanding, the newest checkpoint included. What it does not take stays due.
+        """Offer the sink all outstanding panes, those of the newest checkpoint included.
 
         Without a sink nothing is acknowledged: one that is added later gets everything from the beginning. Raises
-        `FencedError` where a newer run or a reset has published meanwhile: its line may not have these panes.
+        `FencedError` if a newer run or a reset has published meanwhile: its line may not have these panes.
         """
         if self._sink is None:
             return
@@ -183,12 +187,12 @@ class Driver(Generic[B, _P]):
         for output in self.outstanding():
             invariant(job.delivered < output.id <= job.head.id, "ids of deliveries rise", id=output.id)
             if output.panes:
-                panes = self._engine.panes(job, output)
-                self.offers.make(self._sink, panes, output.delivery_id, self._wait)
-            job.took(output.id, something=bool(output.panes))
+                panes = self._engine.panes(job.checkpoint, output, job.plan)
+                self.offers.offer(self._sink, panes, output.delivery_id, self._wait)
+            job.mark_delivered(output.id, had_panes=bool(output.panes))
 
     def outstanding(self) -> Iterator[Output]:
-        """What no sink has taken, oldest first; checkpoints without panes too."""
+        """Outputs that no sink has accepted, oldest first; also those without panes."""
         job, head = self.job, self.job.head
         if job.delivered < head.id - 1:
             yield from job.checkpoint.outputs(job.delivered + 1, head.id - 1)
@@ -196,7 +200,7 @@ class Driver(Generic[B, _P]):
             yield output_of(head)
 
     def rows(self, manifest: Manifest | None) -> pa.Table:
-        """The panes of a checkpoint of this job as a table; of none, none."""
+        """The panes of a checkpoint of this job as a table; empty without one."""
         panes = manifest.panes if manifest is not None else ()
         return read_rows(self.job.checkpoint, panes, self.job.plan.pane_schema)
 
@@ -209,10 +213,10 @@ class Driver(Generic[B, _P]):
     ) -> Manifest:
         round_ = self._round(clock_us)
         results = self._engine.take(round_, batch)
-        stands = replace(position(round_.sequence), processing_us=round_.now_us)
-        return self.commit(round_.sequence, results, kind, stands, **how)
+        after = replace(position(round_.sequence), processing_us=round_.now_us)
+        return self.commit(round_.sequence, results, kind, after, **how)
 
 
 def _clock(round_: GraphRound, clock_us: int | None) -> Position:
-    """The input stands where it did; the clock has moved where one was read."""
+    """The input position has not changed; the clock has, if one was read."""
     return Position(processing_us=None if clock_us is None else round_.now_us)

@@ -1,6 +1,6 @@
-"""The driver's side of a job: begin, commit, drain. Shared by the standalone and the Spark runner.
+"""A job on a checkpoint root, as the driver sees it: begin, rounds, commit.
 
-One method publishes, `commit`; everything before it can be thrown away, everything after it repeated.
+One method publishes, `commit`: everything before it can be discarded, everything after it repeated.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 
 from tidestate.operators.bind.evolve import Choose, after_step, check_followed, new_operator, take_over
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.engine.job_log import Logged, Strides
+from tidestate.operators.engine.job_log import CheckpointLog, LeapDetector
 from tidestate.operators.engine.partition import PartitionResult, Round
-from tidestate.operators.engine.results import by_operator, operator_after
+from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
@@ -53,12 +53,12 @@ log = logging.getLogger("tidestate")
 
 
 def no_job_hook(_moment: str, _checkpoint_id: int) -> None:
-    """Do nothing."""
+    """The hook of a job that has none."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where the input stands after a checkpoint: one of the two, as the runner has it."""
+    """The input position after a checkpoint: ``spark`` or ``input``, by the runner; and the processing time."""
 
     spark: SparkPosition | None = None
     input: InputPosition | None = None
@@ -66,22 +66,22 @@ class Position:
 
 
 class Job:
-    """A graph of operators on an opened checkpoint, in one writer epoch."""
+    """A graph of operators on an open checkpoint root, in one writer epoch."""
 
     def __init__(self, graph: Graph, checkpoint: Checkpoint, store: StoreConfig, head: Head, hook: JobHook) -> None:
         self.graph = graph
         self.checkpoint = checkpoint
         self._store = budgeted(store, head.manifest)
-        self._begun, self._strides = False, Strides()
+        self._begun, self._leaps = False, LeapDetector()
         self.parallel: int | None = None
-        """How many state partitions are at work at once, where the runner knows."""
+        """The number of state partitions that run at once, if the runner knows it."""
         self._head = head
         self._hook = hook
-        kept = {name: progress_of(operator) for name, operator in self.head.operators.items()}
+        stored = {name: progress_of(operator) for name, operator in self.head.operators.items()}
         self.delivered = delivered(checkpoint, head.manifest)
-        """Up to which checkpoint a sink has taken everything."""
+        """The id of the last checkpoint that a sink has accepted."""
         self._recorded = True
-        self._progress = {name: restarted(kept.get(name) or begun, begun) for name, begun in graph.begin().items()}
+        self._progress = {name: restarted(stored.get(name) or begun, begun) for name, begun in graph.begin().items()}
 
     @classmethod
     def begin(
@@ -98,30 +98,31 @@ class Job:
         choose: Choose | None = None,
     ) -> Job:
         """Check that the job may continue here, then fence: publish the next manifest under a new writer epoch.
-        With ``choose`` its configuration may have changed, where the state can follow; see `evolve`.
 
-        Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) where the
-        ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
-        ``partitions`` are those of a new checkpoint, ``otherwise`` where none are asked for.
+        With ``choose`` the configuration may have changed, as far as the state can follow; see `evolve`.
+        ``partitions`` is for a new root, ``otherwise`` its default. Raises `IncompatibleError` for another job or a
+        changed configuration, `UsageError` (``running``) if the ``policy`` refuses to take over from a running
+        driver, and what ``check`` raises; nothing has changed then.
         """
         checkpoint = checkpoint.as_new_run()
         newest = open_for_start(checkpoint, policy, partial(check_followed, graph, choose))
         head = newest.manifest if newest else None
         if head is not None:
             for operator in head.operators.values():
-                progress_of(operator)  # what cannot be read is found before anything is published
+                progress_of(operator)  # raises before anything is published
         taken = take_over(graph, head, choose) if head is not None else None
         check(head)
         if newest is not None and newest.manifest.drained:
-            return cls(graph, checkpoint, store, newest, hook)  # nothing can follow, so nothing is fenced
+            return cls(graph, checkpoint, store, newest, hook)  # nothing can follow: no fence
         if policy.second == "refuse":
             check_idle(checkpoint, instead='Policy(second="takeover")')
         if newest is None or taken is None:
             partitions = otherwise if partitions is None else partitions
             check_partitions(partitions)
-            begins = origin(checkpoint.marker.job_id)
             operators = {node.plan.name: new_operator(node, partitions, 1) for node in graph.nodes}
-            manifest = successor(begins, "fence", checkpoint.writer, now_us(), operators=operators)
+            manifest = successor(
+                origin(checkpoint.marker.job_id), "fence", checkpoint.writer, now_us(), operators=operators
+            )
         else:
             graph = taken.graph
             _warn_of_other(partitions, newest.manifest, checkpoint)
@@ -142,34 +143,34 @@ class Job:
 
     @property
     def head(self) -> Manifest:
-        """The newest checkpoint of this job."""
+        """The manifest of this job's newest checkpoint."""
         return self._head.manifest
 
     def tables(self, operator: str) -> tuple[TableSpec, ...]:
-        """The state tables of an operator, as files know their columns."""
+        """The state tables of an operator, with the column ids of its files."""
         return self.head.operators[operator].tables
 
     @property
     def plan(self) -> Plan:
-        """The operator whose panes the job shows."""
+        """The output operator, whose panes the job delivers."""
         return self.graph.output
 
     def check_open(self) -> None:
-        """Raise `UsageError` once drained."""
+        """Raise `UsageError` (``drained``) if the input has ended."""
         if self.head.drained:
             raise UsageError(
-                "this checkpoint is drained: every window has fired, so it takes no new input; "
+                "this checkpoint is drained: every window has fired, so it accepts no more input; "
                 "start with a new checkpoint folder",
                 code="drained",
                 id=self.head.id,
             )
 
     def round(self, now_us: int | None = None, *, reprocessing: bool = False) -> GraphRound:
-        """What all are told about the next checkpoint, at this processing time (default: the last one's).
-        ``reprocessing``: its input comes back from the late ledger.
+        """The round of the next checkpoint, at this processing time (default: that of the last one).
+        ``reprocessing``: its input is from the late ledger.
         """
         was = self.head.processing_us
-        now = max(known) if (known := [t for t in (was, now_us) if t is not None]) else 0
+        now = _latest(was, now_us) or 0
         rounds = {
             name: Round(
                 root=self.checkpoint.objects.root,
@@ -185,7 +186,7 @@ class Job:
                 now_us=now,
                 origins=self.head.operators[name].origins,
                 reprocessing=reprocessing,
-                shows=plan is self.graph.output,
+                is_output=plan is self.graph.output,
                 combiners=registrations(self.tables(name)),
             )
             for name, plan in self.graph.plans.items()
@@ -194,11 +195,11 @@ class Job:
 
     @property
     def progress(self) -> dict[str, Progress]:
-        """How far the sources of each operator have come."""
+        """The progress of each operator."""
         return self._progress
 
-    def waited(self, progress: dict[str, Progress]) -> None:
-        """Time has gone by and nothing has changed but for how long sources have been quiet: nothing is published."""
+    def set_progress(self, progress: dict[str, Progress]) -> None:
+        """Replace the progress, without a checkpoint: only the idle time of sources may differ."""
         self._progress = progress
 
     def commit(
@@ -211,24 +212,25 @@ class Job:
         fed: bool = False,
         withheld: bool = False,
     ) -> Manifest:
-        """Publish the next checkpoint; with ``fed``, as one that took the whole ledger so far; ``withheld``, as one
-        whose panes no sink gets.
+        """Publish the next checkpoint. ``fed``: it reprocessed the whole ledger so far; ``withheld``: no sink gets
+        its panes.
 
-        Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) where a file that another process
-        has written is not here; nothing was published then.
+        Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
+        written is not visible here; nothing was published then.
         """
         head, plans = self.head, self.graph.plans
         answers = by_operator(plans, head, results)
         _check_written(self.checkpoint.objects, head, results)
         self._hook("before-manifest", head.id + 1)
         progress = {
-            name: Rounds(plans[name].watermarks).between_rounds(own[0].progress) for name, own in answers.items()
+            name: Rounds(plans[name].watermarks).between_rounds(first.progress)
+            for name, (first, *_) in answers.items()
         }
-        operators = {name: operator_after(head.operators[name], own, progress[name]) for name, own in answers.items()}
-        ordered = [one for own in answers.values() for one in own]
+        operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
+        ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)
         counters = total([self._named(one) for one in ordered])
-        invariant(_adds_up(counters), "accepted events are those on time, late or of the future", counters=counters)
+        invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
         manifest = successor(
             self._head,
             kind,
@@ -252,8 +254,8 @@ class Job:
         if not self._begun:
             self._begun = True
             log.info(restore_text(restored))
-        logged = Logged(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
-        logged.report(self._strides, {name: [one.rejected for one in own] for name, own in answers.items()})
+        logged = CheckpointLog(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
+        logged.report(self._leaps, {name: [one.rejected for one in of_name] for name, of_name in answers.items()})
         self._hook("after-manifest", manifest.id)
         return manifest
 
@@ -264,52 +266,52 @@ class Job:
         self.graph = after_step(self.graph)
 
     def check_newest(self) -> None:
-        """Raise `FencedError` where a newer run or a reset has published after our newest checkpoint."""
+        """Raise `FencedError` if a newer run or a reset has published after this job's newest checkpoint."""
         self.checkpoint.check_newest(self.head)
 
-    def took(self, checkpoint_id: int, *, something: bool = True) -> None:
-        """A sink has everything up to this checkpoint; durable with the next one, or `acknowledge`. ``something``:
-        there were panes.
-        """
+    def mark_delivered(self, checkpoint_id: int, *, had_panes: bool = True) -> None:
+        """A sink has accepted everything up to this checkpoint; durable with the next one, or `acknowledge`."""
         invariant(
-            checkpoint_id <= self.head.id, "a sink takes what is published", id=checkpoint_id, head=self.head.id
+            checkpoint_id <= self.head.id,
+            "a sink accepts only what is published",
+            id=checkpoint_id,
+            head=self.head.id,
         )
         self.delivered = max(self.delivered, checkpoint_id)
-        self._recorded = self._recorded and not something
+        self._recorded = self._recorded and not had_panes
 
     def acknowledge(self) -> None:
-        """What sinks took is durable, without a checkpoint of its own. Raises `UnavailableError`."""
+        """Make durable what the sink has accepted, without a checkpoint. Raises `UnavailableError`."""
         if not self._recorded:
-            up_to = self.delivered  # first, for a batch may be committed meanwhile
+            up_to = self.delivered  # read first: a batch may be committed meanwhile
             acknowledge(self.checkpoint, self.head, up_to)
             self._recorded = True
 
     def _named(self, result: PartitionResult) -> dict[str, int]:
-        """Its counters, with the operator's name where there are several."""
+        """The counters of an answer, prefixed with the operator's name if there are several."""
         if self.graph.single:
             return result.counters
         return {f"{result.operator}.{name}": count for name, count in result.counters.items()}
 
 
 def _adds_up(counters: dict[str, int]) -> bool:
-    """Whether each operator accepted no more events than came, each in one class of how late it was."""
-    fronts = [name.removesuffix("events") for name in counters if name.rpartition(".")[2] == "events"]
-    classes = ("on_time", "mildly_late", "future")
+    """Whether each operator accepted no more events than arrived, and each of them has one class of lateness."""
+    prefixes = [name.removesuffix("events") for name in counters if name.rpartition(".")[2] == "events"]
     return all(
-        sum(counters.get(front + one, 0) for one in classes) == counters.get(f"{front}accepted", 0)
-        and counters.get(f"{front}accepted", 0) <= counters[f"{front}events"]
-        for front in fronts
+        sum(counters.get(prefix + one, 0) for one in CLASSES) == counters.get(f"{prefix}accepted", 0)
+        and counters.get(f"{prefix}accepted", 0) <= counters[f"{prefix}events"]
+        for prefix in prefixes
     )
 
 
 def _check_written(objects: Objects, head: Manifest, results: Sequence[PartitionResult]) -> None:
-    """What other processes have written is here too; of its own files this process knows."""
+    """Raise `UsageError` if a file that another process has written is not visible here."""
     pairs = [(one, head.operators[one.operator].partitions[one.partition]) for one in results if one.host]
     check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])
 
 
 def progress_of(operator: OperatorState) -> Progress | None:
-    """How far its sources had come; None before the first batch. Raises `CorruptionError` for what is not ours."""
+    """The stored progress of an operator; None before the first batch. Raises `CorruptionError` if it is invalid."""
     if operator.progress is None:
         return None
     try:
@@ -330,8 +332,8 @@ def progress_of(operator: OperatorState) -> Progress | None:
 def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:
     if partitions not in (None, head.partitions):
         log.warning(
-            "partitions=%d is for a new checkpoint, this one has %d: stop the job and run tidestate rescale %s "
-            "--partitions %d --confirm to divide its state anew",
+            "partitions=%d is for a new checkpoint, this one has %d: to change it, stop the job and run tidestate "
+            "rescale %s --partitions %d --confirm",
             partitions,
             head.partitions,
             checkpoint.objects.root,

@@ -1,7 +1,7 @@
-"""One state partition through one checkpoint: open its store, take the step, write the files.
+"""One state partition in one round: open its store, run the step, write the files.
 
-The same function runs in a Spark task and in the standalone loop. It publishes nothing: the files get fresh names
-that nobody refers to until a manifest does. It is safe to run it twice, or in a zombie.
+The same function runs in a Spark task and in the standalone loop. It publishes nothing: the files have fresh names
+that only a manifest refers to. It is safe to run it twice, or in a zombie.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ from tidestate.statestore.stores.restore_monitor import RestoreMonitor, Told, pr
 
 logger = logging.getLogger("tidestate")
 
-WORTH_TELLING_S = 1.0
-"""A restore that takes longer is logged."""
+LOGGED_AFTER_S = 1.0
+"""The progress of a restore is logged after this time."""
 CHECKED = 1000
-"""Of how many of the rows that arrive the partition is computed again, spread over all of them."""
+"""The partition of this many arriving rows, evenly spread, is checked."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What the driver tells every partition of an operator for one checkpoint. ``tables``: those of its plan, as
-    files know their columns; ``shows``: its panes are the job's; ``combiners``: those of the driver, which a worker
-    knows once it has read this.
+    """An operator in a round: what each of its partitions gets from the driver; it is pickled to Spark's tasks.
+
+    ``tables`` are those of its plan, with the column ids of its files; ``base`` the state partitions before the
+    round, by number; ``sequence`` the id of the checkpoint; ``progress`` that before the round; ``was_us`` and
+    ``now_us`` the processing times before and after. ``is_output``: the job delivers its panes; ``combiners``: those
+    of the driver, registered in a worker when it unpickles this.
     """
 
     root: str
@@ -66,17 +69,17 @@ class Round:
     origins: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     reprocessing: bool = False
-    shows: bool = True
+    is_output: bool = True
     combiners: tuple[Registration, ...] = ()
 
     @property
     def before_us(self) -> int | None:
-        """The watermark that classifies the batch; None before the first."""
+        """The watermark that events are compared with; None before the first one."""
         return watermark_of(self.progress)
 
     @property
     def intake(self) -> Intake:
-        """How the batch is taken in."""
+        """How events of this round are classified."""
         budget = self.store.budget_bytes
         return Intake(
             self.before_us,
@@ -90,22 +93,24 @@ class Round:
 
     @property
     def partitions(self) -> int:
-        """How many state partitions there are."""
+        """The number of state partitions."""
         return len(self.base)
 
     def identity(self, partition: int) -> str:
-        """Of a partition in caches. The root is part of it: a copy of a checkpoint must not meet the original's."""
+        """The name of a partition in local caches. It contains the root: a copy of a root needs caches of its own."""
         return f"{self.root}/{self.job_id}/{self.plan.name}/{partition}/{self.partitions}"
 
     def open(self, objects: Objects, partition: int, watch: RestoreMonitor) -> AbstractContextManager[StateStore]:
-        """The state of a partition, before the round."""
+        """Open the state of a partition as it was before the round."""
         identity = self.identity(partition)
         return open_store(self.store, objects, identity, self.tables, self.base[partition], watch)
 
 
 class PartitionResult(msgspec.Struct, frozen=True):
-    """What one partition wrote and saw; the driver puts these into a manifest. ``host`` is where it ran, empty in the
-    driver's own process.
+    """The answer of one partition, for the next manifest.
+
+    ``base_lineage`` is the lineage it started from, ``state`` the partition after the round. ``inputs`` is the number
+    of pieces that arrived. ``host`` is where it ran, empty in the driver's own process.
     """
 
     operator: str
@@ -125,7 +130,7 @@ class PartitionResult(msgspec.Struct, frozen=True):
     rejected: Rejections = Rejections()
 
     def written(self, base: PartitionState) -> tuple[FileRef, ...]:
-        """The files that are new: those that ``base`` does not name."""
+        """The new files: those that ``base`` does not have."""
         known = {ref.path for ref in base.files}
         return (*(ref for ref in self.state.files if ref.path not in known), *self.panes, *self.late)
 
@@ -133,9 +138,9 @@ class PartitionResult(msgspec.Struct, frozen=True):
 def run_partition(
     round_: Round, partition: int, arrivals: Arrivals, after: Progress
 ) -> tuple[PartitionResult, pa.Table]:
-    """Take ``arrivals`` into the partition's state; write segments, panes and ledger. Raises on damaged files.
+    """Run the step of a partition; write segments, panes and ledger. Returns its answer and the panes.
 
-    ``after`` is the progress at the end of the round. Beside the result stand the panes.
+    ``after`` is the progress at the end of the round. Raises `CorruptionError` for damaged files.
     """
     objects = Objects(round_.root, bases=round_.bases)
     try:
@@ -143,7 +148,7 @@ def run_partition(
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
             raise
-        # Only the local cache is damaged. The step is pure, so it is simply taken again.
+        # Only the local cache is damaged. The step is pure, so it can run again.
         forget_cache(round_.store, round_.identity(partition))
         return _attempt(round_, partition, arrivals, after, objects)
 
@@ -152,7 +157,7 @@ def _attempt(
     round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects
 ) -> tuple[PartitionResult, pa.Table]:
     check_partition(round_.plan, partition, round_.partitions, arrivals.partials)
-    watch = RestoreMonitor(_told(f"operator {round_.plan.name}, partition {partition}"))
+    watch = RestoreMonitor(_log_restore(f"operator {round_.plan.name}, partition {partition}"))
     with round_.open(objects, partition, watch) as store:
         moved = round_.plan.step(store, arrivals.partials, step_times(round_, after))
         result = write_result(
@@ -160,7 +165,7 @@ def _attempt(
             round_,
             partition,
             moved.changes,
-            moved.panes if round_.shows else None,
+            moved.panes if round_.is_output else None,
             [rows for rows in (arrivals.rejected, moved.rejected) if rows is not None],
             progress=after,
             due_us=moved.due_us,
@@ -174,10 +179,10 @@ def _attempt(
 
 
 def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table) -> None:
-    """Raise `InvariantError` where rows of another state partition arrived. Of many rows, some are checked."""
+    """Raise `InvariantError` if rows of another state partition arrived. Of many rows, a sample is checked."""
     if partitions == 1 or not rows.num_rows:
         return
-    # Taken before selected: without a key, a selection has no columns to take rows of.
+    # `take` before `select`: without a key, the selection has no columns.
     some = rows.take(pa.array(np.arange(0, rows.num_rows, 1 + rows.num_rows // CHECKED)))
     found = np.unique(partition_of(some.select(plan.key_names), partitions)).tolist()
     invariant(
@@ -196,9 +201,9 @@ def write_result(
     changes: ChangeSet,
     panes: pa.Table | None,
     rejected: Sequence[pa.Table],
-    **seen: Any,
+    **facts: Any,
 ) -> PartitionResult:
-    """Write a partition's changes, panes and ledger rows; ``seen`` are the other fields of the result."""
+    """Write a partition's changes, panes and ledger rows; ``facts`` are the other fields of the result."""
     plan, base, attempt = round_.plan, round_.base[partition], uuid.uuid4().hex
     log = PartitionLog(objects, round_.tables, round_.store, plan.name, partition, round_.partitions, attempt)
     ledger = pa.concat_tables(rejected) if rejected else None
@@ -210,22 +215,22 @@ def write_result(
         panes=write_output(objects, f"panes/{plan.name}", panes, round_.sequence, attempt),
         late=write_output(objects, f"late/{plan.name}", ledger, round_.sequence, attempt),
         rejected=rejections_of(plan, ledger),
-        **seen,
+        **facts,
     )
 
 
-def _told(who: str) -> Told:
-    """Where a restore lasts, how far it is."""
+def _log_restore(name: str) -> Told:
+    """A callback that logs the progress of a long restore."""
 
-    def tell(done: Restored, whole: Restored) -> None:
-        if done.seconds >= WORTH_TELLING_S:
-            logger.info("%s: restored %s", who, progress_text(done, whole))
+    def callback(done: Restored, whole: Restored) -> None:
+        if done.seconds >= LOGGED_AFTER_S:
+            logger.info("%s: restored %s", name, progress_text(done, whole))
 
-    return tell
+    return callback
 
 
 def step_times(round_: Round, after: Progress) -> StepTimes:
-    """Where time is before and after the step of a round."""
+    """Watermarks and processing times before and after the step of a round."""
     before = round_.progress.watermark_us
     marks = Rounds(round_.plan.watermarks)
     return StepTimes(
@@ -244,7 +249,7 @@ def step_times(round_: Round, after: Progress) -> StepTimes:
 def write_output(
     objects: Objects, folder: str, rows: pa.Table | None, sequence: int, attempt: str
 ) -> tuple[FileRef, ...]:
-    """Panes or ledger rows as one Parquet file under a fresh name; nothing where there are no rows."""
+    """Write panes or ledger rows as a Parquet file with a fresh name; no file without rows."""
     if rows is None or not rows.num_rows:
         return ()
     sink = pa.BufferOutputStream()
@@ -254,5 +259,4 @@ def write_output(
     data = sink.getvalue()
     path = f"{folder}/{sequence:020d}-{attempt}.parquet"
     objects.put(path, data)
-    facts = FileRef(path=path, bytes=data.size, checksum=checksum(data), rows=rows.num_rows, tail=tail_of(data))
-    return (facts,)
+    return (FileRef(path=path, bytes=data.size, checksum=checksum(data), rows=rows.num_rows, tail=tail_of(data)),)

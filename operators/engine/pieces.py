@@ -1,27 +1,27 @@
-"""A piece of input on its way to one state partition of one operator. Pure.
+"""A piece of input for one state partition of one operator. Pure.
 
-Every state partition of an operator gets every piece, be it empty: its header says what the whole piece saw, so all
-partitions come to the same watermark.
+Every state partition of an operator gets every piece, even an empty one: the header describes the whole piece, so
+that all partitions compute the same watermark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.plan.classify import Prepared, one_origin
+from tidestate.operators.plan.classify import Classified, one_origin
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.rounds import Claims, Progress
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What one piece of input saw. Every state partition gets it; the counters go to one of them only.
+    """The facts of one piece of input. Every state partition gets it; the counters go to only one of them.
 
-    ``after``: the progress at the end of the round of this operator and those behind it, where one upstream knows it.
+    ``after``: the progress of this operator and those downstream at the end of the round, from an operator upstream.
     """
 
     max_event_us: int | None
@@ -33,7 +33,7 @@ class Header(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Piece:
-    """What piece ``number`` of the input brings a partition; ``rejected`` and the counters come with one of them."""
+    """Piece ``number`` of the input, for one partition. ``rejected`` and the counters are in only one of them."""
 
     number: int
     header: Header
@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What reached a partition: its partials, ledger rows it writes, and what all pieces of input saw."""
+    """All pieces that arrived at a partition: partials in order, ledger rows to write, facts of the whole input."""
 
     partials: pa.Table
     rejected: pa.Table | None
@@ -53,40 +53,40 @@ class Arrivals:
     origins: tuple[str, ...] = ()
 
 
-def pieces(prepared: Prepared, number: int, *, after: dict[str, Progress] | None = None) -> list[Piece]:
-    """A prepared piece for each state partition. The ledger's rows go to one of them.
+def pieces(classified: Classified, number: int, *, after: dict[str, Progress] | None = None) -> list[Piece]:
+    """A classified piece for each state partition; ledger rows go to one of them.
 
-    With ``after`` it comes from another operator: then the watermark is known, and its rows claim none.
+    With ``after`` it is from another operator: then the watermark is known, and its rows claim none.
     """
     made = []
-    owner_of_ledger = number % len(prepared.partials)
-    claims = Claims(newest=prepared.claims.newest) if after is not None else prepared.claims
-    for partition, partials in enumerate(prepared.partials):
+    owner_of_ledger = number % len(classified.partials)
+    claims = Claims(newest=classified.claims.newest) if after is not None else classified.claims
+    for partition, partials in enumerate(classified.partials):
         owner = partition == owner_of_ledger
         header = Header(
-            prepared.max_event_us if after is None else None,
-            prepared.counters if owner else {},
-            prepared.origins,
+            classified.max_event_us if after is None else None,
+            classified.counters if owner else {},
+            classified.origins,
             claims,
             after,
         )
-        made.append(Piece(number, header, partials, prepared.rejected if owner else None))
+        made.append(Piece(number, header, partials, classified.rejected if owner else None))
     return made
 
 
 def arriving_rows(plan: Plan, origins: Sequence[str], arrived: Sequence[Piece]) -> Arrivals:
-    """Everything that arrived at a partition, in the order of the pieces; ``origins`` are those so far."""
+    """Everything that arrived at a partition, by number of the piece; ``origins`` are those so far."""
     arrived = sorted(arrived, key=lambda piece: piece.number)
     headers = [piece.header for piece in arrived]
     maxima = [header.max_event_us for header in headers if header.max_event_us is not None]
     rejected = [piece.rejected for piece in arrived if piece.rejected is not None]
     partials = [piece.partials for piece in arrived if piece.partials is not None]
-    found = Arrivals(
+    seen = tuple({origin for header in headers for origin in header.origins})
+    return Arrivals(
         partials=pa.concat_tables([plan.exchanged.schema.empty_table(), *partials]),
         rejected=pa.concat_tables(rejected) if rejected else None,
         max_event_us=max(maxima, default=None),
         inputs=len(headers),
         counters=total([header.counters for header in headers]),
-        origins=tuple({origin for header in headers for origin in header.origins}),
+        origins=one_origin(plan, origins, seen),
     )
-    return replace(found, origins=one_origin(plan, origins, found.origins))

@@ -1,4 +1,4 @@
-"""What the state partitions of a round answered, and what must be true of it before it is published."""
+"""The answers of state partitions, and the checks before they are published."""
 
 from __future__ import annotations
 
@@ -13,32 +13,30 @@ from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.errors import invariant
 
 SAME = ("progress", "max_event_us", "inputs", "origins")
-"""What all partitions of an operator have seen alike."""
+"""The fields that are equal in the answers of all partitions of an operator."""
 CLASSES = ("on_time", "mildly_late", "future")
-"""Of an event that is accepted: one of them."""
+"""An accepted event has one of these classes."""
 
 
 def by_operator(
     names: Iterable[str], head: Manifest, results: Sequence[PartitionResult]
 ) -> dict[str, list[PartitionResult]]:
-    """The answers of each operator that was asked, in the order of partitions, checked. Raises `InvariantError`."""
-    found: dict[str, list[PartitionResult]] = {name: [] for name in names}
-    for one in sorted(results, key=lambda one: one.partition):
-        invariant(one.operator in found, "only an operator that was asked answers", operator=one.operator)
-        found[one.operator].append(one)
-    for name, own in found.items():
-        _check_partitions(name, head.operators[name], own)
-        _check_counters(name, own)
-    return found
+    """The answers of each operator, by partition. Raises `InvariantError` if they contradict each other."""
+    answers: dict[str, list[PartitionResult]] = {name: [] for name in names}
+    for result in sorted(results, key=lambda result: result.partition):
+        invariant(result.operator in answers, "only an operator of the round answers", operator=result.operator)
+        answers[result.operator].append(result)
+    for name, of_name in answers.items():
+        _check_partitions(name, head.operators[name], of_name)
+        _check_counters(name, of_name)
+    return answers
 
 
 def _check_partitions(name: str, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
-    """Every partition has answered once, from our base, and all saw the same input and watermark."""
+    """Every partition has answered once, from its base, and all with the same input and watermark."""
     expected = [(number, state.lineage) for number, state in enumerate(operator.partitions)]
     found = [(one.partition, one.base_lineage) for one in results]
-    invariant(
-        found == expected, "each partition answers once, from the base it was given", operator=name, found=found
-    )
+    invariant(found == expected, "each partition answers once, from its base", operator=name, found=found)
     for part in SAME:
         values = [getattr(one, part) for one in results]
         invariant(
@@ -51,7 +49,7 @@ def _check_partitions(name: str, operator: OperatorState, results: Sequence[Part
 
 
 def _check_counters(name: str, results: Sequence[PartitionResult]) -> None:
-    """No event vanishes: each is accepted, in one class, or has a row in the late ledger."""
+    """No event is lost: each is accepted, with one class, or has a row in the late ledger."""
     counters = total([one.counters for one in results])
     count = counters.get
     classes = sum(count(one, 0) for one in CLASSES)
@@ -68,7 +66,7 @@ def _check_counters(name: str, results: Sequence[PartitionResult]) -> None:
 
 
 def operator_after(operator: OperatorState, results: Sequence[PartitionResult], progress: Progress) -> OperatorState:
-    """An operator as its partitions left it."""
+    """The operator after its partitions have answered."""
     plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
     return msgspec.structs.replace(
         operator,

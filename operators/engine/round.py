@@ -1,6 +1,6 @@
-"""One checkpoint of a job, operator after operator: what comes in, what each state partition does, what goes on.
+"""One round of a job, operator by operator: classify the input, run each state partition, pass panes downstream.
 
-The same functions run in Spark's tasks, a level in each stage, and in a plain loop.
+The same functions run in Spark's tasks, one level per stage, and in a plain loop.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ import pyarrow as pa
 
 from tidestate.operators.engine.partition import PartitionResult, Round, run_partition
 from tidestate.operators.engine.pieces import Piece, arriving_rows, pieces
-from tidestate.operators.plan.classify import Intake, prepare
-from tidestate.operators.plan.graph import Graph, shown
+from tidestate.operators.plan.classify import Intake, classify
+from tidestate.operators.plan.graph import Graph, downstream_rows
 from tidestate.operators.progress.rounds import Claims, Progress, Rounds
 
 FEEDS = 1 << 40
-"""Pieces are numbered within each of an operator's feeds, which follow each other at this distance."""
+"""The distance between the piece numbers of two feeds of an operator: pieces are numbered within a feed."""
 
 Outgoing = tuple[int, int, Piece]
-"""Number of an operator, a state partition of it, and what goes there."""
+"""The number of an operator, one of its state partitions, and a piece for it."""
 
 
 @dataclass(frozen=True)
 class GraphRound:
-    """What the driver tells all operators of one checkpoint; ``rounds`` by name."""
+    """All operators in one round; ``rounds`` by name, in the order of the graph."""
 
     graph: Graph
     rounds: dict[str, Round]
 
     @property
     def first(self) -> Round:
-        """What is the same for all operators is here."""
+        """The round of the first operator, for what is equal in all."""
         return next(iter(self.rounds.values()))
 
     @property
     def partitions(self) -> int:
-        """How many state partitions each operator has."""
+        """The number of state partitions of each operator."""
         return self.first.partitions
 
     @property
     def now_us(self) -> int:
-        """The processing time."""
+        """The processing time of the round."""
         return self.first.now_us
 
     @property
     def sequence(self) -> int:
-        """The id of the checkpoint."""
+        """The id of the checkpoint that the round makes."""
         return self.first.sequence
 
     @property
@@ -57,45 +57,44 @@ class GraphRound:
         return {name: round_.progress for name, round_ in self.rounds.items()}
 
     def after(self, claims: Mapping[str, Sequence[Claims]]) -> dict[str, Progress]:
-        """The progress of all after what the pieces of the streams claim; as it is, where input is fed back."""
+        """The progress of all operators after the claims of the streams' pieces; unchanged when reprocessing."""
         if self.first.reprocessing:
             return self.progress
         return self.graph.after(self.progress, claims, self.now_us)
 
     def finished(self) -> dict[str, Progress]:
-        """The progress of all at the end of time."""
+        """The progress of all operators at the end of time."""
         return self.graph.finished(self.progress)
 
 
 class Intakes:
-    """How the pieces of one task are taken in, one after the other."""
+    """Classifies the pieces of one task, one after another."""
 
     def __init__(self, round_: GraphRound) -> None:
         self._round = round_
         self._so_far: dict[str, Intake] = {name: one.intake for name, one in round_.rounds.items()}
 
     def streams(self, batch: Mapping[str, pa.Table], number: int) -> Iterator[Outgoing]:
-        """A piece of the streams for all who read them."""
+        """Classify a piece of the streams for all operators that read them."""
         for name, rows in batch.items():
             for operator, node, place, feed in self._round.graph.readers(name):
-                own = node.plan.name
-                intake = self._so_far[own]
-                prepared = prepare(node.plan, node.rows(feed, rows), intake, self._round.partitions)
-                # For the next piece of the same sources, where their order counts.
-                so_far = intake.so_far or self._round.rounds[own].progress
-                so_far = msgspec.structs.replace(so_far, advances=so_far.advances | prepared.claims.advances)
-                self._so_far[own] = replace(intake, so_far=so_far)
-                yield from _addressed(operator, pieces(prepared, place * FEEDS + number))
+                reader = node.plan.name
+                intake = self._so_far[reader]
+                classified = classify(node.plan, node.rows(feed, rows), intake, self._round.partitions)
+                # For the next piece of the same sources, if their order matters.
+                so_far = intake.so_far or self._round.rounds[reader].progress
+                so_far = msgspec.structs.replace(so_far, advances=so_far.advances | classified.claims.advances)
+                self._so_far[reader] = replace(intake, so_far=so_far)
+                yield from _addressed(operator, pieces(classified, place * FEEDS + number))
 
 
-def fed_back(round_: GraphRound, rows: Mapping[str, pa.Table]) -> Iterator[Outgoing]:
-    """What comes back from the ledger, by operator."""
+def ledger_pieces(round_: GraphRound, rows: Mapping[str, pa.Table]) -> Iterator[Outgoing]:
+    """Pieces of late events to reprocess, which are ``rows`` by operator."""
     for number, node in enumerate(round_.graph.nodes):
-        own = round_.rounds[node.plan.name]
         if node.plan.name in rows:
-            yield from _addressed(
-                number, pieces(prepare(node.plan, rows[node.plan.name], own.intake, own.partitions), 0)
-            )
+            intake = round_.rounds[node.plan.name].intake
+            classified = classify(node.plan, rows[node.plan.name], intake, round_.partitions)
+            yield from _addressed(number, pieces(classified, 0))
 
 
 def run_level(
@@ -105,45 +104,45 @@ def run_level(
     arrived: Mapping[int, Sequence[Piece]],
     after: Mapping[str, Progress],
 ) -> tuple[list[PartitionResult], list[Outgoing]]:
-    """A state partition of all operators of a level: what they come to, and what goes on to others.
+    """Run a state partition of all operators of a level: their answers, and the pieces for operators downstream.
 
-    ``after``: the progress of all operators at the end of the round, as far as it is known.
+    ``after``: the progress of operators at the end of the round, as far as it is known.
     """
     results: list[PartitionResult] = []
-    going: list[Outgoing] = []
+    outgoing: list[Outgoing] = []
     for number, node in round_.graph.at(level):
-        own, here = round_.rounds[node.plan.name], arrived.get(number, ())
-        progress = Rounds(own.plan.watermarks).with_positions(
-            after[node.plan.name], [piece.header.claims for piece in here]
-        )
-        result, panes = run_partition(own, partition, arriving_rows(own.plan, own.origins, here), progress)
+        operator, here = round_.rounds[node.plan.name], arrived.get(number, ())
+        claims = [piece.header.claims for piece in here]
+        progress = Rounds(node.plan.watermarks).with_positions(after[node.plan.name], claims)
+        arrivals = arriving_rows(node.plan, operator.origins, here)
+        result, panes = run_partition(operator, partition, arrivals, progress)
         results.append(result)
-        going += _to_readers(round_, node.plan.name, partition, panes, after)
-    return results, going
+        outgoing += _to_readers(round_, node.plan.name, partition, panes, after)
+    return results, outgoing
 
 
 def _to_readers(
     round_: GraphRound, name: str, partition: int, panes: pa.Table, after: Mapping[str, Progress]
 ) -> Iterator[Outgoing]:
-    """What a state partition of an operator shows, for those that read it."""
+    """The panes of an operator's state partition as pieces for its readers."""
     readers = round_.graph.readers(name)
     if not readers:
         return
-    seen = shown(round_.graph.plans[name], panes)
+    seen = downstream_rows(round_.graph.plans[name], panes)
     for operator, node, place, feed in readers:
-        own = round_.rounds[node.plan.name]
-        prepared = prepare(node.plan, node.rows(feed, seen), own.intake, own.partitions)
-        behind = {one.plan.name: after[one.plan.name] for one in round_.graph.nodes if one.level >= node.level}
-        yield from _addressed(operator, pieces(prepared, place * FEEDS + partition, after=behind))
+        intake = round_.rounds[node.plan.name].intake
+        classified = classify(node.plan, node.rows(feed, seen), intake, round_.partitions)
+        downstream = {one.plan.name: after[one.plan.name] for one in round_.graph.nodes if one.level >= node.level}
+        yield from _addressed(operator, pieces(classified, place * FEEDS + partition, after=downstream))
 
 
-def known_after(round_: GraphRound, arrived: Mapping[int, Iterable[Piece]], level: int) -> dict[str, Progress]:
-    """The progress of all operators at the end of the round, as the pieces at a level's partition tell it."""
+def progress_after(round_: GraphRound, arrived: Mapping[int, Iterable[Piece]], level: int) -> dict[str, Progress]:
+    """The progress of operators after the round, from the pieces that arrived at a partition of this level."""
     if level == 1:
         names = [node.plan.name for node in round_.graph.nodes]
         return round_.after({names[n]: [p.header.claims for p in all_] for n, all_ in arrived.items()})
-    told = [piece.header.after for all_ in arrived.values() for piece in all_ if piece.header.after is not None]
-    return {name: progress for one in told for name, progress in one.items()}
+    upstream = [piece.header.after for all_ in arrived.values() for piece in all_ if piece.header.after is not None]
+    return {name: progress for known in upstream for name, progress in known.items()}
 
 
 def _addressed(operator: int, made: Sequence[Piece]) -> Iterator[Outgoing]:

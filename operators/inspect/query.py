@@ -251,10 +251,10 @@ def _told(configuration: Mapping[str, Any]) -> Any:
 
 def _values(plan: GeneralPlan | SlicePlan, view: StateView, watermark_us: int | None) -> list[pa.Table]:
     if isinstance(plan, SlicePlan):
-        bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
+        bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
         return [results_of(plan, whole_windows(plan, view, bound))]
     if isinstance(plan, SucceedingPlan):
-        view = Succession(plan, view, BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us))
+        view = Succession(plan, view, BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us))
     bare = plan
     if isinstance(bare, OperatorPlan):
         plan = bare.reading(lambda windows: read_windows(bare, view, windows))

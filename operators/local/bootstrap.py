@@ -131,7 +131,7 @@ class Archive:
             texts = [ends.get(name, FILES_READ) for name in self.streams]
             return Position(spark=spark_position(checkpoint.objects, texts, read, number))
 
-        with driver.at_work():
+        with driver.running():
             manifest = driver.bootstrap(self._batches(job.graph, on_rows), position, deliver=deliver)
             finish_checkpoint(checkpoint, manifest)
         return manifest

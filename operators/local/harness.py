@@ -20,7 +20,7 @@ from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.reprocess import to_feed
+from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.plan.plan import Plan
@@ -80,7 +80,7 @@ class Harness:
     def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
         given = rows if rows is None or isinstance(rows, pa.Table) else _table(rows, self._schemas())
-        back = to_feed(self._job, given, operator)
+        back = late_rows(self._job, given, operator)
         fed = self._driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
         return self._driver.rows(fed)
 
@@ -183,10 +183,10 @@ class Harness:
 
 def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[pa.Table]:
     if isinstance(plan, SlicePlan):
-        bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
+        bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
         return [whole_windows(plan, store, bound)]
     if isinstance(plan, SucceedingPlan):
-        bound = BEGINNING_US if watermark_us is None else plan.forgotten(watermark_us)
+        bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
         return list(Succession(plan, store, bound)[GROUPS].scan())
     return list(store[GROUPS].scan())
 

@@ -13,11 +13,11 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.describe.runs import Batch, JobHook, Standalone
 from tidestate.operators.describe.sinks import ArrowSink
-from tidestate.operators.engine.bootstrap import check_new, first_states
+from tidestate.operators.engine.bootstrap import check_new, has_begun
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position, no_job_hook
-from tidestate.operators.engine.reprocess import to_feed
+from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
@@ -97,7 +97,7 @@ class StandaloneRunner(Standalone):
 
     @property
     def begun(self) -> bool:
-        return first_states(self._root)
+        return has_begun(self._root)
 
     def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
         single = isinstance(history, pa.Table | pa.RecordBatch | Mapping)
@@ -118,14 +118,14 @@ class StandaloneRunner(Standalone):
 
     def drain(self) -> pa.Table:
         driver = self._started("feed a batch before draining")
-        with driver.at_work():
+        with driver.running():
             return driver.rows(driver.head if driver.drain() else None)
 
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
         driver = self._started("feed a batch first, or run over those that there were")
-        with driver.at_work():
+        with driver.running():
             driver.deliver()
-            back = to_feed(driver.job, rows, operator)
+            back = late_rows(driver.job, rows, operator)
             return driver.rows(driver.reprocess_late(back, whole=rows is None) if back else None)
 
     @property

@@ -52,7 +52,7 @@ class Intake(Arrival):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Classified:
     """What one piece of input came to.
 
     ``partials`` has, per state partition, rows of the plan's ``exchanged`` (a key may repeat); ``accepted`` the
@@ -70,7 +70,7 @@ class Prepared:
     claims: Claims = field(default_factory=Claims)
 
 
-def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Prepared:
+def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Classified:
     """Prepare ``events`` (columns of ``plan.input_schema``, more are ignored) for ``partitions`` state partitions.
 
     Events that are fed back may have a column ``window_start``: the window that each is meant for, or null.
@@ -95,7 +95,7 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
         nothing = [plan.exchanged.schema.empty_table()] * partitions
-        return Prepared(nothing, accepted, rejected, None, counters, origins, claims)
+        return Classified(nothing, accepted, rejected, None, counters, origins, claims)
     times = _int_times(accepted[plan.event_time])
     if intake.watermark_us is not None:
         partly = plan.refused(accepted, times, intake.watermark_us, reprocessing=intake.reprocessing)
@@ -108,7 +108,7 @@ def prepare(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Pr
     if not intake.reprocessing:
         peak = peak_of(times, accepted, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
-    return Prepared(partials, accepted, rejected, newest, counters, origins, claims)
+    return Classified(partials, accepted, rejected, newest, counters, origins, claims)
 
 
 def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | None:

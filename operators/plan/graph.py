@@ -186,7 +186,7 @@ def _report(plan: Plan, watermark: int, time: str) -> SourceReport:
     )
 
 
-def shown_schema(plan: Plan) -> pa.Schema:
+def downstream_schema(plan: Plan) -> pa.Schema:
     """Columns of an operator's panes as those downstream see them."""
     dropped = {*OF_PANES, *(() if plan.retracts else ("kind",))}
     fields = [field for field in plan.pane_schema if field.name not in dropped]
@@ -196,9 +196,9 @@ def shown_schema(plan: Plan) -> pa.Schema:
     return pa.schema(fields)
 
 
-def shown(plan: Plan, panes: pa.Table) -> pa.Table:
+def downstream_rows(plan: Plan, panes: pa.Table) -> pa.Table:
     """Panes as those downstream see them."""
-    schema = shown_schema(plan)
+    schema = downstream_schema(plan)
     if PANE_TIME in schema.names and PANE_TIME not in panes.column_names:
         last = pc.subtract(panes["window_end"].cast(pa.int64()), 1).cast(TIME)
         panes = panes.append_column(PANE_TIME, last)

@@ -68,7 +68,7 @@ class Plan(ABC):
     and retention are offsets too. ``order`` names the columns by which messages count, (origin, offset) or (offset,).
     """
 
-    feeds_back: ClassVar[bool] = False
+    reprocesses: ClassVar[bool] = False
     """Whether it keeps windows, to which events of the late ledger may be fed back."""
     late_option: ClassVar[str] = ""
     """How people set its allowed lateness; empty where they cannot."""
@@ -107,7 +107,7 @@ class Plan(ABC):
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The columns of state tables by which rows go to state partitions, as `prepare` sends them."""
+        """The columns of state tables by which rows go to state partitions, as `classify` sends them."""
         return tuple(self.key_names)
 
     @property
@@ -174,7 +174,7 @@ class Plan(ABC):
         """Windows that end at or before this have been closed, in a step that begins at this watermark."""
         return self.closed_at(watermark) if self.closed_us is None else self.closed_us
 
-    def forgotten(self, watermark: int) -> int:
+    def expired_at(self, watermark: int) -> int:
         """Windows that end at or before this are kept no longer."""
         closed = self.closed_at(watermark)
         if closed in (BEGINNING_US, END_US):

@@ -64,7 +64,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
         stamps.check_unchanged()
         return Position(spark=spark_position(checkpoint.objects, handed.ends, handed.files, number))
 
-    with driver.at_work():
+    with driver.running():
         chosen = rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns))
         manifest = driver.bootstrap(chosen, position, deliver=deliver)
         finish_checkpoint(checkpoint, manifest, job.hook)

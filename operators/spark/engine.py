@@ -1,4 +1,4 @@
-"""The engine on Spark: one job for a round, be it a batch, a tick or the ledger coming back."""
+"""The engine on Spark: one job for a round, which is a batch, a tick or reprocessed late events."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
-from tidestate.operators.engine.job_view import JobView
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.spark.tasks import EXCHANGE, decode_answers, exchange_rows, level_side, map_side, tick_side
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import Output
 from tidestate.statestore.files.segments import read_verified
 
 BATCH_ROWS = 100_000
-"""Rows in one Arrow batch from Spark to Python."""
-_LITERAL = {ord(one): f"\\{one}" for one in "{}[]*?\\"}
-"""Spark takes a path with one of these for a pattern, unless it is escaped."""
+"""The rows of an Arrow batch from Spark to Python."""
+_LITERAL = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
+"""Spark reads a path with one of these as a pattern, unless it is escaped."""
 
 
-def prepared(batch: DataFrame) -> DataFrame:
-    """A batch of a query, with settings that suit it. Its session is a clone: they do not reach the user's."""
+def configured(batch: DataFrame) -> DataFrame:
+    """A batch of a query, with settings for it. Its session is a clone: the user's own keeps its settings."""
     conf = batch.sparkSession.conf
     conf.set("spark.sql.adaptive.enabled", "false")
     conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
@@ -34,30 +35,30 @@ def prepared(batch: DataFrame) -> DataFrame:
 
 
 class OnSpark:
-    """One Spark job a round: prepare, exchange, step; exchange and step again for each level of operators."""
+    """An `Engine` with one Spark job per round: classify, exchange, step; exchange and step again for each level."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self.parallel = session.sparkContext.defaultParallelism
 
     def take(self, round_: GraphRound, batch: DataFrame) -> list[PartitionResult]:
-        """See `Engine`; in the session of ``batch``, with its settings as they are."""
+        """As in `Engine`; in the session of ``batch``, with its settings."""
         exchanged = _in_order(_times_as_numbers(batch), round_.graph).mapInArrow(partial(map_side, round_), EXCHANGE)
         return _levels(exchanged, round_, 1)
 
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
     ) -> list[PartitionResult]:
-        """See `Engine`. Pieces are prepared here; the state takes them where it is."""
+        """As in `Engine`. Pieces are encoded in the driver and processed in the tasks of their state partitions."""
         if after is None:
             exchanged = pa.Table.from_batches(exchange_rows(pieces))
             return _levels(self._session.createDataFrame(exchanged), round_, 1)
         numbers = self._session.range(0, round_.partitions, 1, round_.partitions)
         return _levels(numbers.mapInArrow(partial(tick_side, round_, dict(after)), EXCHANGE), round_, 2)
 
-    def panes(self, job: JobView, output: Output) -> DataFrame:
-        """See `Engine`."""
-        objects = job.checkpoint.objects
+    def panes(self, checkpoint: Checkpoint, output: Output, plan: Plan) -> DataFrame:
+        """As in `Engine`, in the columns of the files."""
+        objects = checkpoint.objects
         for ref in output.panes:
             read_verified(objects, ref)
         paths = [objects.url(ref.path).translate(_LITERAL) for ref in output.panes]
@@ -65,7 +66,7 @@ class OnSpark:
 
 
 def _levels(rows: DataFrame, round_: GraphRound, first: int) -> list[PartitionResult]:
-    """``rows`` of the exchange through all levels from ``first``: a shuffle for each."""
+    """Run ``rows`` of the exchange through all levels from ``first``, with a shuffle for each."""
     for level in range(first, round_.graph.levels + 1):
         placed = rows.repartitionById(round_.partitions, sf.col("partition"))
         rows = placed.mapInArrow(partial(level_side, round_, level), EXCHANGE)
@@ -73,14 +74,14 @@ def _levels(rows: DataFrame, round_: GraphRound, first: int) -> list[PartitionRe
 
 
 def _times_as_numbers(batch: DataFrame) -> DataFrame:
-    """Timestamps as microseconds: Spark writes a long to Arrow in a third of the time it needs for a timestamp."""
+    """Timestamps as microseconds: Spark converts a long to Arrow three times faster than a timestamp."""
     times = {f.name for f in batch.schema.fields if isinstance(f.dataType, TimestampType)}
     quoted = {name: sf.col(f"`{name}`") for name in batch.columns}
     return batch.select(*(sf.unix_micros(c).alias(n) if n in times else c for n, c in quoted.items()))
 
 
 def _in_order(batch: DataFrame, graph: Graph) -> DataFrame:
-    """Where the order of its rows counts, each source as a whole in one task, in that order."""
+    """If the order of rows matters: all rows of a source in one task, in that order."""
     order = [sf.col(f"`{name}`") for name in graph.order]
     if not order:
         return batch

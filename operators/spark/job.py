@@ -14,7 +14,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, SparkJob
-from tidestate.operators.engine.bootstrap import first_states
+from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.schemas import read_schemas
@@ -43,7 +43,7 @@ class JobOnSpark(StreamJob, SparkJob):
 
     @property
     def begun(self) -> bool:
-        return first_states(self.checkpoint)
+        return has_begun(self.checkpoint)
 
     def bootstrap(self, history: PastEvents, *, offsets: Handover = None, deliver: bool = True) -> Manifest:
         return bootstrap(self, history, offsets, deliver=deliver)

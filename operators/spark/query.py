@@ -20,11 +20,11 @@ from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.describe.sinks import SparkSink
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.reprocess import to_feed
+from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.rounds import Progress, skip_idle_time
-from tidestate.operators.spark.engine import OnSpark, prepared
+from tidestate.operators.spark.engine import OnSpark, configured
 from tidestate.operators.spark.ticker import Ticker
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
@@ -156,7 +156,7 @@ class QueryOnSpark(DurableQuery):
 
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         with self._driver.lock:
-            back = to_feed(self._job, rows, operator)
+            back = late_rows(self._job, rows, operator)
             if back:
                 with contextlib.suppress(StoppingError):
                     self._driver.reprocess_late(back, whole=rows is None)
@@ -187,14 +187,14 @@ class QueryOnSpark(DurableQuery):
         check_follows(head, position)
         self._read.check(job.head, position)
         self._driver.batch(
-            prepared(batch),
+            configured(batch),
             planned.timestamp_ms * 1000,
             lambda number: Position(spark=store_lists(objects, followed(head, position), number)),
         )
         self._read.add(position)
         # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
         now = now_us()
-        job.waited({name: skip_idle_time(progress, now) for name, progress in job.progress.items()})
+        job.set_progress({name: skip_idle_time(progress, now) for name, progress in job.progress.items()})
 
     def _tick(self) -> bool:
         """Time goes on without a batch: a checkpoint, where that makes a difference. False when there is no more."""

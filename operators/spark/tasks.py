@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tidestate.operators.engine.partition import PartitionResult
 from tidestate.operators.engine.pieces import Header, Piece
-from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, known_after, run_level
+from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, progress_after, run_level
 from tidestate.operators.progress.rounds import Progress
 from tidestate.statestore import errors
 from tidestate.statestore.errors import TidestateError, invariant
@@ -111,7 +111,7 @@ def _level(
     after: dict[str, Progress] | None,
 ) -> Iterator[pa.RecordBatch]:
     try:
-        after = known_after(round_, arrived, level) if after is None else after
+        after = progress_after(round_, arrived, level) if after is None else after
         results, going = run_level(round_, level, partition, arrived, after)
     except TidestateError as error:
         yield _answer_row(partition, Answer(failure=_failure(error)))

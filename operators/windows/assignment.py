@@ -61,7 +61,7 @@ def refusing(plan: Plan, ends: Times, watermark: int, *, reprocessing: bool) -> 
 
 def last_refused(plan: Plan, watermark: int, *, reprocessing: bool) -> int:
     """Windows that end at or before this take no event any more."""
-    return plan.forgotten(watermark) if reprocessing else plan.closed_at(watermark)
+    return plan.expired_at(watermark) if reprocessing else plan.closed_at(watermark)
 
 
 def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:

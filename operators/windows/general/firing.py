@@ -25,7 +25,7 @@ def phases(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> Phases:
     passing = ~behind & (ends <= at.after) & after
     over = (ends <= plan.closed_at(at.after)) & after
     closing = over & ~((ends <= plan.closed_before(at.before)) & before)
-    return Phases(behind, passing, over, closing, (ends <= plan.forgotten(at.after)) & after)
+    return Phases(behind, passing, over, closing, (ends <= plan.expired_at(at.after)) & after)
 
 
 def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes, shown: Flags) -> Fired:

@@ -228,7 +228,7 @@ def _changes(plan: GeneralTables, gathered: Gathered, groups: pa.Table, phase: P
         groups, {DUE_CLOCK: pa.array(clock, mask=clock == NEVER), DUE_MARK: pa.array(marks, mask=marks == NEVER)}
     )
     kept = groups.filter(pa.array(stays))
-    bound = None if at.after == BEGINNING_US else min(plan.forgotten(at.after), END_US - 1)
+    bound = None if at.after == BEGINNING_US else min(plan.expired_at(at.after), END_US - 1)
     changes = {
         CLOCK: TableChanges(put=_timers(plan.clock, groups, clock, fresh_clock & stays), expire=_moment(at.now - 1)),
         MARKS: TableChanges(put=_timers(plan.marks, groups, marks, fresh_marks & stays), expire=_moment(at.after)),

@@ -51,7 +51,7 @@ from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableS
 class GeneralTables(Plan):
     """What the steps of the operator know of it: columns and tables."""
 
-    feeds_back = True
+    reprocesses = True
     late_option = ".late(allowed=…)"
 
     @property

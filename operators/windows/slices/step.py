@@ -139,7 +139,7 @@ def _fire_late(
     touching = partials.filter(pa.array(first_ends <= low)) if bool((first_ends <= low).any()) else None
     if touching is None:
         return None
-    news = by_window(plan, [_fold_up(plan, touching)], plan.forgotten(low), low, at.budget_bytes)
+    news = by_window(plan, [_fold_up(plan, touching)], plan.expired_at(low), low, at.budget_bytes)
     if not news.num_rows:
         return None
     keys = news.select(plan.fired.key_names)
@@ -272,7 +272,7 @@ def bounds(plan: SliceTables, watermark: int) -> tuple[int | None, int | None, i
         return None, None, None
     if watermark == END_US:
         return END_US - 1, END_US - 1, END_US - 1
-    forgotten = plan.forgotten(watermark)
+    forgotten = plan.expired_at(watermark)
     return plan.closed_at(watermark), forgotten, plan.windows.oldest_slice_after(forgotten)
 
 

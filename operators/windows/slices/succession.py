@@ -70,7 +70,7 @@ class SucceedingPlan(GeneralPlan):
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """As the general operator, over windows of both."""
-        moved = self._taken(Succession(self, view, self.forgotten(at.before)), arriving, at)
+        moved = self._taken(Succession(self, view, self.expired_at(at.before)), arriving, at)
         slices = self.slices
         _, window_bound, slice_bound = bounds(slices, max(at.before, at.after))
         expired = {

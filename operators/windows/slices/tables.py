@@ -18,7 +18,7 @@ SLICES, FIRED = "slices", "fired"
 class SliceTables(Plan):
     """What the steps of the fast path know of it: columns and tables."""
 
-    feeds_back = True
+    reprocesses = True
     late_option = ".late(allowed=…)"
 
     @property

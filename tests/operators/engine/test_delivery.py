@@ -176,7 +176,7 @@ def test_a_sink_that_refuses_holds_the_intake(
     job(tmp_path, sink.take).run(given(), drain=True)
     assert dict(sink.came) == outbox(tmp_path)
     assert sink.offers == 3 * len(sink.came)
-    waited = [one for one in caplog.messages if one.startswith("waiting for the sink")]
+    waited = [one for one in caplog.messages if one.startswith("the sink refuses the panes")]
     assert len(waited) == len(sink.came), "said once for each, not at every offer"
 
 
@@ -219,7 +219,7 @@ def test_pauses_grow_up_to_a_bound_and_it_is_said_since_when() -> None:
         taken.append(panes)
         return len(taken) > 12
 
-    offers.make(sink, "panes", DeliveryId("run", 1), pauses.append)
+    offers.offer(sink, "panes", DeliveryId("run", 1), pauses.append)
     assert offers.waiting_since_us is None
     assert pauses[:3] == [0.05, 0.1, 0.2]
     assert pauses == sorted(pauses)
