@@ -289,5 +289,7 @@ def test_any_key_can_be_named() -> None:
     far = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
     events = pa.table({"at": [1], "day": far, "raw": [b"\x1b["], "none": pa.nulls(1), "long": ["x" * 1000]})
     words = peak_of(np.array([1]), events, events.column_names).event
-    assert words.startswith("at=1, day=a date32[day] that Python cannot represent, raw=b'\\x1b[', none=null, long='xxx")
+    assert words.startswith(
+        "at=1, day=a date32[day] that Python cannot represent, raw=b'\\x1b[', none=null, long='xxx"
+    )
     assert len(words) < 200
