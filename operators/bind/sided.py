@@ -14,8 +14,7 @@ from tidestate.operators.describe.sides import AT, SIDE, SIDES
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windows import Global
-from tidestate.operators.joins.plan import JoinPlan
-from tidestate.operators.joins.sessions.plan import SessionJoinPlan
+from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.progress.maxima import SidePositions

@@ -52,9 +52,12 @@ class SessionJoin(Sided):
         """Columns by which rows of a session pair up, beside those of the session itself."""
         return tuple(name for name in self.on if name not in self.session)
 
-    @property
-    def layout(self) -> Layout:
-        """The message key of both sides: the rows of a session are one range."""
+    def keeps(self, side: str) -> bool:
+        """Whether rows of a side are emitted also without a partner."""
+        return self.how in (side, "full")
+
+    def layout(self, side: str) -> Layout:
+        """The message key of a side's rows: the rows of a session are one range."""
         return choose_layout("time", "join", equal=bool(self.equal), time_range=True, session=True)
 
     def describe(self) -> dict[str, Any]:
@@ -70,7 +73,7 @@ class SessionJoin(Sided):
             "session": list(self.session),
             "offset": list(self.offsets),
             "origin": list(self.origins),
-            "layout": [str(self.layout)] * len(self.sides.names),
+            "layout": [str(self.layout(side)) for side in self.sides.names],
             "watermark": self.watermarks.describe() if self.watermarks else None,
         }
 

@@ -15,20 +15,20 @@ from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import SIDE, SIDES
-from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.describe.windows import START, Sliding
 from tidestate.operators.embedded.embedded import ByHand, as_table
 from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_over
 from tidestate.operators.embedded.stepped import StepResult
 from tidestate.operators.engine.job import no_job_hook
-from tidestate.operators.joins.plan import JoinPlan
-from tidestate.operators.joins.sessions.names import SESSIONS, START
-from tidestate.operators.joins.sessions.plan import SessionJoinPlan
+from tidestate.operators.joins.names import SESSIONS
+from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.transition import StepTimes, total
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError, expect, of_type
+from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.changes import TableChanges
@@ -193,7 +193,7 @@ def move_sides(plan: SidedPlan, state: OverlayView, arriving: pa.Table, at: Step
     rejected = [] if moved.rejected is None else [moved.rejected]
     stepped = StepResult(None, moved.panes, rejected, moved.counters, due_us=moved.due_us)
     if isinstance(plan, SessionJoinPlan):
-        gone = any(moved.changes[side].delete is not None for side in SIDES)
+        gone = any((rows := moved.changes[side].delete) is not None and rows.num_rows for side in SIDES)
         return replace(stepped, newest=_latest(moved.changes[SESSIONS]), purged=gone)
     # By distance alone something is forgotten all the time: no reason for a checkpoint of its own.
     return replace(stepped, purged=forgets and not plan.joined.bounded)
@@ -208,7 +208,7 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
     """Which rows have been here: before lateness is asked, which a replay is not to be judged by."""
     known = np.zeros(batch.num_rows, bool)
     for side in SIDES:
-        store, own = plan.stores[side], np.flatnonzero(np.asarray(pc.equal(batch[SIDE], side)))
+        own = np.flatnonzero(np.asarray(pc.equal(batch[SIDE], side)))
         offset = expect(plan.given(side, OFFSET), "a join fed by hand has offsets", side=side)
         origin = plan.given(side, ORIGIN)
         rows = batch.take(pa.array(own))
@@ -218,7 +218,7 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
             asked = pa.table({OFFSET: offsets.cast(pa.int64()), ORIGIN: origins})
         except (pa.ArrowException, ValueError):
             continue  # offsets that are none are rejected below
-        known[own] = np.asarray(view[store.seen.name].lookup(asked).found, bool)
+        known[own] = is_known(view, plan.seen(side), asked)
     return known
 
 

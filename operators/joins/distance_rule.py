@@ -1,4 +1,4 @@
-"""Rows that meet by the distance of their times."""
+"""Joins by the distance of times: which rows meet."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import numpy as np
 
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.joins.rule import JoinRule, Mark, PositionBound, closed_at
+from tidestate.operators.joins.rule import Mark, PairRule, PositionBound, closed_at
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 
 
 @dataclass(frozen=True)
-class DistanceRule(JoinRule):
+class DistanceRule(PairRule):
     """Rows meet by the distance of their times. A side without a bound waits as long as it is retained."""
 
     joined: Join
 
     def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:
-        """See `Rule`."""
         low, high = distances(self.joined, side)
         return None if low is None else times + low, None if high is None else times + high + 1
 
@@ -30,15 +29,12 @@ class DistanceRule(JoinRule):
         return None, np.full(len(times), END_US) if reach is None else times + reach
 
     def closed(self, side: str, mark: Mark) -> int:
-        """See `Rule`."""
         return mark.watermark
 
     def final(self, side: str, mark: Mark) -> int:
-        """See `Rule`."""
         return closed_at(mark.watermark, self.joined.allowed_us)
 
-    def over(self, side: str, mark: Mark) -> int | None:
-        """See `Rule`."""
+    def unreachable(self, side: str, mark: Mark) -> int | None:
         if mark.watermark == BEGINNING_US:
             return None
         if mark.watermark == END_US:
@@ -46,28 +42,28 @@ class DistanceRule(JoinRule):
         reach = self._reach(side)
         return None if reach is None else max(BEGINNING_US, self.final(side, mark) - reach - 1)
 
-    def forgotten(self, side: str, mark: Mark) -> int | None:
-        """What is retained for longer than rows can meet is kept so long."""
-        over, kept = self.over(side, mark), self.joined.retained[SIDES.index(side)]
-        if over is None or kept is None or kept.span_us is None or mark.watermark == END_US:
-            return over
-        return max(BEGINNING_US, min(over, mark.watermark - kept.span_us - 1))
+    def expired(self, side: str, mark: Mark) -> int | None:
+        """Also limited by what is retained, where that is longer than rows can meet."""
+        unreachable, kept = self.unreachable(side, mark), self.joined.retained[SIDES.index(side)]
+        if unreachable is None or kept is None or kept.span_us is None or mark.watermark == END_US:
+            return unreachable
+        return max(BEGINNING_US, min(unreachable, mark.watermark - kept.span_us - 1))
 
     def unknown(self, side: str, mark: Mark) -> int | None:
-        """What is not behind the watermark is taken, though it may be met by nobody."""
-        over = self.over(side, mark)
-        return None if over is None else min(over, self.final(side, mark) - 1)
+        """A row that is not behind the watermark is accepted, even if no partner can come."""
+        unreachable = self.unreachable(side, mark)
+        return None if unreachable is None else min(unreachable, self.final(side, mark) - 1)
 
     def too_late(self, side: str, times: Times, watermark: int) -> Flags:
-        """Rows behind the watermark that no partner can come for any more."""
-        over, closed = self.over(side, Mark(watermark)), closed_at(watermark, self.joined.allowed_us)
-        if over is None:
+        """Rows behind the watermark for which no partner can come any more."""
+        unreachable, closed = self.unreachable(side, Mark(watermark)), closed_at(watermark, self.joined.allowed_us)
+        if unreachable is None:
             return np.zeros(len(times), bool)
-        found: Flags = (times <= over) & (times < closed)
+        found: Flags = (times <= unreachable) & (times < closed)
         return found
 
     def output_watermark(self, watermark: int) -> int:
-        """Of a pair neither row is over; a row alone is not."""
+        """The earliest row that may still be in a pair, or be emitted unmatched."""
         closed = watermark - self.joined.allowed_us
         earliest = {
             side: BEGINNING_US if (reach := self._reach(side)) is None else closed - max(0, reach) for side in SIDES
@@ -83,7 +79,7 @@ class DistanceRule(JoinRule):
 
 
 def distances(joined: Join, side: str) -> tuple[int | None, int | None]:
-    """How far from rows of ``side`` those are which they meet on the other one: from, to."""
+    """The least and the greatest distance from a row of ``side`` to its partners on the other side."""
     low, high = joined.lower_us, joined.upper_us
     if side == SIDES[0]:
         return low, high

@@ -1,26 +1,29 @@
-"""Names of a join's tables and columns."""
+"""Names of the tables and columns of joins. A column that begins with an underscore is bookkeeping."""
 
 from tidestate.operators.describe.sides import LEFT, RIGHT
 from tidestate.statestore.messages.tables import BOUND_NAMES, OFFSET, ORIGIN
 
 OTHER_SIDE = {LEFT: RIGHT, RIGHT: LEFT}
-DUE, SENT, ROW = "_due", "_sent", "_row"
-"""When a row is over, in the measure of its side; from which processing time on it may be shown; its place."""
+DUE, SENT, ROW, UNTIL = "_due", "_sent", "_row", "_until"
+"""The last position at which a partner may come; the processing time from which a row may be emitted; its place among
+the rows; the end of the session that it would be by itself.
+"""
 PHASE, FIRST, SECOND, NUMBER = "_phase", "_first", "_second", "_number"
-"""In which order pairs that were held are shown."""
-HELD_PAIRS = "held"
+"""The order in which held pairs are emitted."""
+HELD_PAIRS, SESSIONS, ENDS = "held", "sessions", "ends"
+EMIT, RETRACT = "emit", "retract"
 
 
 def kept_as(name: str) -> str:
-    """What a key column is called in message stores: another name where they have one like it."""
+    """The name of a key column in message stores, which have names of their own for some columns."""
     return f"key_{name}" if name in (OFFSET, ORIGIN, *BOUND_NAMES) else name
 
 
 def waiting(side: str) -> str:
-    """The table of rows that have met nobody yet."""
+    """The table of rows without a partner so far."""
     return f"waiting_{side}"
 
 
 def unmatched_table(side: str) -> str:
-    """The table of rows that were shown alone, and may still be taken back."""
+    """The table of rows that were emitted without a partner and may be retracted."""
     return f"alone_{side}"

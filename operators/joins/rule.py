@@ -1,4 +1,4 @@
-"""Which rows meet, and until when each may: one rule for bounds, one for windows of both sides, one for own windows.
+"""Which rows of two sides meet, and until when each may: the interface of the rules. Pure.
 
 A row's **position** is its time, or its offset where offsets place the rows of its side. Positions, times and dues
 are arrays of shape ``(rows,)``, int64; a bound that is None bounds nothing.
@@ -53,69 +53,73 @@ def mark_after(at: StepTimes) -> Mark:
 
 
 class JoinRule(ABC):
-    """See the module."""
+    """What admits the rows of a join, by whatever they meet."""
 
     @property
     def moves(self) -> bool:
-        """Whether what a row meets depends on the rows before it: then rows of a batch count one after the other."""
+        """Whether what a row meets depends on the rows before it: then the order of rows within a batch counts."""
         return False
-
-    def ends(self, side: str, times: Times, mark: Mark) -> PositionBound:
-        """Where rows count one after the other: positions of the other side that none reaches before these rows."""
-        return None
-
-    @abstractmethod
-    def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:
-        """From which position of the other side to before which rows of ``side`` may meet somebody."""
-
-    def pairs(self, left: Times, right: Times, mark: Mark) -> tuple[Times, Times | None] | None:
-        """Which pairs within reach do meet (numbers, may repeat), and the ends of the windows they meet in, where
-        there are windows of both; None for all of them.
-        """
-        return None
-
-    @abstractmethod
-    def dues(self, side: str, times: Times, positions: Times, mark: Mark) -> tuple[Times | None, Times]:
-        """Of rows that wait for a partner: numbers (may repeat; None for each once), and the last `closed` at which
-        one may come.
-        """
-
-    @abstractmethod
-    def closed(self, side: str, mark: Mark) -> int:
-        """Rows due before this meet nobody any more, but for those that come late."""
-
-    def final(self, side: str, mark: Mark) -> int:
-        """Rows due before this meet nobody any more."""
-        return self.closed(side, mark)
-
-    @abstractmethod
-    def over(self, side: str, mark: Mark) -> int | None:
-        """Rows at or before this position are met by nobody any more."""
-
-    @abstractmethod
-    def forgotten(self, side: str, mark: Mark) -> int | None:
-        """Rows at or before this position are kept no longer."""
-
-    @abstractmethod
-    def unknown(self, side: str, mark: Mark) -> int | None:
-        """Rows at or before this position would be refused if they came again."""
 
     def refused(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
         """Which rows are older than what their side keeps."""
         return np.zeros(len(positions), bool)
 
+    @abstractmethod
+    def unknown(self, side: str, mark: Mark) -> int | None:
+        """Rows at or before this position would be refused if they came again."""
+
+    @abstractmethod
+    def output_watermark(self, watermark: int) -> int:
+        """No row that is emitted from now on has an earlier time; ``watermark`` is neither end of time."""
+
+
+class PairRule(JoinRule):
+    """Rows that meet by their positions."""
+
+    def ends(self, side: str, times: Times, mark: Mark) -> PositionBound:
+        """Where the order of rows counts: positions of the other side that none reaches before these rows."""
+        return None
+
+    @abstractmethod
+    def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:
+        """The positions of the other side, from and to (exclusive), of rows that rows of ``side`` may meet."""
+
+    def pairs(self, left: Times, right: Times, mark: Mark) -> tuple[Times, Times | None] | None:
+        """Which pairs within reach meet (numbers, may repeat), and the ends of the windows they meet in, where
+        there are windows of both; None: all of them.
+        """
+        return None
+
+    @abstractmethod
+    def dues(self, side: str, times: Times, positions: Times, mark: Mark) -> tuple[Times | None, Times]:
+        """Of rows that wait for a partner: numbers (may repeat; None: each once), and the last `closed` at which
+        one may come.
+        """
+
+    @abstractmethod
+    def closed(self, side: str, mark: Mark) -> int:
+        """Rows due before this meet only late rows."""
+
+    def final(self, side: str, mark: Mark) -> int:
+        """Rows due before this meet no row any more."""
+        return self.closed(side, mark)
+
+    @abstractmethod
+    def unreachable(self, side: str, mark: Mark) -> int | None:
+        """No row meets rows at or before this position any more."""
+
+    @abstractmethod
+    def expired(self, side: str, mark: Mark) -> int | None:
+        """Rows at or before this position expire."""
+
     def late(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
-        """Which rows come late: their pairs go by the late update period."""
+        """Which rows are late: their pairs follow the late update period."""
         found: Flags = times < mark.watermark
         return found
 
     def too_late(self, side: str, times: Times, watermark: int) -> Flags:
-        """Which rows are taken no more, by the watermark alone."""
+        """Which rows are rejected by the watermark alone."""
         return np.zeros(len(times), bool)
-
-    @abstractmethod
-    def output_watermark(self, watermark: int) -> int:
-        """No row that is shown from now on has an earlier time; ``watermark`` is neither end of time."""
 
 
 def closed_at(watermark: int, allowed: int) -> int:

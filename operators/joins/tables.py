@@ -1,18 +1,15 @@
-"""The tables of a join. A row is stored once, in the message store of its side.
+"""What all joins have: the tables of their sides, and the columns of their panes. Pure.
 
-| table | key | forgets by |
+A row is stored once, in the message store of its side. Where offsets are not named a running number stands for them.
+
+| table | key | expires by |
 |---|---|---|
-| ``left``, ``right`` | as the side's message layout says | position |
-| ``left_seen``, ``right_seen``, of sides that name offsets | offset, origin | position |
-| ``waiting_left``, …, of sides that are shown alone | due, the row | – |
-| ``alone_left``, … where they may be taken back | due, the row | due |
-| ``held``, with update periods | due, order | due |
+| ``left``, ``right`` | as the side's message layout says | position; rows of a session are deleted with it |
+| ``left_seen``, ``right_seen``, of sides that name offsets | offset, origin | the position up to which it is known |
 | ``numbered`` | what is counted | – |
 | ``ahead``, where rows are held: `tidestate.operators.plan.held_rows` | time, number, key | time |
 
-The **position** of a row is its time, or its offset where windows are of offsets. **Due** is the last watermark, or
-position of the side, at which a partner may come, but for late ones. Where offsets are not named a running number
-stands for them.
+The **position** of a row is its time, or its offset where windows are of offsets.
 """
 
 from __future__ import annotations
@@ -21,46 +18,30 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.join import Join
-from tidestate.operators.describe.sides import AT, LEFT, SIDES
-from tidestate.operators.joins.batch import JoinedRows, kept_value
-from tidestate.operators.joins.names import (
-    DUE,
-    FIRST,
-    HELD_PAIRS,
-    NUMBER,
-    PHASE,
-    SECOND,
-    SENT,
-    kept_as,
-    unmatched_table,
-    waiting,
-)
+from tidestate.operators.describe.session_join import SessionJoin
+from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDES
+from tidestate.operators.describe.windows import END, START
+from tidestate.operators.joins.names import kept_as
 from tidestate.operators.joins.rule import JoinRule
 from tidestate.operators.plan.held_rows import numbers_table
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import KINDS, constant
-from tidestate.statestore.arrays import Times
+from tidestate.operators.plan.transition import KINDS, StepTimes, constant
+from tidestate.statestore.arrays import Times, Values
 from tidestate.statestore.messages.keys import Layout
-from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
-from tidestate.statestore.spec.arrowtypes import positions, type_text
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinTables(Plan):
-    """What the steps of a join know of it: columns, tables, and the rule by which rows meet."""
+    """Columns and tables of a join, and the rule of its rows."""
 
-    joined: Join
+    joined: Join | SessionJoin
     late_option = "late=…"
-
-    @property
-    def waits_by(self) -> str | None:
-        """Allowed lateness; a window of each side goes by what is retained."""
-        return super().waits_by if self.joined.own is None else None
 
     @property
     @abstractmethod
@@ -68,19 +49,57 @@ class JoinTables(Plan):
         """Which rows meet."""
 
     @property
+    def computed(self) -> tuple[Column, ...]:
+        """Columns that `arrive` adds to the rows."""
+        return ()
+
+    @property
+    def session_key(self) -> tuple[Column, ...]:
+        """Key columns of sessions, as tables have them."""
+        return ()
+
+    @property
+    def bookkeeping(self) -> tuple[Column, ...]:
+        """Columns that the sides' tables have in addition."""
+        return ()
+
+    @property
+    def windowed(self) -> bool:
+        """Whether panes name a window."""
+        return True
+
+    @property
+    def pane_keys(self) -> tuple[pa.Field, ...]:
+        """Key columns of panes."""
+        return self.key_fields
+
+    @property
+    def never_null(self) -> list[str]:
+        return [field.name for field in self.pane_keys]
+
+    @cached_property
+    def kept(self) -> dict[str, str]:
+        """The names of the key columns in tables."""
+        return {name: kept_as(name) for name in self.never_null}
+
+    @cached_property
+    def equal(self) -> tuple[Column, ...]:
+        """Columns that are equal in the rows of a pair, as tables have them; but for those of its session."""
+        return kept_columns(self.key_specs)
+
+    @property
+    def equal_names(self) -> list[str]:
+        """Names of the columns of ``equal``."""
+        return [column.name for column in self.equal]
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return tuple(kept_as(name) for name in self.key_names)
+
+    @property
     def layouts(self) -> dict[str, Layout]:
         """The message key of each side."""
         return {side: self.joined.layout(side) for side in SIDES}
-
-    @property
-    def clocked(self) -> bool:
-        """Whether time alone may show something: also pairs that were held."""
-        return super().clocked or self.joined.held
-
-    @property
-    def overlapping(self) -> bool:
-        """Whether a row may be too late for some of its windows, and not for others."""
-        return super().overlapping and self.joined.occurrence == "each"
 
     def given(self, side: str, what: str) -> str | None:
         """The column that holds a side's ``offset`` or ``origin``, where it is named."""
@@ -88,24 +107,30 @@ class JoinTables(Plan):
         name = names[SIDES.index(side)]
         return None if name is None else self.joined.sides.prefixed(side, name)
 
+    @property
+    def identified(self) -> tuple[str, ...]:
+        """Sides whose messages are known by their offsets."""
+        return tuple(side for side in SIDES if self.given(side, OFFSET))
+
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether rows or pairs have running numbers."""
+        return len(self.identified) < len(SIDES)
+
+    def known_by(self, side: str) -> str:
+        """The column of new rows up to which each is known."""
+        return self.stores[side].position
+
+    def with_bookkeeping(self, side: str, rows: pa.Table, at: StepTimes) -> pa.Table:
+        """Admitted rows with the columns of ``bookkeeping``."""
+        return rows
+
     def payload(self, side: str) -> list[pa.Field]:
         """Columns of a side's own."""
-        return [field for field in self.input_schema if field.name.startswith(f"{side}_")]
-
-    @cached_property
-    def equal(self) -> tuple[Column, ...]:
-        """Key columns as the sides' tables have them: under another name where the message store has one like it."""
-        return tuple(Column(kept_as(column.name), column.type, column.role) for column in self.key_specs)
-
-    @property
-    def equal_names(self) -> list[str]:
-        """Their names."""
-        return [column.name for column in self.equal]
-
-    @property
-    def partition_by(self) -> tuple[str, ...]:
-        """The key, as the sides' tables have it."""
-        return tuple(self.equal_names)
+        shared = self.joined.sides.shared
+        return [
+            field for field in self.input_schema if field.name not in shared and field.name.startswith(f"{side}_")
+        ]
 
     @cached_property
     def stores(self) -> dict[str, MessageTables]:
@@ -117,51 +142,9 @@ class JoinTables(Plan):
         """The rows of each side."""
         return {side: store.messages for side, store in self.stores.items()}
 
-    @cached_property
-    def identity(self) -> dict[str, tuple[Column, ...]]:
-        """Columns that tell the rows of each side apart."""
-        return {
-            side: (
-                *self.equal,
-                Column(MESSAGE_TIME, str(TIME)),
-                Column(OFFSET, "int64"),
-                Column(ORIGIN, self.stores[side].origin),
-            )
-            for side in SIDES
-        }
-
-    @cached_property
-    def waiting(self) -> dict[str, TableSpec]:
-        """Rows without a partner, of sides that are shown alone."""
-        due = Column(DUE, "int64")
-        return {
-            side: TableSpec(waiting(side), (due, *self.identity[side]), (), partition_by=self.partition_by)
-            for side in SIDES
-            if self.joined.keeps(side)
-        }
-
-    @cached_property
-    def alone(self) -> dict[str, TableSpec]:
-        """Rows that were shown alone and may be taken back."""
-        return {
-            side: TableSpec(unmatched_table(side), spec.key, (), DUE, partition_by=self.partition_by)
-            for side, spec in self.waiting.items()
-            if self.takes_back
-        }
-
-    @property
-    def takes_back(self) -> bool:
-        """Whether a late partner takes back what was shown alone."""
-        return self.joined.unmatched == "close" and self.allowed_us > 0 and self.joined.how != "inner"
-
-    @cached_property
-    def held(self) -> TableSpec:
-        """Pairs that wait for their update period."""
-        order = (Column(name, "int64") for name in (DUE, PHASE, FIRST, SECOND, NUMBER))
-        others = [field for field in self.pane_schema if field.name not in ("kind", *self.key_names)]
-        values = tuple(Column(field.name, type_text(field.type)) for field in others)
-        # The numbers are those of a state partition: without the key pairs of two might look alike in a third.
-        return TableSpec(HELD_PAIRS, (*order, *self.key_specs), values, DUE, partition_by=tuple(self.key_names))
+    def seen(self, side: str) -> TableSpec:
+        """The identities of a side's messages."""
+        return self.stores[side].seen
 
     @cached_property
     def numbered(self) -> TableSpec:
@@ -169,84 +152,63 @@ class JoinTables(Plan):
         return numbers_table(self.partition_by)
 
     @property
-    def identified(self) -> tuple[str, ...]:
-        """Sides whose messages are known by their offsets."""
-        return tuple(side for side in SIDES if self.given(side, OFFSET))
-
-    @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """All state tables."""
-        seen = [self.stores[side].seen for side in self.identified]
-        held = [self.held] if self.joined.held else []
         ahead = [self.holding.ahead] if self.holding else []
-        return (
-            *self.sides.values(),
-            *seen,
-            *self.waiting.values(),
-            *self.alone.values(),
-            *held,
-            self.numbered,
-            *ahead,
-        )
+        return (*self.sides.values(), *map(self.seen, self.identified), self.numbered, *ahead)
 
     @cached_property
     def exchanged(self) -> TableSpec:
         """Rows as they are."""
-        rest = [field for field in self.input_schema if field.name not in self.key_names]
         key = self.key_specs or (Column(AT, str(TIME)),)
-        names = [column.name for column in key]
-        values = (Column(field.name, type_text(field.type)) for field in rest if field.name not in names)
-        return TableSpec("rows", key, tuple(values))
+        names = {column.name for column in key}
+        values = (Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names)
+        return TableSpec("rows", key, (*values, *self.computed))
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
-        """Keys, the window where there are windows, the time of the later row, and both rows."""
-        bounds = [pa.field(name, TIME) for name in ("window_start", "window_end")] if self.joined.windows else []
+        """Keys, the window where there are windows, a time, the columns of both sides, and the kind."""
+        bounds = [pa.field(name, TIME) for name in (START, END)] if self.windowed else []
         payload = [field for side in SIDES for field in self.payload(side)]
         kind = pa.field("kind", pa.dictionary(pa.int8(), pa.string()))
-        return pa.schema([*self.key_fields, *bounds, pa.field("time", TIME), *payload, kind])
+        return pa.schema([*self.pane_keys, *bounds, pa.field(AT, TIME), *payload, kind])
 
-    def panes(self, pairs: JoinedRows) -> pa.Table:
-        """Pairs as panes."""
-        later = np.maximum(*(positions(pairs.rows[side][MESSAGE_TIME]) for side in SIDES))
-        return self._rows(pairs.rows[LEFT], pairs.rows, pa.array(later).cast(TIME), pairs.ends, "emit")
-
-    def rows_alone(self, side: str, rows: pa.Table, dues: Times, kind: str) -> pa.Table:
-        """Rows of one side as panes; a window ends just after it is due."""
-        return self._rows(rows, {side: rows}, rows[MESSAGE_TIME], dues + 1 if self.joined.windows else None, kind)
-
-    def _rows(
-        self,
-        keyed: pa.Table,
-        rows: dict[str, pa.Table],
-        times: pa.Array | pa.ChunkedArray,
-        ends: Times | None,
-        kind: str,
+    def panes(
+        self, rows: dict[str, pa.Table], times: Values, kind: str, windows: tuple[Times, Times] | None
     ) -> pa.Table:
-        """Rows of panes; a side that is not in ``rows`` is null."""
-        count = keyed.num_rows
-        bounds = []
-        if self.joined.windows is not None and ends is not None:
-            bounds = [pa.array(ends - self.joined.windows.size).cast(TIME), pa.array(ends).cast(TIME)]
+        """Panes of pairs, or of ``rows`` of one side: the columns of the other are null then.
+
+        ``windows``: starts and ends, where panes name a window.
+        """
+        keyed = rows[LEFT] if LEFT in rows else rows[RIGHT]
         payload = [
-            kept_value(self.given, side, rows[side], field) if side in rows else pa.nulls(count, field.type)
+            self._given_value(side, rows[side], field) if side in rows else pa.nulls(keyed.num_rows, field.type)
             for side in SIDES
             for field in self.payload(side)
         ]
-        keys = [keyed[name] for name in self.equal_names]
-        columns = [*keys, *bounds, times, *payload, constant(count, kind, KINDS)]
+        keys = [keyed[self.kept[name]] for name in self.never_null]
+        bounds = [pa.array(bound).cast(TIME) for bound in windows or ()]
+        columns = [*keys, *bounds, times.cast(TIME), *payload, constant(keyed.num_rows, kind, KINDS)]
         return pa.table(columns, schema=self.pane_schema)
 
+    def _given_value(self, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+        """A side's own column, from that of the table where it is kept as offset or origin."""
+        kept = next((what for what in (OFFSET, ORIGIN) if self.given(side, what) == field.name), None)
+        return rows[field.name] if kept is None else rows[kept].cast(field.type)
+
     def _store(self, side: str) -> MessageTables:
-        own = [name for what in (OFFSET, ORIGIN) if (name := self.given(side, what))]
-        payload = [Column(field.name, type_text(field.type)) for field in self.payload(side) if field.name not in own]
-        sent = [Column(SENT, "int64")] if self.joined.held else []
-        origin = self.given(side, ORIGIN)
+        offset, origin = self.given(side, OFFSET), self.given(side, ORIGIN)
+        payload = [field for field in self.payload(side) if field.name not in (offset, origin)]
         return MessageTables(
             self.joined.layout(side),
-            (*payload, *sent),
+            (*(Column(field.name, type_text(field.type)) for field in payload), *self.bookkeeping),
             equal=self.equal,
+            session=self.session_key,
             origin=type_text(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
             partition_by=self.partition_by,
         )
+
+
+def kept_columns(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Key columns as tables have them."""
+    return tuple(Column(kept_as(column.name), column.type, column.role) for column in columns)

@@ -1,4 +1,4 @@
-"""Rows that meet in windows: of both sides, or each within the other side's own."""
+"""Joins by windows: rows meet in windows of both sides, or in the current windows of the other side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.joins.distance_rule import DistanceRule, distances
 from tidestate.operators.joins.names import OTHER_SIDE
-from tidestate.operators.joins.rule import JoinRule, Mark, PositionBound, closed_at
+from tidestate.operators.joins.rule import Mark, PairRule, PositionBound, closed_at
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import expect
@@ -29,8 +29,8 @@ def last_start(windows: Sliding, places: Times) -> Times:
 
 
 @dataclass(frozen=True)
-class SharedWindowRule(JoinRule):
-    """Rows meet in a window that holds both: in the first one, or in each. Windows that are over hold nobody."""
+class SharedWindowRule(PairRule):
+    """Rows meet in an open window that holds both: in the first one, or in each."""
 
     joined: Join
 
@@ -45,7 +45,6 @@ class SharedWindowRule(JoinRule):
         return low, np.maximum(low, high)
 
     def pairs(self, left: Times, right: Times, mark: Mark) -> tuple[Times, Times | None] | None:
-        """See `Rule`."""
         earlier, later = np.minimum(left, right), np.maximum(left, right)
         first = self._first(later, mark)
         each = np.flatnonzero(first <= earlier)
@@ -65,42 +64,38 @@ class SharedWindowRule(JoinRule):
         return each, ends - 1
 
     def closed(self, side: str, mark: Mark) -> int:
-        """See `Rule`."""
         return mark.watermark
 
     def final(self, side: str, mark: Mark) -> int:
-        """See `Rule`."""
         return closed_at(mark.watermark, self.joined.allowed_us)
 
-    def over(self, side: str, mark: Mark) -> int | None:
-        """See `Rule`."""
+    def unreachable(self, side: str, mark: Mark) -> int | None:
         if mark.watermark == BEGINNING_US:
             return None
         return END_US - 1 if mark.watermark == END_US else self._behind(self.final(side, mark))
 
-    def forgotten(self, side: str, mark: Mark) -> int | None:
-        """What is retained for longer than windows are open is kept so long."""
-        over, kept = self.over(side, mark), self.joined.retained[SIDES.index(side)]
-        if over is None or kept is None or mark.watermark == END_US:
-            return over
+    def expired(self, side: str, mark: Mark) -> int | None:
+        """Also limited by what is retained, where that is longer than windows are open."""
+        unreachable, kept = self.unreachable(side, mark), self.joined.retained[SIDES.index(side)]
+        if unreachable is None or kept is None or mark.watermark == END_US:
+            return unreachable
         limits = []
         if kept.span_us is not None:
             limits.append(self._behind(mark.watermark - kept.span_us))
         if kept.windows is not None:
             newest = self.windows.last_end_at_or_before(mark.watermark)
             limits.append(self._behind(newest - kept.windows * self.windows.slide))
-        return max(BEGINNING_US, min(over, max(limits)))
+        return max(BEGINNING_US, min(unreachable, max(limits)))
 
     def unknown(self, side: str, mark: Mark) -> int | None:
-        """See `Rule`."""
-        return self.over(side, mark)
+        return self.unreachable(side, mark)
 
     def too_late(self, side: str, times: Times, watermark: int) -> Flags:
-        """Rows all of whose windows are over. One that lies in none is not late."""
-        over = self.over(side, Mark(watermark))
-        if over is None:
+        """Rows whose windows have all closed. A row without a window is not late."""
+        unreachable = self.unreachable(side, Mark(watermark))
+        if unreachable is None:
             return np.zeros(len(times), bool)
-        found: Flags = (times <= over) & (self._last_end(times) > times)
+        found: Flags = (times <= unreachable) & (self._last_end(times) > times)
         return found
 
     def output_watermark(self, watermark: int) -> int:
@@ -123,15 +118,15 @@ class SharedWindowRule(JoinRule):
 
 
 def _repeated(each: Times, first: Times, last: Times, windows: Sliding) -> tuple[Times, Times]:
-    """Numbers, each for every window from its first to its last start; and the ends of these windows."""
+    """Each number once per window from its ``first`` to its ``last`` start, and the ends of these windows."""
     counts = np.maximum(0, (last - first) // windows.slide + 1)
     place = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.repeat(each, counts), np.repeat(first, counts) + place * windows.slide + windows.size
 
 
 @dataclass(frozen=True)
-class OwnWindowRule(JoinRule):
-    """A row meets what lies in the other side's current windows: those that hold its newest position before the row,
+class OwnWindowRule(PairRule):
+    """A row meets rows in the other side's current windows: the windows that hold its newest position before the row,
     in the order (time, side, offset).
     """
 
@@ -139,11 +134,9 @@ class OwnWindowRule(JoinRule):
 
     @property
     def moves(self) -> bool:
-        """See `Rule`."""
         return True
 
     def ends(self, side: str, times: Times, mark: Mark) -> PositionBound:
-        """See `Rule`."""
         other = OTHER_SIDE[side]
         if not self.joined.by_offset(other):
             return times + (side == SIDES[1])
@@ -162,7 +155,7 @@ class OwnWindowRule(JoinRule):
         return lower, None if high is None else times + high + 1
 
     def pairs(self, left: Times, right: Times, mark: Mark) -> tuple[Times, Times | None] | None:
-        """Bounds of time beside windows of offsets."""
+        """Bounds of time, where windows are of offsets."""
         low, high = self.joined.lower_us, self.joined.upper_us
         if low is None and high is None:
             return None
@@ -171,34 +164,31 @@ class OwnWindowRule(JoinRule):
         return np.flatnonzero(keep if high is None else keep & (apart <= high)), None
 
     def dues(self, side: str, times: Times, positions: Times, mark: Mark) -> tuple[Times | None, Times]:
-        """A row is met until its side's windows have left it."""
+        """A row finds partners until its side's windows have left it."""
         return None, positions
 
     def closed(self, side: str, mark: Mark) -> int:
-        """See `Rule`."""
-        over = self.over(side, mark)
-        return BEGINNING_US if over is None else over + 1
+        unreachable = self.unreachable(side, mark)
+        return BEGINNING_US if unreachable is None else unreachable + 1
 
-    def over(self, side: str, mark: Mark) -> int | None:
-        """See `Rule`."""
+    def unreachable(self, side: str, mark: Mark) -> int | None:
         if mark.watermark == END_US:
             return END_US - 1
         start = self._start(side, mark)
         return None if start is None else start - 1
 
-    def forgotten(self, side: str, mark: Mark) -> int | None:
-        """Past windows are kept as they are retained; without windows that is all there is to it."""
+    def expired(self, side: str, mark: Mark) -> int | None:
+        """What is retained counts, and the current windows."""
         if mark.watermark == END_US:
             return END_US - 1
         kept = None if mark.of(side) == BEGINNING_US else self._kept(side, np.array([mark.of(side)]))
         return None if kept is None else int(kept[0]) - 1
 
     def unknown(self, side: str, mark: Mark) -> int | None:
-        """See `Rule`."""
-        return self.forgotten(side, mark)
+        return self.expired(side, mark)
 
     def refused(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
-        """Rows at or before what is forgotten as they come."""
+        """Rows at or before what has expired as they arrive."""
         newest = mark.seen(side, side, times)
         kept = self._kept(side, newest)
         if kept is None:
@@ -207,7 +197,7 @@ class OwnWindowRule(JoinRule):
         return found
 
     def late(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
-        """Rows of past windows; without windows those behind the watermark."""
+        """Rows of past windows; of a side without windows, rows behind the watermark."""
         if self._window(side) is None:
             return super().late(side, times, positions, mark)
         newest = mark.seen(side, side, times)
@@ -216,23 +206,23 @@ class OwnWindowRule(JoinRule):
         return found
 
     def output_watermark(self, watermark: int) -> int:
-        """Rows of past windows may always come."""
+        """Rows of past windows may arrive at any time."""
         return BEGINNING_US
 
     def _start(self, side: str, mark: Mark) -> int | None:
-        """The first position of a side that can be met."""
+        """The first position of a side that rows can meet."""
         starts = None if mark.of(side) == BEGINNING_US else self._starts(side, np.array([mark.of(side)]))
         return None if starts is None else int(starts[0])
 
     def _starts(self, side: str, newest: Times) -> PositionBound:
-        """The same of each of these newest positions; `BEGINNING_US` before the first row."""
+        """The same for each of these newest positions; `BEGINNING_US` before the first row."""
         window = self._window(side)
         if window is None:
             return self._retained(side, newest)
         return np.where(newest == BEGINNING_US, BEGINNING_US, self._current(window, newest))
 
     def _kept(self, side: str, newest: Times) -> PositionBound:
-        """The first position that is kept, at each of these newest positions; None for all are."""
+        """The first position that is kept, at each of these newest positions; None: all are."""
         window, retained = self._window(side), self._retained(side, newest)
         if window is None:
             return retained
@@ -240,7 +230,7 @@ class OwnWindowRule(JoinRule):
         return starts if retained is None else np.minimum(starts, retained)
 
     def _retained(self, side: str, newest: Times) -> PositionBound:
-        """The first position that is retained, by the limit that keeps least; None for all are."""
+        """The first position that is retained, by the limit that keeps least; None: all are."""
         window, kept = self._window(side), self.joined.retained[SIDES.index(side)]
         if kept is None:
             return None
@@ -258,8 +248,8 @@ class OwnWindowRule(JoinRule):
         return first_start_after(window, newest - window.size)
 
 
-def rule_of(joined: Join) -> JoinRule:
-    """The one that the description asks for."""
+def rule_of(joined: Join) -> PairRule:
+    """The rule of a description."""
     if joined.windows is not None:
         return SharedWindowRule(joined)
     return DistanceRule(joined) if joined.own is None else OwnWindowRule(joined)

@@ -1,7 +1,7 @@
-"""Rows that are held until the watermark passes them, and then taken in the order of their times. Pure.
+"""Held rows: they wait until the watermark passes them, and are processed in the order of their times. Pure.
 
-What counts by the order of rows is then the same however the input was cut into batches. The table ``ahead`` has the
-rows that are held, by time, and ``numbers_table`` how many there were, which tells rows of one time apart.
+What depends on the order of rows is then the same however the input was cut into batches. The table ``ahead`` has the
+held rows, by time, and `numbers_table` how many there were: a running number tells rows of one time apart.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.statestore.errors import expect
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
@@ -24,14 +24,14 @@ from tidestate.statestore.table.sorting import order
 
 AHEAD, NUMBERED = "ahead", "numbered"
 HELD_AT, NUMBER = "_held_at", "_number"
-"""Of a row that is held: its time, and how many rows of its state partition were held before it."""
+"""Of a held row: its time, and how many rows of its state partition were held before it."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """``rows`` are those that travel, with event times in the column ``time``; ``keys`` tell state partitions apart.
+    """``rows`` are exchanged, with event times in the column ``time``; ``keys`` determine the state partition.
 
-    Rows of one time count by the columns ``then``, and where these agree as they came.
+    Rows of one time are in the order of the columns ``then``, and where these agree as they arrived.
     """
 
     rows: TableSpec
@@ -41,7 +41,7 @@ class Holding:
 
     @cached_property
     def ahead(self) -> TableSpec:
-        """Rows that are held."""
+        """Held rows."""
         names = tuple(column.name for column in self.keys)
         values = tuple(one for one in (*self.rows.key, *self.rows.values) if one.name not in names)
         plain = tuple(Column(one.name, one.type) for one in values)
@@ -50,7 +50,7 @@ class Holding:
 
     @cached_property
     def numbered(self) -> TableSpec:
-        """How many rows came so far."""
+        """How many rows there were."""
         return numbers_table(tuple(column.name for column in self.keys))
 
     @property
@@ -61,16 +61,14 @@ class Holding:
     def through(
         self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
     ) -> Transition:
-        """Take the ``step`` with the rows that the watermark has passed by now; hold the others."""
-        first = pc.fill_null(view[NUMBERED].lookup(pa.table({"what": [AHEAD]})).rows["count"], 0)[0].as_py()
+        """Take the ``step`` with the rows that the watermark has passed; hold the others."""
+        first = read_numbers(view).get(AHEAD, 0)
         rows, changes = self._due(view, arriving, first, at)
         moved = step(rows)
-        counts = moved.changes.get(NUMBERED, TableChanges()).merge
         if arriving.num_rows:
-            own = pa.table([[AHEAD], [first + arriving.num_rows]], schema=self.numbered.schema)
-            counts = own if counts is None else pa.concat_tables([counts, own])
-        if counts is not None:
-            changes[NUMBERED] = TableChanges(merge=counts)
+            counts, own = moved.changes.get(NUMBERED), number_rows({AHEAD: first + arriving.num_rows})
+            together = own if counts is None else pa.concat_tables([own, expect(counts.merge, "numbers are merged")])
+            changes[NUMBERED] = TableChanges(merge=together)
         return replace(moved, changes={**moved.changes, **changes})
 
     def _due(
@@ -87,11 +85,21 @@ class Holding:
         due = pa.concat_tables([new.filter(pa.array(now)), *stored])
         due = due.take(pa.array(order(due.select([HELD_AT, *self.then, NUMBER]))))
         expire = None if at.after == BEGINNING_US else min(at.after, END_US) - 1
-        changes = {AHEAD: TableChanges(put=held if held.num_rows else None, expire=expire)}
+        changes = {AHEAD: TableChanges(put=held, expire=expire)}
         return self.rows.conform(due), changes
 
 
 def numbers_table(partition_by: tuple[str, ...]) -> TableSpec:
-    """How many there were of what is counted, in a state partition of rows that are spread by these columns."""
+    """How many rows there were of each kind, in a state partition of rows that are partitioned by these columns."""
     key, count = (Column("what", "string"),), (Column("count", "int64", combiner="max"),)
     return TableSpec(NUMBERED, key, count, partition_by=partition_by, shared=bool(partition_by))
+
+
+def read_numbers(view: StateView) -> dict[str, int]:
+    """How many rows there were, by kind."""
+    return {row["what"]: row["count"] for part in view[NUMBERED].scan() for row in part.to_pylist()}
+
+
+def number_rows(numbers: dict[str, int]) -> pa.Table:
+    """Rows of `numbers_table`, to merge."""
+    return pa.table({"what": sorted(numbers), "count": pa.array([numbers[what] for what in sorted(numbers)])})

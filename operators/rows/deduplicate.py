@@ -13,8 +13,8 @@ from tidestate.operators.plan.plan import Arrival, Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
+from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.spec.arrowtypes import positions, type_text
-from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.sorting import firsts, ranks
@@ -68,11 +68,7 @@ class DedupPlan(Plan):
         """Pass on the first row of each id that is not remembered."""
         if self.in_order:
             return self.taking(view, arriving, at, lambda rows: self._in_turn(view, rows, at))
-        numbered = arriving.select(self.key_names).append_column("__row", pa.array(np.arange(arriving.num_rows)))
-        firsts = numbered.group_by(self.key_names, use_threads=False).aggregate([("__row", "min")])["__row_min"]
-        first = arriving.take(pa.array(np.sort(firsts.to_numpy())))
-        found = view[self.seen.name].lookup(first.select(self.key_names)).found
-        new = first.filter(pa.array(~np.asarray(found)))
+        new = unknown_rows(view, self.seen, arriving)
         return self._passed(new, new, arriving.num_rows, at)
 
     def _in_turn(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
@@ -93,12 +89,10 @@ class DedupPlan(Plan):
         """``new`` rows are passed on, and remembered by the ``latest`` of each id."""
         times = positions(latest[self.event_time])
         until = pa.array(times + (0 if self.within_us is None else self.within_us))
-        ids = latest.select(self.key_names).append_column(UNTIL, until)
         # Without `within` an id is forgotten when its repetitions have become late.
         bound = min(at.after if self.within_us is not None else at.after - 1, END_US - 1)
         expire = None if at.after == BEGINNING_US else bound
-        keep = ids if expire is None else ids.filter(pa.array(until.to_numpy() > expire))
-        changes = {self.seen.name: TableChanges(put=keep if keep.num_rows else None, expire=expire)}
+        changes = {self.seen.name: remember(self.seen, latest, until, expire)}
         passed = {"passed": new.num_rows, "duplicates": asked - new.num_rows}
         return Transition(changes, new.select(self.input_schema.names), {k: v for k, v in passed.items() if v})
 

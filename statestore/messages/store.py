@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidestate.statestore.messages.identities import first_of_each, is_known, remember
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import Marks, read_marks, retention_bound, slot_bound, tally
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
@@ -26,8 +27,6 @@ from tidestate.statestore.spec.store import StateView
 
 STORED, DUPLICATE, OUT_OF_RETENTION = 0, 1, 2
 """What became of a message."""
-
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,8 @@ def retire(tables: MessageTables, view: StateView, askers: pa.Table) -> ChangeSe
     Their identities stay known until their position is forgotten, so a replay does not bring them back.
     """
     found = messages_for(tables, view, askers).rows
-    rows = found.filter(pa.array(_firsts(found, np.ones(found.num_rows, bool)) == np.arange(found.num_rows)))
+    once = first_of_each(found.select(tables.seen.key_names)) == np.arange(found.num_rows)
+    rows = found.filter(pa.array(once))
     changes = {tables.messages.name: TableChanges(delete=tables.messages.conform_keys(rows))}
     if tables.counts_sizes:
         changes[tables.sizes.name] = TableChanges(merge=tally(tables, rows, -1))
@@ -115,29 +115,13 @@ def _stacked(tables: list[pa.Table | None]) -> pa.Table | None:
 
 def _judge(tables: MessageTables, view: StateView, rows: pa.Table, bound: int | None) -> npt.NDArray[np.int8]:
     """The verdict on each row, as if they came one by one."""
-    known = np.asarray(view[tables.seen.name].lookup(rows.select([OFFSET, ORIGIN])).found)
+    known = is_known(view, tables.seen, rows)
     fresh = np.ones(rows.num_rows, bool) if bound is None else positions(rows[tables.position]) > bound
-    first, place = _firsts(rows, fresh & ~known), np.arange(rows.num_rows)
+    first, place = first_of_each(rows.select(tables.seen.key_names), fresh & ~known), np.arange(rows.num_rows)
     verdicts = np.where(place > first, DUPLICATE, OUT_OF_RETENTION).astype(np.int8)
     verdicts[place == first] = STORED
     verdicts[known] = DUPLICATE
     return verdicts
-
-
-def _firsts(rows: pa.Table, candidates: npt.NDArray[np.bool_]) -> Places:
-    """For each row the first row of the same identity that is a candidate; the number of rows where there is none."""
-    count = rows.num_rows
-    if not count:
-        return np.empty(0, np.int64)
-    offsets = rows[OFFSET].to_numpy()
-    origins = rows[ORIGIN].combine_chunks().dictionary_encode().indices.to_numpy()
-    order = np.lexsort((origins, offsets))
-    starts = (np.diff(offsets[order]) != 0) | (np.diff(origins[order]) != 0)
-    heads = np.flatnonzero(np.concatenate([[True], starts]))
-    place = np.where(candidates, np.arange(count), count)
-    firsts = np.empty(count, np.int64)
-    firsts[order] = np.repeat(np.minimum.reduceat(place[order], heads), np.diff(np.append(heads, count)))
-    return firsts
 
 
 def _greatest(column: pa.ChunkedArray) -> int | None:
@@ -162,14 +146,10 @@ def _taken_in(tables: MessageTables, stored: pa.Table, marks: Marks, after: Mark
     moved = bound if bound != marks.bound else None
     changes = {
         tables.messages.name: TableChanges(put=tables.messages.conform(stored), expire=moved),
-        tables.seen.name: TableChanges(put=_identities(tables, stored), expire=moved),
+        tables.seen.name: remember(tables.seen, stored, stored[tables.position], moved),
         tables.marks.name: marks.changed_to(tables, after),
     }
     if tables.counts_sizes:
         slots = None if moved is None else slot_bound(tables, moved)
         changes[tables.sizes.name] = TableChanges(merge=tally(tables, stored), expire=slots)
     return {name: change for name, change in changes.items() if change.layers() or change.expire is not None}
-
-
-def _identities(tables: MessageTables, rows: pa.Table) -> pa.Table:
-    return pa.table([rows[OFFSET], rows[ORIGIN], rows[tables.position]], schema=tables.seen.schema)

@@ -249,3 +249,13 @@ def test_a_join_keeps_no_windows_to_feed_back_to() -> None:
     description = join(event_time=("ordered", "shipped"), on="order", within=("0 s", "5 s"))
     with pytest.raises(UsageError, match=r"\[feed\]"):
         Harness(description, description.schema(ORDERS, SHIPMENTS)).reprocess_late()
+
+
+def test_a_key_that_begins_as_a_side_is_no_column_of_it() -> None:
+    own = pa.schema([("left_id", "int64"), ("t", TIME)])
+    description = join(event_time="t", on="left_id", within=("0 s", "5 s"))
+    schema = description.schema(own, own)
+    row = pa.table([[7], pa.array([SECOND]).cast(TIME)], schema=own)
+    panes = Harness(description, schema).feed(description.rows(schema, left=row, right=row))
+    assert panes.column_names == ["left_id", "time", "left_t", "right_t", "kind"]
+    assert panes["left_id"].to_pylist() == [7]

@@ -34,7 +34,7 @@ def drawn(seed: int) -> tuple[Asked, list[list[Row]]]:
         "delays": pick.choice([(0, 0), (0, 3), (5, 5)]),
         "in_order": kind == "own" and pick.random() < 0.5,
     }
-    if pick.random() < 0.3:
+    if pick.random() < 0.3 and not told["in_order"]:
         told["updates"] = pick.choice([(4, 4), (None, 5), (4, 6)])
         told["late_updates"] = pick.choice([(None, None), (3, None), (4, 6)])
     if kind == "bounds":

@@ -1,4 +1,4 @@
-"""Pairs that are held until their update period. Pure."""
+"""Held pairs: they are emitted at their update period. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
 from tidestate.operators.joins.batch import JoinedRows
-from tidestate.operators.joins.names import DUE, FIRST, HELD_PAIRS, NUMBER, PHASE, SECOND, SENT
-from tidestate.operators.joins.tables import JoinTables
+from tidestate.operators.joins.names import DUE, EMIT, FIRST, HELD_PAIRS, NUMBER, PHASE, SECOND, SENT
+from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.plan.transition import KINDS, StepTimes, constant
 from tidestate.operators.progress.instants import END_US
 from tidestate.statestore.messages.tables import OFFSET
@@ -19,30 +19,30 @@ from tidestate.statestore.spec.store import StateView
 
 
 def hold(
-    plan: JoinTables, view: StateView, met: list[JoinedRows], first: int, at: StepTimes
+    plan: PairTables, view: StateView, found: list[JoinedRows], first: int, at: StepTimes
 ) -> tuple[pa.Table, TableChanges, int | None]:
-    """Pairs that may be shown now, those that were held before among them; what stays; and when the next are due.
+    """Panes of the pairs, new or held before, that are due now; what changes; and when the next pairs are due.
 
-    ``first`` is the number of the first pair. At one moment pairs of left rows that are new then come first, in the
-    order of these, then those of right rows that are new, in the order of those.
+    ``first`` is the number of the first pair. At one time the pairs of newly sent left rows come first, in the order
+    of these rows, then those of newly sent right rows.
     """
     spec, everything = plan.held, at.after == END_US
-    new = _held(plan, met, first)
+    new = _held(plan, found, first)
     now = np.ones(new.num_rows, bool) if everything else new[DUE].to_numpy() <= at.now
     kept = new.filter(pa.array(~now))
     upper = None if everything else (at.now + 1,)
     due = pa.concat_tables([new.filter(pa.array(now)), *view[HELD_PAIRS].scan(key_range(upper=upper))])
     rows = due.sort_by([(name, "ascending") for name in spec.key_names])
-    kinds = constant(rows.num_rows, "emit", KINDS)
+    kinds = constant(rows.num_rows, EMIT, KINDS)
     panes = pa.table([*rows.select(plan.pane_schema.names[:-1]).columns, kinds], schema=plan.pane_schema)
-    changes = TableChanges(put=kept if kept.num_rows else None, expire=END_US - 1 if everything else at.now)
+    changes = TableChanges(put=kept, expire=END_US - 1 if everything else at.now)
     return panes, changes, None if everything else _next(view, kept, at.now)
 
 
-def _held(plan: JoinTables, met: list[JoinedRows], first: int) -> pa.Table:
+def _held(plan: PairTables, found: list[JoinedRows], first: int) -> pa.Table:
     """New pairs as the table has them."""
     parts = [plan.held.schema.empty_table()]
-    for pairs in met:
+    for pairs in found:
         count = len(pairs.places[LEFT])
         sent = {side: pairs.rows[side][SENT].to_numpy() for side in SIDES}
         offsets = {side: pairs.rows[side][OFFSET].to_numpy() for side in SIDES}
@@ -56,16 +56,16 @@ def _held(plan: JoinTables, met: list[JoinedRows], first: int) -> pa.Table:
             NUMBER: np.arange(first, first + count),
         }
         first += count
-        rows = plan.panes(pairs)
+        rows = plan.pair_panes(pairs)
         values = {name: rows[name] for name in rows.column_names}
         parts.append(plan.held.conform(pa.table(values | {name: pa.array(column) for name, column in order.items()})))
     return pa.concat_tables(parts)
 
 
 def _next(view: StateView, kept: pa.Table, now: int) -> int | None:
-    """When something is due after now."""
-    found = [pc.min(kept[DUE]).as_py()] if kept.num_rows else []
-    stored = next((part for part in view[HELD_PAIRS].scan(key_range((now + 1,), None)) if part.num_rows), None)
+    """When the next pair is due after now."""
+    dues = [pc.min(kept[DUE]).as_py()] if kept.num_rows else []
+    stored = next((part for part in view[HELD_PAIRS].scan(key_range((now + 1,))) if part.num_rows), None)
     if stored is not None:
-        found.append(stored[DUE][0].as_py())
-    return min(found, default=None)
+        dues.append(stored[DUE][0].as_py())
+    return min(dues, default=None)

@@ -1,0 +1,100 @@
+"""What session joins have in addition: tables of the sessions, and the rule of their rows. Pure.
+
+| table | key | values | expires by |
+|---|---|---|---|
+| ``sessions`` | key, window start | window end | window end |
+| ``ends`` | window end, key, window start | – | window end |
+
+A row is stored once and never moved: sessions are intervals, and the rows of one are a range of their table's key. So
+a row costs the same however large its session is. A row is known until the session that it would be alone has closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from tidestate.operators.describe.session_join import SessionJoin
+from tidestate.operators.describe.windows import END, START
+from tidestate.operators.joins.names import ENDS, SESSIONS, UNTIL
+from tidestate.operators.joins.rule import JoinRule, Mark
+from tidestate.operators.joins.tables import JoinTables, kept_columns
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.general.names import NO_KEY
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.tables import Column, TableSpec
+
+
+@dataclass(frozen=True)
+class SessionRule(JoinRule):
+    """Rows meet in a session; ``closed_at`` a watermark those are closed that end at or before its result."""
+
+    closed_at: Callable[[int], int]
+
+    def unknown(self, side: str, mark: Mark) -> int | None:
+        return None if mark.watermark == BEGINNING_US else min(self.closed_at(mark.watermark), END_US - 1)
+
+    def output_watermark(self, watermark: int) -> int:
+        return self.closed_at(watermark)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionJoinTables(JoinTables):
+    """Columns and tables of a session join."""
+
+    joined: SessionJoin
+    equal_fields: tuple[pa.Field, ...] = ()
+    """Columns by which rows of a session pair up, those of its key aside."""
+
+    @property
+    def meeting(self) -> SessionRule:
+        return SessionRule(self.closed_at)
+
+    @property
+    def pane_keys(self) -> tuple[pa.Field, ...]:
+        return (*self.key_fields, *self.equal_fields)
+
+    @cached_property
+    def session_key(self) -> tuple[Column, ...]:
+        """The key; a constant where all rows are in one group."""
+        return kept_columns(self.key_specs) or (Column(NO_KEY, "int8", "key"),)
+
+    @property
+    def group_keys(self) -> list[str]:
+        """Names of the columns of ``session_key``."""
+        return [column.name for column in self.session_key]
+
+    @cached_property
+    def equal(self) -> tuple[Column, ...]:
+        return kept_columns(tuple(Column(f.name, type_text(f.type), "key") for f in self.equal_fields))
+
+    @property
+    def computed(self) -> tuple[Column, ...]:
+        """The end of the session that each row would be by itself."""
+        return (Column(UNTIL, "int64"), *(() if self.key_fields else self.session_key))
+
+    def known_by(self, side: str) -> str:
+        return UNTIL
+
+    @cached_property
+    def sessions(self) -> TableSpec:
+        """Sessions by their start."""
+        start, end = self._bounds
+        return TableSpec(SESSIONS, (*self.session_key, start), (end,), END, partition_by=self.partition_by)
+
+    @cached_property
+    def ends(self) -> TableSpec:
+        """Sessions by their end."""
+        start, end = self._bounds
+        return TableSpec(ENDS, (end, *self.session_key, start), (), END, partition_by=self.partition_by)
+
+    @property
+    def _bounds(self) -> tuple[Column, Column]:
+        return Column(START, "int64", START), Column(END, "int64", END)
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        return (*super().tables, self.sessions, self.ends)

@@ -1,1 +1,0 @@
-"""The session join: rows of two sides that lie in the same session."""

@@ -1,0 +1,50 @@
+"""Known once: which rows took part already, the first of each in a batch, and until when each is remembered. Pure.
+
+A table of identities has the identity as its key, and as its expiry column the position up to which it is remembered:
+a time, or an offset. A row that comes back after that is refused for its age by who reads it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tidestate.statestore.arrays import Flags, Numbers, Values
+from tidestate.statestore.errors import expect
+from tidestate.statestore.spec.arrowtypes import positions
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.table.sorting import ranks
+
+
+def is_known(view: StateView, identities: TableSpec, rows: pa.Table) -> Flags:
+    """Which ``rows`` are in the table. Shape ``(rows,)``; one look-up of all their identities."""
+    return np.asarray(view[identities.name].lookup(rows.select(identities.key_names)).found, bool)
+
+
+def first_of_each(identities: pa.Table, candidates: Flags | None = None) -> Numbers:
+    """The first candidate (default: of all rows) with the identity of each row; the number of rows where none has."""
+    numbers, count = ranks(identities)
+    places = np.arange(len(numbers)) if candidates is None else np.flatnonzero(candidates)
+    first = np.full(count, len(numbers))
+    first[numbers[places[::-1]]] = places[::-1]  # of several the last assignment stays
+    return first[numbers]
+
+
+def unknown_rows(view: StateView, identities: TableSpec, rows: pa.Table) -> pa.Table:
+    """The first row of each identity that is not in the table, in order."""
+    once = first_of_each(rows.select(identities.key_names)) == np.arange(rows.num_rows)
+    rows = rows if once.all() else rows.filter(pa.array(once))
+    known = is_known(view, identities, rows)
+    return rows.filter(pa.array(~known)) if known.any() else rows
+
+
+def remember(identities: TableSpec, rows: pa.Table, until: Values, bound: int | None) -> TableChanges:
+    """Add the identities of ``rows``, each remembered ``until`` a position; forget those up to ``bound``."""
+    column = expect(identities.expiry, "identities expire", table=identities.name)
+    added = identities.conform(rows.select(identities.key_names).append_column(column, until))
+    if bound is not None:
+        # What expires in the same step need not be written.
+        added = added.filter(pa.array(positions(added[column]) > bound))
+    return TableChanges(put=added, expire=bound)
