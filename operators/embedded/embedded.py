@@ -16,15 +16,16 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.embedded.stepped import StepResult
+from tidestate.operators.embedded.step_result import StepResult
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import PartitionResult, Round, step_times, write_result
+from tidestate.operators.plan.classify import Classified, Intake, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, total
+from tidestate.operators.plan.transition import StepTimes, Transition, total
 from tidestate.operators.progress.rounds import Progress, Rounds, advanced_to, watermark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind, Manifest
@@ -53,7 +54,7 @@ class EmbeddedResult:
 
 @dataclass(frozen=True)
 class Unflushed:
-    """What has happened since the last flush, beside the state."""
+    """What calls did since the last flush, without the state."""
 
     panes: tuple[pa.Table, ...] = ()
     rejected: tuple[pa.Table, ...] = ()
@@ -62,22 +63,22 @@ class Unflushed:
     max_event_us: int | None = None
     origins: tuple[str, ...] = ()
 
-    def and_then(self, step: StepResult, messages: int) -> Unflushed:
-        """With one more step."""
-        seen = [time for time in (self.max_event_us, step.max_event_us) if time is not None]
+    def with_step(self, admitted: Classified, moved: Transition, messages: int) -> Unflushed:
+        """These and a step that ``admitted`` some of so many ``messages``."""
+        times = [time for time in (self.max_event_us, admitted.max_event_us) if time is not None]
         return Unflushed(
-            (*self.panes, *([step.panes] if step.panes.num_rows else [])),
-            (*self.rejected, *step.rejected),
-            total([self.counters, step.counters]),
+            (*self.panes, *([moved.panes] if moved.panes.num_rows else [])),
+            (*self.rejected, *(rows for rows in (admitted.rejected, moved.rejected) if rows is not None)),
+            total([self.counters, admitted.counters, moved.counters]),
             self.messages + messages,
-            max(seen, default=None),
-            step.origins or self.origins,
+            max(times, default=None),
+            admitted.origins or self.origins,
         )
 
 
 @dataclass(frozen=True)
 class EmbeddedState:
-    """Everything that a call changes, but for the state itself: how far time has come, and what is not flushed."""
+    """Everything that a call changes, without the state tables: how far time is, and what is not flushed."""
 
     progress: Progress
     now_us: int | None
@@ -86,7 +87,7 @@ class EmbeddedState:
     since: Unflushed = field(default_factory=Unflushed)
 
 
-class ByHand(ABC, Generic[_P]):
+class EmbeddedOperator(ABC, Generic[_P]):
     """A plan at work on a checkpoint folder: one process, one state partition. Close it, or use a ``with`` block."""
 
     def __init__(
@@ -118,26 +119,25 @@ class ByHand(ABC, Generic[_P]):
         self._state: OverlayView | None = None
 
     @abstractmethod
-    def _move(self, state: OverlayView, at: StepTimes) -> StepResult:
-        """Watermark and clock go on without messages."""
+    def _admit(self, state: OverlayView, batch: pa.Table, intake: Intake) -> Classified:
+        """Drop duplicates, classify the other messages, and record in ``state`` that they are known."""
+
+    @abstractmethod
+    def _move(self, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
+        """Take the step, and apply its changes to ``state``."""
 
     def timeout(self, now_us: int, *, watermark_us: int | None = None) -> None:
-        """The clock shows ``now_us``, and every event before ``watermark_us`` has been seen: what is due fires.
+        """Advance the clock to ``now_us`` and the watermark to ``watermark_us``, and fire what is due.
 
         Steps back are ignored. Processing time moves by this alone.
         """
         self._not_drained()
-        at = self._standing
-        was = at.now_us if at.now_us is not None else now_us
-        now = max(was, now_us)
-        after = Rounds(self._plan.watermarks).after(at.progress, [], now)
+        was, now = self._clock(now_us)
+        after = self._rounds.after(self._standing.progress, [], now)
         if watermark_us is not None:
             after = advanced_to(after, watermark_us)
         with self._all_or_nothing():
-            state = self._current().fork()
-            step = self._move(state, self._moments(after, was, now))
-            self._adopt(state, step, 0, replace(at, now_us=now, progress=after))
-            if step.purged or step.panes.num_rows:
+            if self._advance(was, now, after, now):
                 self._flush()
 
     def get_result(self) -> list[EmbeddedResult]:
@@ -176,9 +176,7 @@ class ByHand(ABC, Generic[_P]):
         at = self._standing
         now, after = at.now_us or 0, advanced_to(at.progress, END_OF_TIME_US)
         with self._all_or_nothing():
-            state = self._current().fork()
-            step = self._move(state, self._moments(after, now, now))
-            self._adopt(state, step, 0, replace(at, progress=after))
+            self._advance(now, now, after, at.now_us)
             self._flush(drained=True)
 
     @property
@@ -239,13 +237,27 @@ class ByHand(ABC, Generic[_P]):
         head = self._job.head
         return (self.watermark_us, self._standing.now_us) != (head.watermark_us, head.processing_us)
 
-    def _round(self, was: int = 0, now: int = 0) -> Round:
-        """The next checkpoint, where time is as it stands."""
-        whole = self._job.round().rounds[self._plan.name]
-        return replace(whole, progress=self._standing.progress, was_us=was, now_us=now)
+    @property
+    def _rounds(self) -> Rounds:
+        return Rounds(self._plan.watermarks)
 
-    def _moments(self, after: Progress, was: int, now: int) -> StepTimes:
-        return step_times(self._round(was, now), after)
+    def _clock(self, now_us: int | None) -> tuple[int, int]:
+        """The processing time before and after a step that is given this one."""
+        was = self._standing.now_us
+        now = max((time for time in (was, now_us) if time is not None), default=0)
+        return now if was is None else was, now
+
+    def _round(self, was: int = 0, now: int = 0, *, reprocessing: bool = False) -> Round:
+        """The next checkpoint, from what is in RAM."""
+        round_, at = self._job.round().rounds[self._plan.name], self._standing
+        return replace(
+            round_,
+            progress=at.progress,
+            origins=at.since.origins or round_.origins,
+            was_us=was,
+            now_us=now,
+            reprocessing=reprocessing,
+        )
 
     def _not_drained(self) -> None:
         self._job.check_open()
@@ -273,26 +285,53 @@ class ByHand(ABC, Generic[_P]):
                 self._state = state
             raise
 
-    def _adopt(self, state: OverlayView, step: StepResult, messages: int, at: EmbeddedState) -> None:
-        self._state = state
-        self._standing = replace(
-            at,
-            progress=step.progress or at.progress,
-            due_us=step.due_us,
-            since=at.since.and_then(step, messages),
-        )
-
-    def _took(self, state: OverlayView, step: StepResult, messages: int, now_us: int | None) -> dict[str, int]:
-        """A step that took messages: durable at once where it showed something, opened a window or forgot one."""
-        at = self._standing
-        opened = step.newest is not None and (at.newest is None or step.newest > at.newest)
-        at = replace(at, now_us=now_us, newest=step.newest if opened else at.newest)
+    def _take(self, batch: pa.Table, now_us: int | None = None) -> dict[str, int]:
+        """Process messages; durable at once if panes are emitted, a later window is opened or one expires."""
+        self._not_drained()
+        was, now = self._clock(now_us)
+        at, round_ = self._standing, self._round(was, now)
         with self._all_or_nothing():
-            self._adopt(state, step, messages, at)
+            state = self._current().fork()
+            admitted = self._admit(state, batch, round_.intake)
+            after = self._rounds.after(at.progress, [admitted.claims], now)
+            after = self._rounds.with_positions(after, [admitted.claims])
+            step = self._move(state, admitted, step_times(round_, after))
+            opened = step.newest is not None and (at.newest is None or step.newest > at.newest)
+            clock_us = at.now_us if now_us is None else now
+            newest = step.newest if opened else at.newest
+            after = self._rounds.between_rounds(after)
+            at = replace(at, now_us=clock_us, progress=after, newest=newest)
+            self._adopt(state, at, admitted, step.moved, batch.num_rows)
             full = self._standing.since.messages >= MAX_UNFLUSHED
-            if opened or step.purged or step.panes.num_rows or full:
+            if opened or step.purged or step.moved.panes.num_rows or full:
                 self._flush()
-        return step.counters
+        return total([admitted.counters, step.moved.counters])
+
+    def _reprocess(self, rows: pa.Table, *, whole: bool) -> dict[str, int]:
+        """Process late messages, durable at once; ``whole``: they are all that the late ledger has."""
+        at = self._standing
+        round_ = self._round(at.now_us or 0, at.now_us or 0, reprocessing=True)
+        with self._all_or_nothing():
+            state = self._current().fork()
+            admitted = classify(self._plan, rows, round_.intake, 1)
+            step = self._move(state, admitted, step_times(round_, at.progress))
+            self._adopt(state, at, admitted, step.moved)
+            self._flush(fed=whole)
+        return total([admitted.counters, step.moved.counters])
+
+    def _advance(self, was: int, now: int, after: Progress, clock_us: int | None) -> bool:
+        """A step without messages; whether it must be durable."""
+        state = self._current().fork()
+        nothing = nothing_classified(self._plan)
+        step = self._move(state, nothing, step_times(self._round(was, now), after))
+        self._adopt(state, replace(self._standing, now_us=clock_us, progress=after), nothing, step.moved)
+        return step.purged or bool(step.moved.panes.num_rows)
+
+    def _adopt(
+        self, state: OverlayView, at: EmbeddedState, admitted: Classified, moved: Transition, messages: int = 0
+    ) -> None:
+        self._state = state
+        self._standing = replace(at, due_us=moved.due_us, since=at.since.with_step(admitted, moved, messages))
 
     def _flush(self, *, drained: bool = False, fed: bool | None = None, base: PartitionState | None = None) -> None:
         """One checkpoint of everything since the last."""

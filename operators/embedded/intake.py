@@ -1,8 +1,8 @@
-"""What becomes of a batch of messages: each known one is passed over, the others are classified. Pure."""
+"""Which messages of a batch are new, and what they are classified as. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,63 +10,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.plan.classify import Intake, classify, with_types
+from tidestate.operators.plan.classify import Classified, Intake, classify, with_types
 from tidestate.operators.plan.ledger import BEYOND_RETENTION, ledger
 from tidestate.operators.progress.instants import LIMIT_US
-from tidestate.operators.progress.rounds import Claims
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
-from tidestate.statestore.spec.changes import ChangeSet
-from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.table.overlay import OverlayView
 
 
-@dataclass(frozen=True)
-class Accepted:
-    """``changes`` remember who has been here; ``messages`` are the accepted ones, by (origin, offset)."""
+def admit_messages(plan: OperatorPlan, state: OverlayView, batch: pa.Table, intake: Intake) -> Classified:
+    """Classify each row of ``batch``: duplicate, out of retention, rejected, or accepted. All are known from now on.
 
-    changes: ChangeSet
-    messages: pa.Table
-    arriving: pa.Table
-    rejected: list[pa.Table]
-    max_event_us: int | None
-    counters: dict[str, int]
-    origins: tuple[str, ...]
-    claims: Claims
-
-
-def accept(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake) -> Accepted:
-    """Judge each row of ``batch``: duplicate, out of retention, rejected by its class, or accepted."""
-    watermark_us = intake.watermark_us
+    Accepted messages are in the order of (origin, offset).
+    """
     missing = [name for name in plan.input_schema.names if name not in batch.column_names]
     if missing:
         raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
     rows = with_types(batch.select(plan.input_schema.names), plan.input_schema)
-    known = add(plan.identities, view, _identities(plan, rows, watermark_us))
-    names = {plan.identities.seen.name, plan.identities.marks.name}
-    changes = {name: change for name, change in known.changes.items() if name in names}
+    known = add(plan.identities, state, _identities(plan, rows, intake.watermark_us))
     fresh = rows.filter(pa.array(known.verdicts == STORED))
     fresh = fresh.sort_by([(plan.origin, "ascending"), (plan.offset, "ascending")])
     classified = classify(plan, fresh, intake, 1)
+    names = {plan.identities.seen.name, plan.identities.marks.name}
+    state.apply({name: change for name, change in known.changes.items() if name in names})
     rejected = [] if classified.rejected is None else [classified.rejected]
-    gone = rows.filter(pa.array(known.verdicts == OUT_OF_RETENTION))
     counters = dict(classified.counters)
+    gone = rows.filter(pa.array(known.verdicts == OUT_OF_RETENTION))
     if gone.num_rows:
-        rejected.append(ledger(plan, gone, BEYOND_RETENTION, watermark_us))
+        rejected.append(ledger(plan, gone, BEYOND_RETENTION, intake.watermark_us))
         counters[BEYOND_RETENTION] = gone.num_rows
     if duplicates := int(np.count_nonzero(known.verdicts == DUPLICATE)):
         counters["duplicates"] = duplicates
-    return Accepted(
-        changes,
-        classified.accepted,
-        classified.partials[0],
-        rejected,
-        classified.max_event_us,
-        counters,
-        classified.origins,
-        classified.claims,
-    )
+    return replace(classified, rejected=pa.concat_tables(rejected) if rejected else None, counters=counters)
 
 
 def _identities(plan: OperatorPlan, rows: pa.Table, watermark_us: int | None) -> pa.Table:

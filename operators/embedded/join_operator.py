@@ -16,16 +16,16 @@ from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import START, Sliding
-from tidestate.operators.embedded.embedded import ByHand, as_table
+from tidestate.operators.embedded.embedded import EmbeddedOperator, as_table
 from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_over
-from tidestate.operators.embedded.stepped import StepResult
+from tidestate.operators.embedded.step_result import StepResult
 from tidestate.operators.engine.job import no_job_hook
+from tidestate.operators.joins.intake import DUPLICATES
 from tidestate.operators.joins.names import SESSIONS
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
-from tidestate.operators.plan.classify import Intake, classify
-from tidestate.operators.plan.transition import StepTimes, total
+from tidestate.operators.plan.classify import Classified, Intake, classify
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError, expect, of_type
 from tidestate.statestore.messages.identities import is_known
@@ -38,7 +38,7 @@ from tidestate.statestore.table.overlay import OverlayView
 SidedPlan = JoinPlan | SessionJoinPlan
 
 
-class JoinOperator(ByHand[SidedPlan]):
+class JoinOperator(EmbeddedOperator[SidedPlan]):
     """A join, or session join, at work on a checkpoint folder. ``left``, ``right``: schemas of the batches of a side.
 
     A message is (origin, offset) of its side, which the join names (``join(offset=…, origin=…)``), and takes effect
@@ -73,16 +73,8 @@ class JoinOperator(ByHand[SidedPlan]):
         When it raises, nothing was taken. Flushes by itself when that shows pairs, opens a window or forgets one.
         What is not flushed is lost with the process: give it again, the operator knows what it has had.
         """
-        self._not_drained()
         given = {side: as_table(rows) for side, rows in zip(SIDES, (left, right), strict=True) if rows is not None}
-        batch = self._joined.rows(self._plan.input_schema, **given)
-        state = self._current().fork()
-        at = self._standing
-        known = [time for time in (at.now_us, now_us) if time is not None]
-        now = max(known, default=0)
-        was = now if at.now_us is None else at.now_us
-        step = take_sides(self._plan, state, batch, at.progress, (was, now))
-        return self._took(state, step, batch.num_rows, now if known else None)
+        return self._take(self._joined.rows(self._plan.input_schema, **given), now_us)
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -130,8 +122,15 @@ class JoinOperator(ByHand[SidedPlan]):
             raise UsageError("there is no such side", code="sides", sides=SIDES, found=side)
         return self._plan.stores[side]
 
-    def _move(self, state: OverlayView, at: StepTimes) -> StepResult:
-        return move_sides(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
+    def _admit(self, state: OverlayView, batch: pa.Table, intake: Intake) -> Classified:
+        known = _known(self._plan, state, batch)
+        admitted = classify(self._plan, batch.filter(pa.array(~known)) if known.any() else batch, intake, 1)
+        if not known.any():
+            return admitted
+        return replace(admitted, counters=admitted.counters | {DUPLICATES: int(np.count_nonzero(known))})
+
+    def _move(self, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
+        return join_operator_step(self._plan, state, admitted, at)
 
 
 def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
@@ -157,46 +156,18 @@ def windows_of_side(plan: JoinPlan, side: str) -> Sliding | None:
     return joined.windows if joined.own is None else joined.own[SIDES.index(side)]
 
 
-def take_sides(
-    plan: SidedPlan, state: OverlayView, batch: pa.Table, progress: Progress, clock: tuple[int, int]
-) -> StepResult:
-    """Messages of both sides, the ``clock`` before and after: each takes effect once, whatever comes again."""
-    was, now = clock
-    known = _known(plan, state, batch)
-    fresh = batch.filter(pa.array(~known)) if known.any() else batch
-    marks, watermark = Rounds(plan.watermarks), progress.watermark_us
-    seen = None if watermark == BEGINNING_US else watermark
-    classified = classify(plan, fresh, Intake(seen, now, began=progress, so_far=progress), 1)
-    after = marks.with_positions(marks.after(progress, [classified.claims], now), [classified.claims])
-    newest = marks.newest(progress), marks.newest(after), marks.steps(after)
-    at = StepTimes(watermark, max(watermark, after.watermark_us), was, now, False, *newest)
-    moved = move_sides(plan, state, classified.partials[0], at)
-    duplicates = {"duplicates": int(np.count_nonzero(known))} if known.any() else {}
-    return replace(
-        moved,
-        progress=marks.between_rounds(after),
-        rejected=[*([] if classified.rejected is None else [classified.rejected]), *moved.rejected],
-        counters=total([classified.counters, moved.counters, duplicates]),
-        max_event_us=classified.max_event_us,
-        newest=_opened(plan, at, classified.max_event_us) if isinstance(plan, JoinPlan) else moved.newest,
-        origins=classified.origins,
-    )
-
-
-def move_sides(plan: SidedPlan, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
-    """Watermark and clock go on: what is due shows, what is over is forgotten."""
+def join_operator_step(plan: SidedPlan, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
+    """Add the messages that were ``admitted``, advance time, emit what is due, drop what is over."""
     before = {side: bound for side in SIDES if (bound := state[side].expired) is not None}
-    moved = plan.step(state, arriving, at)
+    moved = plan.step(state, admitted.partials[0], at)
     state.apply(moved.changes)
-    bounds = {side: moved.changes[side].expire for side in SIDES if side in moved.changes}
-    forgets = any(bound is not None and bound > before.get(side, BEGINNING_US) for side, bound in bounds.items())
-    rejected = [] if moved.rejected is None else [moved.rejected]
-    stepped = StepResult(None, moved.panes, rejected, moved.counters, due_us=moved.due_us)
     if isinstance(plan, SessionJoinPlan):
         gone = any((rows := moved.changes[side].delete) is not None and rows.num_rows for side in SIDES)
-        return replace(stepped, newest=_latest(moved.changes[SESSIONS]), purged=gone)
-    # By distance alone something is forgotten all the time: no reason for a checkpoint of its own.
-    return replace(stepped, purged=forgets and not plan.joined.bounded)
+        return StepResult(moved, gone, _latest(moved.changes[SESSIONS]))
+    bounds = {side: moved.changes[side].expire for side in SIDES if side in moved.changes}
+    expired = any(bound is not None and bound > before.get(side, BEGINNING_US) for side, bound in bounds.items())
+    # With only a distance, rows expire all the time: no reason for a checkpoint of its own.
+    return StepResult(moved, expired and not plan.joined.bounded, _opened(plan, at, admitted.max_event_us))
 
 
 def _latest(changes: TableChanges) -> int | None:

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.describe.sinks import ArrowSink
-from tidestate.operators.embedded.embedded import ByHand
+from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.recovery.log.checkpoint import now_us
 
 
 def run_operator(
-    operator: ByHand[Any],
+    operator: EmbeddedOperator[Any],
     batches: Iterable[pa.Table | pa.RecordBatch] | Iterable[Mapping[str, pa.Table | pa.RecordBatch]],
     sink: ArrowSink,
     *,
@@ -49,7 +49,7 @@ def _take(operator: Any, batch: Any) -> None:
         operator.add_messages(batch)
 
 
-def _deliver(operator: ByHand[Any], sink: ArrowSink, wait: Callable[[float], None]) -> None:
+def _deliver(operator: EmbeddedOperator[Any], sink: ArrowSink, wait: Callable[[float], None]) -> None:
     for delivery_id in operator.ready:
         operator.offers.offer(sink, operator.deliver(delivery_id).panes, delivery_id, wait)
         operator.acknowledge(delivery_id)

@@ -10,16 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Global, Sessions, Sliding
-from tidestate.operators.embedded.intake import accept
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
-from tidestate.operators.embedded.stepped import StepResult
+from tidestate.operators.embedded.step_result import StepResult
 from tidestate.operators.embedded.window_metadata import ending
 from tidestate.operators.embedded.window_metadata import expire_windows as expire_windows
 from tidestate.operators.embedded.windows import record
-from tidestate.operators.plan.classify import Intake, classify
+from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.rounds import Progress, Rounds
 from tidestate.operators.windows.general.names import END, GROUPS, START
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import expect
@@ -33,54 +31,17 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
-def take_messages(
-    plan: OperatorPlan, state: OverlayView, batch: pa.Table, progress: Progress, intake: Intake
-) -> StepResult:
-    """Messages at a watermark: each takes effect once, whatever comes again."""
-    before, now = intake.watermark_us, intake.now_us
-    took = accept(plan, state, batch, intake)
-    state.apply(took.changes)
-    recorded = record(plan, state, took.messages, intake)
+def window_step(plan: OperatorPlan, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
+    """Record the messages that were ``admitted``, advance time, fire what is due, drop what is over."""
+    recorded = record(plan, state, admitted.accepted, at)
     state.apply(recorded.changes)
-    low = BEGINNING_US if before is None else before
-    after = Rounds(plan.watermarks).after(progress, [took.claims], now)
-    moved = move(plan, state, took.arriving, StepTimes(low, max(low, after.watermark_us), now, now))
-    counters = took.counters | moved.counters
-    rejected = [*took.rejected, *moved.rejected]
-    return StepResult(
-        after,
-        moved.panes,
-        rejected,
-        counters,
-        took.max_event_us,
-        recorded.newest,
-        moved.purged,
-        took.origins,
-    )
-
-
-def take_back(plan: OperatorPlan, state: OverlayView, rows: pa.Table, intake: Intake) -> StepResult:
-    """Messages out of the late ledger, into windows that are kept."""
-    classified = classify(plan, rows, intake, 1)
-    state.apply(record(plan, state, classified.accepted, intake).changes)
-    low = BEGINNING_US if intake.watermark_us is None else intake.watermark_us
-    moved = move(
-        plan, state, classified.partials[0], StepTimes(low, low, intake.now_us, intake.now_us, reprocessing=True)
-    )
-    rejected = [*([] if classified.rejected is None else [classified.rejected]), *moved.rejected]
-    return StepResult(None, moved.panes, rejected, classified.counters | moved.counters, purged=moved.purged)
-
-
-def move(plan: OperatorPlan, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
-    """Watermark and clock go on: what is due shows, what is over is forgotten."""
     reading = plan.reading(lambda windows: read_windows(plan, state, windows))
-    moved = reading.step(state, arriving, at)
+    moved = reading.step(state, admitted.partials[0], at)
     state.apply(moved.changes)
     purged = (
         _forget_full(plan, state, moved.changes.get(GROUPS)) if plan.by_number else _forget(plan, state, at.after)
     )
-    rejected = [] if moved.rejected is None else [moved.rejected]
-    return StepResult(None, moved.panes, rejected, counters=moved.counters, purged=purged)
+    return StepResult(moved, purged, recorded.newest)
 
 
 def read_windows(plan: OperatorPlan, state: StateView, windows: pa.Table) -> Ranges:

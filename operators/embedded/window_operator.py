@@ -16,17 +16,18 @@ import pyarrow as pa
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.bind import bind_operator
-from tidestate.operators.embedded.embedded import ByHand, as_table
+from tidestate.operators.embedded.embedded import EmbeddedOperator, as_table
+from tidestate.operators.embedded.intake import admit_messages
 from tidestate.operators.embedded.plan import OperatorPlan
 from tidestate.operators.embedded.queries import Moment, messages_in, windows_in
 from tidestate.operators.embedded.rebuild import put_back, rebuildable
-from tidestate.operators.embedded.step import move, read_windows, take_back, take_messages
-from tidestate.operators.embedded.stepped import StepResult
+from tidestate.operators.embedded.step import read_windows, window_step
+from tidestate.operators.embedded.step_result import StepResult
 from tidestate.operators.embedded.window_metadata import windows_replay_from
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.plan.classify import Intake
+from tidestate.operators.plan.classify import Classified, Intake
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.windows.general.names import GROUPS, START
 from tidestate.operators.windows.general.panes import results_of
@@ -38,7 +39,7 @@ from tidestate.statestore.stores.opening import open_store
 from tidestate.statestore.table.overlay import OverlayView
 
 
-class WindowOperator(ByHand[OperatorPlan]):
+class WindowOperator(EmbeddedOperator[OperatorPlan]):
     """A description at work on a checkpoint folder. ``schema`` is that of batches, with ``origin`` and ``offset``.
 
     A message is (origin, offset) and takes effect once. One operator, one process, one state partition: for more,
@@ -79,13 +80,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         Flushes by itself when that shows panes, opens a window or forgets one. What is not flushed is lost with the
         process: give it again, the operator knows what it has had.
         """
-        rows = as_table(batch)
-        self._not_drained()
-        at, state = self._standing, self._current().fork()
-        origins = at.since.origins or self._job.head.operators[self._plan.name].origins
-        intake = Intake(self.watermark_us, at.now_us or 0, origins=origins)
-        step = take_messages(self._plan, state, rows, at.progress, intake)
-        return self._took(state, step, rows.num_rows, at.now_us)
+        return self._take(as_table(batch))
 
     def reprocess_late(self, rows: pa.Table | None = None) -> dict[str, int]:
         """Take back what the late ledger holds of messages that came too late, each once; how many were.
@@ -98,12 +93,7 @@ class WindowOperator(ByHand[OperatorPlan]):
         back = late_rows(self._job, rows).get(self._plan.name)
         if back is None:
             return {}
-        at, state = self._standing, self._current().fork()
-        step = take_back(self._plan, state, back, Intake(self.watermark_us, at.now_us or 0, reprocessing=True))
-        with self._all_or_nothing():
-            self._adopt(state, step, 0, at)
-            self._flush(fed=rows is None)
-        return step.counters
+        return self._reprocess(back, whole=rows is None)
 
     @property
     def layout(self) -> Layout | None:
@@ -166,8 +156,11 @@ class WindowOperator(ByHand[OperatorPlan]):
                 self._state.apply(put_back(self._plan, self._state, as_table(batch), rejected))
             self._flush(base=left)
 
-    def _move(self, state: OverlayView, at: StepTimes) -> StepResult:
-        return move(self._plan, state, self._plan.exchanged.schema.empty_table(), at)
+    def _admit(self, state: OverlayView, batch: pa.Table, intake: Intake) -> Classified:
+        return admit_messages(self._plan, state, batch, intake)
+
+    def _move(self, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
+        return window_step(self._plan, state, admitted, at)
 
     def _rejected(self) -> pa.Table:
         """Who is in the late ledger: (origin, offset)."""

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import Counted, Sliding
 from tidestate.operators.embedded.plan import NUMBER, OperatorPlan
 from tidestate.operators.embedded.window_metadata import add_messages, extend
-from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import ONLY
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.assignment import assign_windows, last_refused, open_to, sliding_windows
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
 from tidestate.operators.windows.general.counting import count_windows, number
@@ -35,15 +36,15 @@ class Recorded:
     newest: int | None
 
 
-def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, intake: Intake) -> Recorded:
+def record(plan: OperatorPlan, view: StateView, accepted: pa.Table, at: StepTimes) -> Recorded:
     """Store ``accepted`` messages, and their offsets in the metadata of their windows."""
     if not accepted.num_rows:
         return Recorded({}, None)
     numbers = _numbers(plan, view, accepted) if isinstance(plan.kind, Counted) else None
     parts, newest = [], None
-    for index, starts, ends in _pairs(plan, accepted, numbers, intake):
+    for index, starts, ends in _pairs(plan, accepted, numbers, at):
         batch = _batch(plan, accepted.take(pa.array(index)), starts, ends)
-        parts.append(_sessions(plan, view, batch, intake) if plan.sessions else add_messages(plan.metadata, batch))
+        parts.append(_sessions(plan, view, batch, at) if plan.sessions else add_messages(plan.metadata, batch))
         newest = max([int(starts.max()), *([] if newest is None else [newest])]) if len(starts) else newest
     return Recorded({**_messages(plan, accepted, numbers), **_together(plan, parts)}, newest)
 
@@ -68,7 +69,7 @@ def _together(plan: OperatorPlan, parts: list[ChangeSet]) -> ChangeSet:
 
 
 def _pairs(
-    plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None, intake: Intake
+    plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None, at: StepTimes
 ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
     """Every (message, window) pair, without windows that take nothing any more: those of sliding windows in bands."""
     kind = plan.kind
@@ -80,11 +81,11 @@ def _pairs(
         return
     times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
     closed = None
-    if (plan.rule != "event" or intake.reprocessing) and intake.watermark_us is not None:
-        closed = last_refused(plan, intake.watermark_us, reprocessing=intake.reprocessing)
+    if (plan.rule != "event" or at.reprocessing) and at.before != BEGINNING_US:
+        closed = last_refused(plan, at.before, reprocessing=at.reprocessing)
     if isinstance(kind, Sliding):
         first, counts = sliding_windows(kind, times, accepted, closed)
-        for index, nth in bands(counts, pairs_within(accepted, intake.budget_bytes)):
+        for index, nth in bands(counts, pairs_within(accepted, at.budget_bytes)):
             ends = first[index] + nth * kind.slide
             yield index, ends - kind.size, ends
         return
@@ -122,13 +123,13 @@ def _messages(plan: OperatorPlan, accepted: pa.Table, numbers: Numbers | None) -
     return changes
 
 
-def _sessions(plan: OperatorPlan, view: StateView, batch: pa.Table, intake: Intake) -> ChangeSet:
+def _sessions(plan: OperatorPlan, view: StateView, batch: pa.Table, at: StepTimes) -> ChangeSet:
     """The same merging as in the step, so that metadata and groups tell of the same sessions."""
     keys, spec = plan.group_keys, plan.metadata.windows
     asked = batch.select(keys).group_by(keys, use_threads=False).aggregate([])
     stored = view[spec.name].ranges(asked).rows.select([*keys, START, END])
-    if intake.watermark_us is not None and not intake.reprocessing:
-        stored = open_to(plan, stored, intake.watermark_us)
+    if at.before != BEGINNING_US and not at.reprocessing:
+        stored = open_to(plan, stored, at.before)
     merged = merge_sessions(keys, int_bounds(pa.concat_tables([stored, batch.select(stored.column_names)])))
     becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}
     old, new = stored.num_rows, batch.num_rows

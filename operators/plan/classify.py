@@ -70,6 +70,11 @@ class Classified:
     claims: Claims = field(default_factory=Claims)
 
 
+def nothing_classified(plan: Plan) -> Classified:
+    """What no input comes to, for one state partition."""
+    return Classified([plan.exchanged.schema.empty_table()], plan.input_schema.empty_table(), None, None, {})
+
+
 def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Classified:
     """Prepare ``events`` (columns of ``plan.input_schema``, more are ignored) for ``partitions`` state partitions.
 
