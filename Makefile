@@ -8,11 +8,14 @@ PY := $(VENV)/bin/python
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
 	@echo "make test       all tests"
-	@echo "make quick      what one runs between two edits: no Spark, no kill, under three minutes"
+	@echo "make quick      what one runs between two edits: no Spark, no kill, under two minutes"
 	@echo "make test-long  the long forms of the slow tests"
 	@echo "make check      lint, types, layers and the docs checks"
 	@echo "make bench      tumbling windows against Spark's own, and the stores (minutes)"
 	@echo "make clean      remove .venv and build leftovers"
+
+# Hundreds of tests start a process: each would compile the whole project where this is set, as images often have it.
+export PYTHONDONTWRITEBYTECODE :=
 
 STORE ?= parquet
 # Test files at a time: each may start a Spark of its own.

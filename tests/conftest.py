@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition(".py::")[0].removeprefix("tests/"), len(FIRST)))
     for item in items:
-        if "killed" in item.name:
+        if "killed" in item.nodeid:
             item.add_marker("kill")
         if item.name in OF_CONTRACT:
             item.add_marker("slow")

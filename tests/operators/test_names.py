@@ -30,6 +30,7 @@ def test_every_name_is_there_and_none_is_a_module() -> None:
     assert typed - {None} == set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", [tidestate, operators, recovery, statestore], ids=lambda one: one.__name__)
 def test_a_star_import_brings_what_needs_no_spark(package: types.ModuleType) -> None:
     program = (
@@ -52,6 +53,7 @@ def test_the_package_has_the_names_of_the_operators() -> None:
             getattr(tidestate, name)
 
 
+@pytest.mark.slow
 def test_a_module_has_one_name() -> None:
     program = (
         "import pkgutil, sys, tidestate\n"

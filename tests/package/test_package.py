@@ -19,6 +19,8 @@ import pytest
 
 from tests.helpers.checkout import ROOT
 
+pytestmark = pytest.mark.slow
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
 FOLDERS = ("operators", "recovery", "statestore", "tests", "tools")

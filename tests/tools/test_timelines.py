@@ -11,13 +11,14 @@ import pytest
 from tools.timelines import __main__ as timelines
 from tools.timelines import drawing
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, str]:
     return dict(timelines.pictures())
 
 
-@pytest.mark.slow
 def test_pictures_are_what_the_code_shows(drawn: dict[str, str]) -> None:
     assert not timelines.differences(drawn), "run `python -m tools.timelines` and look at what has changed"
 

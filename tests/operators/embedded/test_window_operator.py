@@ -269,8 +269,8 @@ def test_what_is_kept_can_be_read(tmp_path: Path) -> None:
         assert running.get_messages()["offset"].to_pylist() == [80, 85, 90, 95], "never less than lateness needs"
 
 
-@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), zip(STORES, ["tumbling", "sliding", "session"], strict=True))
 def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: StoreName, kind: str) -> None:
     job, made, receiver = description(WINDOWS[kind], allowed=15), stream(5), Receiver()
     panes, _ = expected(job, made, tmp_path / "harness")
@@ -299,6 +299,7 @@ def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: Store
     assert sorted(receiver.panes, key=repr) == sorted(panes, key=repr)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_document_runs() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "OPERATOR_API.md").read_text(), re.S | re.M)
     done = subprocess.run(

@@ -116,6 +116,7 @@ def test_a_root_on_s3(s3_root: str, tmp_path: Path) -> None:
     assert "testing" not in (tmp_path / "report.html").read_text()  # what the key is here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["manifest", "chain", "gone", "cut", "bytes"])
 def test_damage_is_told_and_the_rest_is_shown(copy: Path, tmp_path: Path, name: str) -> None:
     _, kind, path = damaged(copy, name)

@@ -27,6 +27,8 @@ from tidestate.statestore.storage.objects import Objects
 
 __all__ = ["copy", "root"]
 
+pytestmark = pytest.mark.slow
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 EVIL = (
     "<script>window.hacked=1<!--",
@@ -93,7 +95,6 @@ class Shown:
         return [list(row) for row in self.page.evaluate(script, caption)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme: str) -> None:
@@ -222,7 +223,6 @@ def taken_along(objects: Objects, state: OperatorState, name: str) -> OperatorSt
     return msgspec.structs.replace(state, partitions=tuple(partitions))
 
 
-@pytest.mark.slow
 def test_text_from_data_is_text(browser: Any, copy: Path, tmp_path: Path) -> None:
     folder = copy.rename(tmp_path / "<img src=x onerror=window.hacked=1>")
     Checkpoint.open(folder).publish(hostile(folder))

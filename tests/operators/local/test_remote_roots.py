@@ -48,6 +48,7 @@ def test_a_job_gives_the_same_panes_as_on_a_local_disk(root: str, name: str, tmp
     assert len(checkpoint.pane_paths()) == len({*checkpoint.pane_paths()}) > 3
 
 
+@pytest.mark.slow
 def test_a_newer_run_fences_an_older_one(root: str) -> None:
     older = example().standalone(checkpoint=root).stream(STREAM)
     next(older)

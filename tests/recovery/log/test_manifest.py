@@ -130,6 +130,7 @@ def placed(manifest: Manifest) -> Manifest:
 
 
 @given(MANIFESTS)
+@pytest.mark.slow
 def test_what_is_encoded_is_decoded(manifest: Manifest) -> None:
     data, digest = encode(manifest)
     assert decode(data, "m") == (manifest, digest)

@@ -299,6 +299,7 @@ def test_a_bug_is_found_by_its_test(tmp_path: Path, broken: Callable[..., StateS
         BUGS[broken](Unnamed(broken), tmp_path / "broken")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [bug for bug in BUGS if bug not in BY_TESTS_ONLY], ids=lambda b: b.__name__)
 def test_a_bug_is_found_by_chance(tmp_path: Path, broken: Callable[..., StateStore]) -> None:
     search = machine_settings(phases=[Phase.generate], max_examples=200, derandomize=True, database=None)

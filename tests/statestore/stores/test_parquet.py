@@ -91,12 +91,13 @@ def test_what_expired_is_dropped_by_file(tmp_path: Path) -> None:
     assert (state.lineage, state.sequence) == (state.files[0].segment, 30)
 
 
+@pytest.mark.slow
 def test_state_twenty_times_the_budget_fits_into_the_budget_and_a_constant() -> None:
     """The constant: what Arrow and Parquet in use take, and the batches that are put in.
 
     With the system's allocator: Arrow's own keeps freed memory for a while, which is another constant.
     """
-    budget = 16
+    budget = 12
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
     command = [sys.executable, "-c", LARGE, str(budget)]
     with_state = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
@@ -127,6 +128,7 @@ def run(objects: Objects, history: ModelHistory, steps: range) -> None:
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 def test_a_crash_at_any_io_call_loses_nothing_and_repeats_nothing(tmp_path: Path, when: Any) -> None:
     watched = FaultyObjects(Objects(tmp_path / "counted"), at=10**9)
