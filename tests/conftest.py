@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "ci",
-    max_examples=30,
+    max_examples=20,
     stateful_step_count=15,
     deadline=None,
     derandomize=bool(os.environ.get("CI")),

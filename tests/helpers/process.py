@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from itertools import cycle, islice, product
+from typing import Any
 
 from tidestate.statestore.files import footers
 from tidestate.statestore.storage import local
@@ -15,6 +18,13 @@ QUICK = os.environ.get("TIDESTATE_QUICK") == "1"
 def examples(count: int) -> int:
     """Of so many examples of the long form those of this one, where each takes a job and not a function."""
     return count if LONG else max(2, count // (8 if QUICK else 2))
+
+
+def in_turn(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Cases in which each value of each axis has its turn; in the long form each value with all of the others."""
+    values = [list(axis) for axis in axes]
+    longest = max(map(len, values))
+    return list(product(*values) if LONG else islice(zip(*map(cycle, values), strict=False), longest))
 
 
 def _in_memory(folder: str = "/dev/shm", room: int = 4 << 30) -> str | None:

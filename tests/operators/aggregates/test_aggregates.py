@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.process import in_turn
 from tidestate.operators import Memory, Parquet, RocksDB, count, max_, mean, min_, sum_, tumbling, windowed
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.statestore.errors import LimitError, UsageError
@@ -62,11 +63,9 @@ def totals(folder: Path, store: str, column: pa.Array, functions: list[str]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
-@pytest.mark.parametrize(("kind", "values", "expected"), CASES.values(), ids=CASES.keys())
-def test_every_type_an_aggregate_takes(
-    tmp_path: Path, kind: pa.DataType, values: list[Any], expected: dict[str, Any], store: str
-) -> None:
+@pytest.mark.parametrize(("case", "store"), in_turn(CASES, ["memory", "parquet", "rocksdb"]))
+def test_every_type_an_aggregate_takes(tmp_path: Path, case: str, store: str) -> None:
+    kind, values, expected = CASES[case]
     assert totals(tmp_path, store, pa.array(values, kind), [*expected]) == expected
 
 
@@ -113,9 +112,9 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
-@pytest.mark.parametrize(("kind", "values"), KEYS.values(), ids=KEYS.keys())
-def test_every_type_a_key_may_have(tmp_path: Path, kind: pa.DataType, values: list[Any], store: str) -> None:
+@pytest.mark.parametrize(("case", "store"), in_turn(KEYS, ["memory", "parquet", "rocksdb"]))
+def test_every_type_a_key_may_have(tmp_path: Path, case: str, store: str) -> None:
+    kind, values = KEYS[case]
     times = pa.array([0] * len(values), TIME)
     batch = pa.table({"t": times, "k": pa.array(values, kind)})
     later = pa.table({"t": pa.array([100_000_000], TIME), "k": pa.array(values[:1], kind)})

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.changed_jobs import CASES, CHANGED, KINDS, OLD, Case, Row, events, first, tables, without
-from tests.helpers.process import LONG, forget
+from tests.helpers.process import LONG, forget, in_turn
 from tidestate.operators import (
     after_count,
     count,
@@ -126,14 +126,12 @@ def check(tmp_path: Path, kind: str, mode: str, case: Case, store: StoreConfig, 
 
 MODES = ["accumulating", "retracting"]
 PAIRS = [(kind, mode) for kind in KINDS for mode in MODES]
-COMBINED = PAIRS if LONG else [PAIRS[0], PAIRS[3], PAIRS[5]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "mode"), COMBINED)
-@pytest.mark.parametrize("case", CASES)
-def test_a_changed_job_shows_what_is_promised(tmp_path: Path, case: str, kind: str, mode: str) -> None:
-    check(tmp_path, kind, mode, CASES[case], Parquet(max_levels=2))
+@pytest.mark.parametrize(("case", "pair"), in_turn(CASES, PAIRS), ids=str)
+def test_a_changed_job_shows_what_is_promised(tmp_path: Path, case: str, pair: tuple[str, str]) -> None:
+    check(tmp_path, *pair, CASES[case], Parquet(max_levels=2))
 
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])

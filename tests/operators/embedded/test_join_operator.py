@@ -28,7 +28,7 @@ from tests.helpers.join_operator_messages import (
     two_streams,
 )
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
-from tests.helpers.process import examples
+from tests.helpers.process import examples, in_turn
 from tidestate.operators import (
     Join,
     JoinOperator,
@@ -87,9 +87,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, list[tuple[int, int, int]]]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", sorted(EXAMPLES))
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("name", "example"), in_turn(STORES, sorted(EXAMPLES)))
 def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, restarts: bool, example: str) -> None:
     """Case 2 of SAMZA-552: what is shown, in which order, and when."""
     options, wanted = EXAMPLES[example]

@@ -25,14 +25,11 @@ CASES += [("held", name, moment) for name in STORES for moment in MOMENTS]
 CASES += [("sessions", name, moment) for name in ("parquet", "rocksdb") for moment in MOMENTS]
 BOUNDED = [
     ("join", "rocksdb", "before-manifest"),
-    ("join", "parquet", "after-manifest"),
-    ("join", "memory", "received"),
-    ("sessions", "parquet", "before-manifest"),
-    ("sessions", "rocksdb", "received"),
-    ("held", "parquet", "after-manifest"),
+    ("sessions", "parquet", "after-manifest"),
+    ("held", "memory", "received"),
 ]
-"""In CI each kind and each store has its turn, and a join is killed at each moment; a job on every store is killed
-anywhere and around the manifest in `tests.operators.local.test_standalone_killed`.
+"""In CI each kind, each store and each moment has its turn; a job on every store is killed anywhere and around the
+manifest in `tests.operators.local.test_standalone_killed`.
 """
 
 

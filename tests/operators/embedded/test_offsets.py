@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.operator_messages import (
     SCHEMA,
+    STORES,
     Message,
     Receiver,
     exact_median,
@@ -19,6 +20,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
+from tests.helpers.process import in_turn
 from tidestate.operators import Windowed, apply_rows, count, count_window, session, sum_, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
@@ -46,8 +48,8 @@ def batches(seed: int) -> list[list[Message]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("windows", WINDOWS)
-@pytest.mark.parametrize(("store", "key"), [("memory", "k"), ("memory", None), ("parquet", None), ("rocksdb", "k")])
+@pytest.mark.parametrize(("windows", "store"), in_turn(WINDOWS, STORES))
+@pytest.mark.parametrize("key", ["k", None])
 def test_each_offset_once_and_the_panes_of_the_harness(
     tmp_path: Path, store: StoreName, windows: str, key: str | None
 ) -> None:

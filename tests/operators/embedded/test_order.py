@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.cuts import EVENTS, MEMORY, cuts, events, net, played, table
+from tests.helpers.process import in_turn
 from tidestate.operators import (
     RETRACTING,
     after_count,
@@ -65,8 +66,7 @@ def by_hand(description: Any, batches: list[pa.Table], root: Path, chance: rando
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", [None, FINISHING], ids=["plain", "finishing"])
-@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize(("windows", "when"), in_turn(WINDOWS, [None, FINISHING]))
 def test_messages_are_taken_in_the_order_of_their_times(tmp_path: Path, windows: str, when: Any) -> None:
     chance = random.Random(windows)
     given, description = events(chance, 50), job(windows, when)

@@ -19,6 +19,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
+from tests.helpers.process import in_turn
 from tidestate.operators import count, count_window, session, sliding, sum_, tumbling, windowed
 from tidestate.operators.describe.windows import Windows
 from tidestate.operators.local.harness import Harness
@@ -33,8 +34,7 @@ WINDOWS: dict[str, Windows] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["event", "window"])
-@pytest.mark.parametrize(("windows", "store"), list(zip(WINDOWS, STORES, strict=True)))
+@pytest.mark.parametrize(("windows", "store", "rule"), in_turn(WINDOWS, STORES, ["event", "window"]))
 def test_as_the_harness_with_a_crash_after_it(tmp_path: Path, windows: str, store: StoreName, rule: str) -> None:
     job = description(WINDOWS[windows], "retracting", allowed=3).late("3 seconds", rule=rule, keep=("part", "at"))  # type: ignore[arg-type]
     job = job.retain("20 seconds")

@@ -32,7 +32,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
-from tests.helpers.process import examples
+from tests.helpers.process import examples, in_turn
 from tidestate.operators import (
     Parquet,
     Retention,
@@ -56,6 +56,9 @@ LAYOUTS = {
     "counted": "<offset>",
     "global": "<ts>_<offset>",
 }
+
+
+LAYOUT_NAMES = ("ts_offset", "eq_ts_offset", "ts_eq_offset", "session_ts_offset")
 
 
 @st.composite
@@ -129,8 +132,7 @@ def test_each_message_once_under_replay_duplicates_and_crashes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(WINDOWS))
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("name", "kind"), in_turn(STORES, sorted(WINDOWS)))
 def test_a_function_over_the_messages_of_a_window_is_exact(tmp_path: Path, name: StoreName, kind: str) -> None:
     job = description(WINDOWS[kind], "retracting", allowed=30)
     made, receiver = stream(7), Receiver()
@@ -155,8 +157,7 @@ def test_a_function_over_the_messages_of_a_window_is_exact(tmp_path: Path, name:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["ts_offset", "eq_ts_offset", "ts_eq_offset", "session_ts_offset"])
-@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
+@pytest.mark.parametrize(("kind", "layout"), in_turn(["tumbling", "sliding", "session"], LAYOUT_NAMES))
 def test_any_layout_gives_the_same_panes(tmp_path: Path, kind: str, layout: str) -> None:
     job, made, receiver = description(WINDOWS[kind]), stream(3), Receiver()
     panes, _ = expected(job, made, tmp_path / "harness")
@@ -270,7 +271,7 @@ def test_what_is_kept_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), zip(STORES, ["tumbling", "sliding", "session"], strict=True))
+@pytest.mark.parametrize(("name", "kind"), in_turn(STORES, ["tumbling", "sliding", "session"]))
 def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: StoreName, kind: str) -> None:
     job, made, receiver = description(WINDOWS[kind], allowed=15), stream(5), Receiver()
     panes, _ = expected(job, made, tmp_path / "harness")

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.process import in_turn
 from tidestate.operators import Memory, Parquet, RocksDB, count_window, tumbling
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join import Join
@@ -107,12 +108,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
-@pytest.mark.parametrize("example", EXPECTED)
+@pytest.mark.parametrize(("store", "example"), in_turn(STORES, EXPECTED))
 @pytest.mark.parametrize("restart", [False, True], ids=["through", "restarted"])
-def test_the_documents_examples(example: str, store: StoreConfig, tmp_path: Path, restart: bool) -> None:
+def test_the_documents_examples(example: str, store: str, tmp_path: Path, restart: bool) -> None:
     description, expected = EXPECTED[example]
-    assert outputs(description, store, tmp_path, 1, restart) == expected
+    assert outputs(description, STORES[store], tmp_path, 1, restart) == expected
 
 
 @pytest.mark.parametrize("example", EXPECTED)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
+from tests.helpers.process import in_turn
 from tidestate.operators import (
     DISCARDING,
     RETRACTING,
@@ -205,8 +206,10 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("windows", [session("3 s"), sliding("12 s", "4 s")], ids=["sessions", "sliding"])
-@pytest.mark.parametrize("name", ["two then done", "threes until seven", "both"])
+@pytest.mark.parametrize(
+    ("name", "windows"),
+    in_turn(["two then done", "threes until seven", "both"], [session("3 s"), sliding("12 s", "4 s")]),
+)
 def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name: str) -> None:
     chance = random.Random(name)
     given = events(chance, 50)

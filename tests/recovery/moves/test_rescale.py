@@ -107,7 +107,7 @@ steps = st.lists(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 @settings(
-    max_examples=60 if LONG else 3,
+    max_examples=60 if LONG else 2,
     deadline=None,
     derandomize=not LONG,
     suppress_health_check=list(HealthCheck),

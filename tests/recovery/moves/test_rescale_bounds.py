@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.helpers.process import in_turn
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.moves.rescale import divide_partitions
@@ -75,8 +76,11 @@ def fold_later(objects: Objects, state: PartitionState, number: int, partitions:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", [Parquet(), Memory(), RocksDB()], ids=lambda store: str(store.name))
-@pytest.mark.parametrize("script", [[1], [3], [5, 2], [3, 1], [1, 4, 1], [3, 2]], ids=str)
+@pytest.mark.parametrize(
+    ("script", "store"),
+    in_turn([[1], [3], [5, 2], [3, 1], [1, 4, 1], [3, 2]], [Parquet(), Memory(), RocksDB()]),
+    ids=lambda one: str(getattr(one, "name", one)),
+)
 def test_each_row_keeps_the_bound_it_had(tmp_path: Path, store: StoreConfig, script: list[int]) -> None:
     """One partition has forgotten up to 50, the other nothing yet: neither gives its bound to the other."""
     objects = Objects(tmp_path)
