@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 from tidestate.statestore.errors import UsageError
 
@@ -67,3 +68,25 @@ def text_of(span: int) -> str:
         if count:
             parts.append(f"{'-' if span < 0 else ''}{count} {unit}{'s' if count > 1 else ''}")
     return " ".join(parts)
+
+
+def spans_as_text(value: Any) -> Any:
+    """A configuration as people read it: spans of settings ``*_us`` as text, under names without that ending."""
+    if isinstance(value, list):
+        return [spans_as_text(one) for one in value]
+    return dict(_with_text(name, one) for name, one in value.items()) if isinstance(value, dict) else value
+
+
+def _with_text(name: str, value: Any) -> tuple[str, Any]:
+    if not name.endswith("_us") or (isinstance(value, dict) and "kind" in value):  # an aggregate of such a name
+        return name, spans_as_text(value)
+    return name.removesuffix("_us"), _texts(value)
+
+
+def _texts(spans: Any) -> Any:
+    """Spans, several of them, or some by name, as text."""
+    if isinstance(spans, dict):
+        return {name: _texts(one) for name, one in spans.items()}
+    if isinstance(spans, list):
+        return [_texts(one) for one in spans]
+    return text_of(spans) if isinstance(spans, int) else spans

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -22,8 +22,7 @@ KIND, RETRACT = "kind", "retract"
 """The column of rows of which some take others back, and what it says of those."""
 
 
-@dataclass(frozen=True)
-class Aggregate(ABC):
+class Aggregate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", omit_defaults=True):
     """A function over columns of the input (``column`` is None for a count of events)."""
 
     function: str
@@ -40,14 +39,9 @@ class Aggregate(ABC):
         """The column, of an aggregate that is bound to one."""
         return expect(self.column, "this aggregate reads a column", function=self.function)
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest: what it computes."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in found.items() if value is not None}
-
-    @abstractmethod
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Under this name, over an input of these columns and types. Raises `UsageError`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -104,9 +98,9 @@ def bind(name: str, aggregate: Aggregate, schema: pa.Schema, event_time: str = "
     return aggregate.bind(name, schema, event_time)
 
 
-def inputs(aggregates: Sequence[tuple[str, Aggregate]]) -> list[str]:
+def inputs(aggregates: Iterable[Aggregate]) -> list[str]:
     """The input columns the aggregates need, each once, in order."""
-    return list(dict.fromkeys(column for _, aggregate in aggregates for column in aggregate.columns))
+    return list(dict.fromkeys(column for aggregate in aggregates for column in aggregate.columns))
 
 
 def unsupported_type(name: str, aggregate: Aggregate, column: str | None, kind: pa.DataType, why: str) -> UsageError:

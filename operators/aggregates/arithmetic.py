@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -56,9 +57,10 @@ def stddev(column: str, *, population: bool = False) -> Aggregate:
     return Variance("stddev", column, population)
 
 
-@dataclass(frozen=True)
-class Plain(Aggregate):
+class Plain(Aggregate, frozen=True, tag="plain"):
     """Aggregates whose state columns combine by themselves."""
+
+    function: Literal["count", "sum", "min", "max", "mean"]
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         kind = pa.null() if self.column is None else schema.field(self.column).type
@@ -137,10 +139,10 @@ class BoundPlain(BoundAggregate):
         return pa.int64() if pa.types.is_integer(kind) else pa.float64()
 
 
-@dataclass(frozen=True)
-class Variance(Aggregate):
+class Variance(Aggregate, frozen=True, tag="variance"):
     """Variance and standard deviation."""
 
+    function: Literal["variance", "stddev"]
     population: bool = False
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:

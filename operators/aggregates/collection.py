@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -61,10 +61,10 @@ def median(column: str) -> Aggregate:
     return Quantile("median", column)
 
 
-@dataclass(frozen=True)
-class ListAggregate(Aggregate):
+class ListAggregate(Aggregate, frozen=True, tag="list"):
     """Lists of all values."""
 
+    function: Literal["list", "sorted_list"]
     by: str | None = None
     descending: bool | None = None
 
@@ -113,16 +113,12 @@ class BoundKept(BoundAggregate):
         return nested(values.take(pa.array(order)), values_per_row(owners, partials.num_rows), self.result_type)
 
 
-@dataclass(frozen=True)
-class Quantile(Aggregate):
+class Quantile(Aggregate, frozen=True, tag="quantile"):
     """A quantile over all values."""
 
+    function: Literal["quantile", "median"]
     q: float = 0.5
-    interpolation: str = "linear"
-
-    def describe(self) -> dict[str, Any]:
-        found = super().describe()
-        return {name: found[name] for name in ("function", "column")} if self.function == "median" else found
+    interpolation: Interpolation = "linear"
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Between two values there must be a number, or one of the two is taken."""
@@ -139,7 +135,7 @@ class BoundQuantile(BoundAggregate):
     """State: all values."""
 
     q: float
-    interpolation: str
+    interpolation: Interpolation
 
     @property
     def state(self) -> tuple[Column, ...]:

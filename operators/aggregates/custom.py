@@ -7,9 +7,10 @@ files hold no pickled objects; the name and version you give stand in the manife
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -54,15 +55,13 @@ def accumulate(
     if not keeps or not columns:
         raise UsageError("an accumulation reads a column and keeps one", code="aggregate-option", name=name)
     return Accumulate(
-        "accumulate",
+        function="accumulate",
         name=name,
         version=version,
         reads=tuple(columns),
         keeps=keeps,
         result_type=_declared(result_type),
-        lift=lift,
-        merge=merge,
-        result=result,
+        functions=Functions(lift=lift, merge=merge, result=result),
     )
 
 
@@ -85,13 +84,13 @@ def apply_rows(
     if not columns or "group" in columns:
         raise UsageError("name the columns to keep; none may be called group", code="aggregate-option")
     return ApplyRows(
-        "apply_rows",
+        function="apply_rows",
         name=name or _named(function),
         version=version,
         reads=tuple(columns),
         result_type=_declared(result_type),
         per_group=per_group,
-        apply=function,
+        functions=Functions(apply=function),
     )
 
 
@@ -99,50 +98,63 @@ def _named(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Accumulate(Aggregate):
-    """What `accumulate` asks for. Wherever it is made or unpickled, its merge is known to the stores there."""
+class Functions:
+    """Functions of a user, by what each does. No manifest holds them: a name and a version stand for them, and are
+    what is compared.
+    """
+
+    def __init__(self, **steps: Callable[..., Any]) -> None:
+        self.steps = steps
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Functions)
+
+    def __hash__(self) -> int:
+        return hash(Functions)
+
+
+class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
+    """An aggregate by functions of the user's; ``functions`` is None where it comes from a manifest."""
 
     name: str
     version: int
-    reads: tuple[str, ...]
-    keeps: Fields
+    reads: tuple[str, ...] = msgspec.field(name="columns")
     result_type: pa.DataType
-    lift: Lift = field(compare=False)
-    merge: MergeFunction = field(compare=False)
-    result: ResultFunction = field(compare=False)
-
-    def __post_init__(self) -> None:
-        self._register()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._register()
-
-    def _register(self) -> None:
-        def combine(rows: pa.Table, starts: Starts) -> pa.Table:
-            return _pairwise(self, rows, starts)
-
-        combine.__qualname__ = _named(self.merge)
-        register_combiner(self.name, self.version)(combine)
+    functions: Functions | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         return self.reads
 
-    def describe(self) -> dict[str, Any]:
-        """Its name and version stand for its functions."""
-        return {
-            "function": self.function,
-            "name": self.name,
-            "version": self.version,
-            "columns": list(self.reads),
-            "state": {name: type_text(kind) for name, kind in self.keeps},
-            "result_type": type_text(self.result_type),
-        }
+    def step(self, name: str) -> Callable[..., Any]:
+        """One of the functions. Raises `UsageError` where they are not here."""
+        if self.functions is None:
+            raise UsageError(
+                "only its description knows how this aggregate is computed: give description= and schema=",
+                code="query-description",
+                aggregate=self.name,
+                function=self.function,
+            )
+        return self.functions.steps[name]
+
+
+class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
+    """What `accumulate` asks for. Wherever it is made or unpickled, its merge is known to the stores there."""
+
+    function: Literal["accumulate"]
+    keeps: Fields = msgspec.field(name="state")
+
+    def __post_init__(self) -> None:
+        def combine(rows: pa.Table, starts: Starts) -> pa.Table:
+            return _pairwise(self, rows, starts)
+
+        if self.functions is not None:
+            combine.__qualname__ = _named(self.step("merge"))
+            register_combiner(self.name, self.version)(combine)
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Any input will do: what the functions cannot take they say themselves."""
+        self.step("lift")
         return BoundAccumulation(name, self, pa.null(), self)
 
 
@@ -168,7 +180,9 @@ class BoundAccumulation(BoundAggregate):
     def lift(self, events: pa.Table) -> list[Values]:
         if not events.num_rows:
             return [pa.array([], kind) for _, kind in self.own.keeps]
-        return list(_checked(self.own, "lift", self.own.lift(events.select(self.own.reads)), events.num_rows).columns)
+        return list(
+            _checked(self.own, "lift", self.own.step("lift")(events.select(self.own.reads)), events.num_rows).columns
+        )
 
     def finish(self, partials: pa.Table) -> Values:
         if not partials.num_rows:
@@ -177,7 +191,7 @@ class BoundAccumulation(BoundAggregate):
         there = _something(states)
         if not there.all():
             return _spread(self, partials, there)
-        found = self.own.result(states.rename_columns([name for name, _ in self.own.keeps]))
+        found = self.own.step("result")(states.rename_columns([name for name, _ in self.own.keeps]))
         return _answer(self.own.name, found, partials.num_rows, self.result_type)
 
 
@@ -193,7 +207,7 @@ def _pairwise(own: Accumulate, rows: pa.Table, starts: Starts) -> pa.Table:
     while len(owners) > len(starts):
         even = (np.arange(len(owners)) - np.searchsorted(owners, owners)) % 2 == 0
         older = np.flatnonzero(even[:-1] & (owners[1:] == owners[:-1]))
-        merged = own.merge(rows.take(pa.array(older)), rows.take(pa.array(older + 1)))
+        merged = own.step("merge")(rows.take(pa.array(older)), rows.take(pa.array(older + 1)))
         places = np.arange(len(owners))
         places[older] = len(owners) + np.arange(len(older))
         both = pa.concat_tables([rows, _checked(own, "merge", merged, len(older)).cast(rows.schema)])
@@ -252,33 +266,15 @@ def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:
         ) from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApplyRows(Aggregate):
+class ApplyRows(OwnAggregate, frozen=True, kw_only=True, tag="apply_rows"):
     """What `apply_rows` asks for."""
 
-    name: str
-    version: int
-    reads: tuple[str, ...]
-    result_type: pa.DataType
+    function: Literal["apply_rows"]
     per_group: bool
-    apply: Callable[[pa.Table], Any] = field(compare=False)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.reads
-
-    def describe(self) -> dict[str, Any]:
-        """Its name and version stand for its function."""
-        return {
-            "function": self.function,
-            "name": self.name,
-            "version": self.version,
-            "columns": list(self.reads),
-            "per_group": self.per_group,
-            "result_type": type_text(self.result_type),
-        }
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
+        """Check that the columns can be kept."""
+        self.step("apply")
         kinds = tuple(kept_type(name, self, column, schema) for column in self.reads)
         return BoundRows(name, self, pa.null(), self, kinds)
 
@@ -314,11 +310,13 @@ class BoundRows(BoundAggregate):
         columns = [flat(partials[column.name])[0] for column in self.state]
         rows = pa.table(columns, names=list(self.own.reads))
         if not self.own.per_group:
-            found = self.own.apply(rows.add_column(0, "group", pa.array(owners)))
+            found = self.own.step("apply")(rows.add_column(0, "group", pa.array(owners)))
             return _answer(self.own.name, found, partials.num_rows, self.result_type)
         lengths = values_per_row(owners, partials.num_rows)
         pairs = zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True)
-        return pa.array([self.own.apply(rows.slice(first, count)) for first, count in pairs], self.result_type)
+        return pa.array(
+            [self.own.step("apply")(rows.slice(first, count)) for first, count in pairs], self.result_type
+        )
 
 
 def _declared(kind: pa.DataType | str) -> pa.DataType:

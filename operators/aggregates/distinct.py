@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -49,9 +50,10 @@ def top_n(column: str, n: int, *, by: str | None = None, largest: bool = True) -
     return Top("top_n", column, n, by, largest)
 
 
-@dataclass(frozen=True)
-class Distinct(Aggregate):
+class Distinct(Aggregate, frozen=True, tag="distinct"):
     """Aggregates that keep each value once."""
+
+    function: Literal["set", "count_distinct", "count_by_value"]
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Check that values can be told apart by sorting."""
@@ -105,10 +107,10 @@ class BoundDistinct(BoundAggregate):
         return pa.list_(self.input_type)
 
 
-@dataclass(frozen=True)
-class Top(Aggregate):
+class Top(Aggregate, frozen=True, tag="top"):
     """The first n in an order."""
 
+    function: Literal["top_n"]
     n: int = 1
     by: str | None = None
     largest: bool = True

@@ -7,6 +7,7 @@ Events with a null in the column or in what orders them are passed over. Of equa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,10 +57,10 @@ def arg_max(column: str, *, by: str) -> Aggregate:
     return Choice("arg_max", column, by)
 
 
-@dataclass(frozen=True)
-class Choice(Aggregate):
+class Choice(Aggregate, frozen=True, tag="choice"):
     """One value, chosen by another; by the event time where none is named."""
 
+    function: Literal["first", "last", "earliest", "latest", "arg_min", "arg_max"]
     by: str | None = None
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:

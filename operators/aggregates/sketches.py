@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +35,10 @@ def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
     return Sketch("count_distinct_approx", column, precision)
 
 
-@dataclass(frozen=True)
-class Sketch(Aggregate):
+class Sketch(Aggregate, frozen=True, tag="sketch"):
     """A count of different values, by a sketch."""
 
+    function: Literal["count_distinct_approx"]
     precision: int = 12
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
@@ -12,11 +13,10 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME, Column
 
 
-@dataclass(frozen=True)
-class EndOfWindow(Aggregate):
+class EndOfWindow(Aggregate, frozen=True, tag="end_of_window"):
     """The last moment of the window: its end less a microsecond."""
 
-    function: str = "end_of_window"
+    function: Literal["end_of_window"] = "end_of_window"
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         return BoundEndOfWindow(name, self, pa.null())

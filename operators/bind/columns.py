@@ -31,13 +31,13 @@ def input_columns(description: Runnable, available: Sequence[str], *, signed: bo
     wanted = [
         *([description.event_time] if description.event_time else []),
         *description.key,
-        *inputs(description.aggregates),
+        *inputs(description.aggregates.values()),
         *([kind.gap_column] if isinstance(kind, Sessions) and kind.gap_column else []),
         *(name for name in (description.origin, description.offset) if name),
         *((START, END) if kind is None else ()),
         *([PANE_KIND] if signed or (kind is None and PANE_KIND in available) else []),
         *claimed(description),
-        *description.lateness.keep,
+        *description.ledger_columns,
     ]
     return [name for name in dict.fromkeys(wanted) if name not in lacking]
 

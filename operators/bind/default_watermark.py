@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import msgspec
 import pyarrow as pa
 
@@ -12,7 +9,6 @@ from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import moved_one
 from tidestate.operators.progress.watermarks import SourceReading, Sources, Watermarks
-from tidestate.statestore.durations import text_of
 
 
 def by_side(sides: Sides, delays_us: tuple[int, ...]) -> Watermarks:
@@ -22,8 +18,7 @@ def by_side(sides: Sides, delays_us: tuple[int, ...]) -> Watermarks:
     return Watermarks(MaxEventTime(AT, delays_us[0]) if alike else each, Sources(sides.names), SIDE)
 
 
-@dataclass(frozen=True)
-class DelayBySide:
+class DelayBySide(msgspec.Struct, frozen=True, tag_field="kind", tag="delay_by_side"):
     """The largest event time of each source less the delay of the source's name."""
 
     column: str
@@ -39,11 +34,6 @@ class DelayBySide:
             for name, report in reading.reports.items()
         }
         return SourceReading(reading.events, behind, reading.counters)
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        delays = {name: text_of(delay) for name, delay in self.delays_us}
-        return {"kind": "max_event_time", "column": self.column, "delay": delays}
 
 
 def default_watermarks(column: str, delay_us: int) -> Watermarks:

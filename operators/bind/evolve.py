@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tidestate.operators.bind.evolve_columns import aggregates, plain_configuration, tables, types
+from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
+from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.describe.renames import pending_renames, rename_columns
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
-from tidestate.statestore.durations import span_us
-from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.durations import spans_as_text
+from tidestate.statestore.errors import IncompatibleError, of_type
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.arrowtypes import type_text
 
@@ -104,14 +106,11 @@ def evolve(
     """
     fitting = choose(plan, stored) if choose else plan
     columns = pending_renames(plan.renames.columns, stored.types, plan.input_schema.names)
-    was, now = (
-        rename_columns(plain_configuration(stored.configuration), columns),
-        plain_configuration(plan.configuration),
-    )
+    was, now = rename_columns(stored.configuration, columns), plan.configuration
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:
-        changes += settings(was, now, fitting)
+        changes += settings(spans_as_text(was), spans_as_text(now), fitting)
         changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, fitting)
         changes += types(stored, plan, columns)
     if choose is None:
@@ -160,14 +159,13 @@ def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, i
 
 def _formerly(plan: Plan, stored: OperatorState) -> Plan:
     """The plan with the lateness and retention it had."""
-    told = stored.configuration
-    retained = told.get("retained") or {}
-    span = retained.get("span")
+    former = of_type(description_of(stored.configuration), Windowed)
+    retained = former.retained
     return replace(
         plan,
-        allowed_us=plan.allowed_us if plan.by_offset else span_us(told["allowed_lateness"]),
-        retain_us=0 if not retained else None if span is None else span_us(span),
-        retain_windows=retained.get("windows"),
+        allowed_us=plan.allowed_us if plan.by_offset else former.lateness_us,
+        retain_us=retained.span_us if retained else 0,
+        retain_windows=retained.windows if retained else None,
         gone_us=BEGINNING_US if stored.gone_us is None else stored.gone_us,
     )
 

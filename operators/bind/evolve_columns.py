@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-import msgspec
 import pyarrow as pa
+from msgspec import structs
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
@@ -160,11 +160,5 @@ def _formerly(bound: BoundAggregate, name: str, told: Configuration) -> BoundAgg
         if isinstance(inner, BoundAggregate):
             changed[field.name] = _formerly(inner, name, told)
     if isinstance(bound, BoundRows):
-        changed["own"] = replace(bound.own, reads=tuple(told["columns"]))
+        changed["own"] = structs.replace(bound.own, reads=tuple(told["columns"]))
     return replace(bound, **changed)  # type: ignore[type-var]
-
-
-def plain_configuration(configuration: Configuration) -> dict[str, Any]:
-    """A configuration as a manifest has it."""
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(configuration))
-    return found

@@ -44,7 +44,7 @@ def _always(_was: Any, _now: Any, _plan: Plan) -> str:
 
 def _watermark(was: Any, now: Any, plan: Plan) -> str:
     """The default is the largest event time of the one source, or of one for each side."""
-    sided = bool(plan.configuration.keys() & {"sides", "event_times"})
+    sided = plan.configuration["kind"] in ("merge", "join", "session_join", "union")
     usual = {"generator": {"kind": "max_event_time"}, "by": SIDE if sided else None}
     both: list[dict[str, Any]] = [one or usual for one in (was, now)]
     kinds = [one["generator"].get("kind") for one in both]
@@ -73,6 +73,7 @@ def _accumulation(was: Any, now: Any, plan: Plan) -> str:
 
 _WATERMARK: dict[str, tuple[SettingRule, str]] = {
     "watermark_delay": (_always, "the watermark never goes back: it waits until the input has caught up"),
+    "delays": (_always, "the watermark never goes back: it waits until the input has caught up"),
     "watermark": (_watermark, "the watermark never goes back: it waits until the input has caught up"),
 }
 _WINDOWED: dict[str, tuple[SettingRule, str]] = {
@@ -88,6 +89,10 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
 _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "within": (_always, "ids that were seen are remembered for as long as was said then"),
+}
+_SIDED: dict[str, tuple[SettingRule, str]] = {
+    **_WATERMARK,
+    "large": (_always, "what follows from it is the key of messages"),  # which the tables are compared by
 }
 _REASONS = {
     "window": "state is kept by window",
@@ -117,4 +122,4 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list
 def _rules(plan: Plan) -> dict[str, tuple[SettingRule, str]]:
     if isinstance(plan, GeneralTables | SliceTables):
         return _WINDOWED
-    return _DEDUP if isinstance(plan, DedupPlan) else _WATERMARK
+    return _DEDUP if isinstance(plan, DedupPlan) else _SIDED

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
@@ -15,7 +15,6 @@ from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
-from tidestate.operators.describe.windows import by_offset
 from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema, single_operator
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
@@ -102,7 +101,7 @@ def _fitted(
     if one.windows is None:
         # Rows that name their windows lie in them by their last moment, which the plan adds itself.
         return one, pa.schema([field for field in schema if field.name != PANE_TIME])
-    timeless = one.event_time is None and not one.processing_time and not by_offset(one.windows)
+    timeless = one.event_time is None and not one.processing_time and not one.windows.by_offset
     if timeless and PANE_TIME in schema.names:
         return replace(one, event_time="timestamp" if "timestamp" in schema.names else PANE_TIME), schema
     return one, schema
@@ -144,4 +143,4 @@ def _replaces(upstream: Plan, one: Runnable) -> bool:
     """Whether the newest pane of a window and key stands for all before it."""
     if not isinstance(one, Windowed) or one.windows is not None or not set(upstream.key_names) <= set(one.key):
         return False
-    return all(aggregate.function in ("last", "latest") for _, aggregate in one.aggregates)
+    return all(aggregate.function in ("last", "latest") for aggregate in one.aggregates.values())

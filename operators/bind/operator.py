@@ -11,6 +11,7 @@ from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.bind.sided import bind_join, bind_sessions, bind_union
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
+from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.runnable import Runnable
@@ -67,7 +68,7 @@ def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
         allowed_us=0,
         future_us=FUTURE_US,
         mode="discarding",
-        configuration=description.describe(),
+        configuration=configuration_of(description),
         triggers=DEFAULT,
         rule="event",
         within_us=description.within_us,

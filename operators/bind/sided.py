@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side
+from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE, SIDES
@@ -18,6 +19,7 @@ from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.progress.maxima import SidePositions
+from tidestate.operators.progress.watermarks import PlacedWatermarks
 from tidestate.operators.rows.union import UnionPlan
 from tidestate.operators.windows.general.names import END, START
 from tidestate.statestore.errors import UsageError
@@ -40,7 +42,7 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
         allowed_us=description.allowed_us,
         future_us=FUTURE_US,
         mode="discarding",
-        configuration=description.describe(),
+        configuration=configuration_of(description),
         triggers=DEFAULT,
         rule="window",
         joined=description,
@@ -49,7 +51,9 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
     _check_places(plan, types)
     if description.own is not None:
         positions = tuple(_placed(plan, side) for side in description.sides.names)
-        plan = replace(plan, watermarks=replace(plan.watermarks, positions=positions, in_order=plan.in_order))
+        marks = plan.watermarks
+        placed = PlacedWatermarks(marks.generator, marks.sources, marks.by, positions, plan.in_order)
+        plan = replace(plan, watermarks=placed)
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return replace(plan, mode="retracting") if plan.takes_back else plan
 
@@ -68,7 +72,7 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
         allowed_us=0,
         future_us=FUTURE_US,
         mode="retracting" if PANE_KIND in types.names else "discarding",
-        configuration=description.describe(),
+        configuration=configuration_of(description),
         triggers=DEFAULT,
         rule="event",
     )
@@ -89,7 +93,7 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
         future_us=FUTURE_US,
         # A row that is not late is never of a session that was shown.
         mode="retracting" if description.allowed_us else "discarding",
-        configuration=description.describe(),
+        configuration=configuration_of(description),
         triggers=DEFAULT,
         rule="window",
         joined=description,

@@ -8,8 +8,8 @@ from tidestate.operators.aggregates.aggregate import inputs
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.operators.describe.windowed import RETRACTING, Lateness, Windowed
-from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
+from tidestate.operators.describe.windowed import RETRACTING, USUAL_US, Windowed
+from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.statestore.errors import UsageError
 
@@ -42,7 +42,7 @@ def check_signed(description: Runnable) -> None:
         raise UsageError(
             said + "and these windows do not shrink: take tumbling, sliding or global ones, or those of the input",
             code="signed",
-            window=kind.describe()["kind"] if kind is not None else "",
+            window=type(kind).__name__,
         )
     clocked = watermarks is not None and (watermarks.filters_rows or isinstance(watermarks.generator, IngestionTime))
     if description.processing_time or clocked:
@@ -53,7 +53,7 @@ def check_signed(description: Runnable) -> None:
         raise UsageError(said + "in an order of their own: take them as they come", code="signed")
     if description.triggers.per_element:
         raise UsageError(said + "so there is no n-th element: take a trigger by batches", code="signed")
-    if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates), *description.key}):
+    if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates.values()), *description.key}):
         raise UsageError(
             said + "and these columns differ between a pane and its retraction", code="signed", columns=wrong
         )
@@ -61,14 +61,15 @@ def check_signed(description: Runnable) -> None:
 
 def _check_axis(description: Windowed) -> None:
     kind = description.windows
-    if kind is not None and by_offset(kind):
+    if kind is not None and kind.by_offset:
         if description.offset is None:
             raise UsageError("windows of offsets need windowed(offset=...)", code="offset")
         if description.processing_time or description.watermark_delay_us:
             raise UsageError("windows of offsets follow the offsets, not a time", code="offset")
         if description.watermarks is not None:
             raise UsageError("windows of offsets have their watermark from the offsets", code="offset")
-        if description.lateness != Lateness(keep=description.lateness.keep):
+        chosen = (description.lateness_us, description.late_rule, description.future_tolerance_us)
+        if chosen != (USUAL_US, "event", USUAL_US):
             raise UsageError("say how many offsets may be late: count_window(..., late=...)", code="window-late")
     elif description.event_time is None and not description.processing_time and kind is not None:
         raise UsageError("say which column is the event time, or processing_time=True", code="event-time")
@@ -76,14 +77,14 @@ def _check_axis(description: Windowed) -> None:
         raise UsageError("with processing time the clock is the watermark", code="processing-time")
     if description.processing_time and kind is None:
         raise UsageError("windows of the input have times of their own", code="processing-time")
-    if _by_number(kind) and any(isinstance(one, EndOfWindow) for _, one in description.aggregates):
+    if _by_number(kind) and any(isinstance(one, EndOfWindow) for one in description.aggregates.values()):
         raise UsageError('these windows have no end in time: take "earliest" or "latest"', code="pane-timestamp")
 
 
 def _check_order(description: Windowed) -> None:
     kind, watermarks = description.windows, description.watermarks
     ingested = watermarks is not None and isinstance(watermarks.generator, IngestionTime)
-    if description.in_order and (description.processing_time or ingested or (kind is not None and by_offset(kind))):
+    if description.in_order and (description.processing_time or ingested or (kind is not None and kind.by_offset)):
         raise UsageError(
             "only events with a time of their own are taken in the order of their times: leave in_order= out",
             code="in-order",
@@ -92,7 +93,7 @@ def _check_order(description: Windowed) -> None:
 
 def _by_number(kind: Windows | None) -> bool:
     """Whether windows are of numbers or offsets."""
-    return isinstance(kind, Counted) or (kind is not None and by_offset(kind))
+    return isinstance(kind, Counted) or (kind is not None and kind.by_offset)
 
 
 def _check_triggers(description: Windowed) -> None:
@@ -126,7 +127,7 @@ def _check_retention(description: Windowed) -> None:
     if isinstance(kind, Sessions) and kind.by_offset:
         raise UsageError("sessions of offsets are kept while they take offsets: session(late=...)", code="retention")
     own_gaps = isinstance(kind, Sessions) and kind.gap_column is not None
-    if own_gaps and description.lateness.rule == "window":
+    if own_gaps and description.late_rule == "window":
         raise UsageError(
             "by the rule of windows, sessions of gaps of their own may begin where one that is kept began: give them "
             'one gap, or late(rule="event")',
@@ -134,10 +135,10 @@ def _check_retention(description: Windowed) -> None:
         )
     if retained.windows is not None and not isinstance(kind, Sliding):
         raise UsageError("only windows of a fixed size are retained by number", code="retention")
-    if kind is not None and by_offset(kind):
+    if kind is not None and kind.by_offset:
         if retained.span_us is not None:
             raise UsageError("windows of offsets are retained by number: retain(windows=...)", code="retention")
-    elif retained.span_us is not None and retained.span_us < description.lateness.allowed_us:
+    elif retained.span_us is not None and retained.span_us < description.lateness_us:
         raise UsageError(
             "a window is retained for as long as it takes events, or longer",
             code="retention",
@@ -149,7 +150,7 @@ def _shows_unfinished(description: Windowed) -> bool:
     """Whether a session may show a pane before it is certain not to grow."""
     triggers = description.triggers
     early = triggers.early is not None or triggers.when is not None
-    return early or (triggers.late is not None and description.lateness.allowed_us > 0)
+    return early or (triggers.late is not None and description.lateness_us > 0)
 
 
 def _is(trigger: Trigger | None, kind: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate, bind
 from tidestate.operators.aggregates.signed import linear
@@ -12,10 +13,11 @@ from tidestate.operators.aggregates.signed import signed as with_signs
 from tidestate.operators.bind.columns import added, check_event_time, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side, default_watermarks
 from tidestate.operators.bind.validation import check_sense
+from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
-from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
+from tidestate.operators.describe.windows import NamedWindow, Sliding
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED, Plan
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
@@ -31,9 +33,10 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
     """The fast path where it serves, else the general one. Raises `UsageError`."""
     types = _types(description, schema, signed)
     keys = tuple(key_field(schema.field(name)) for name in description.key)
-    kind, lateness, retained = description.windows or NamedWindow(), description.lateness, description.retained
+    kind, retained = description.windows or NamedWindow(), description.retained
+    description = replace(description, signed=signed, allowed_lateness_us=description.lateness_us)
     # Where offsets stand for times, they say how late is too late.
-    late = kind.late if isinstance(kind, Sliding | Sessions) else None
+    late = kind.late
     lacking = added(description)
     place = description.event_time or next(iter(lacking), description.offset or "")
     aggregates = _aggregates(description, types, place, signed)
@@ -47,12 +50,12 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
         key_fields=keys,
         aggregates=aggregates,
         watermarks=_watermarks(description, place, by_offset=late is not None),
-        allowed_us=lateness.allowed_us if late is None else late,
-        future_us=lateness.future_us if late is None else LIMIT_US,
+        allowed_us=description.lateness_us if late is None else late,
+        future_us=description.future_tolerance_us if late is None else LIMIT_US,
         mode=description.mode,
-        configuration=description.describe() | ({"signed": True} if signed else {}),
+        configuration=configuration_of(description),
         triggers=description.triggers,
-        rule=lateness.rule if late is None else "window",
+        rule=description.late_rule if late is None else "window",
         order=tuple(name for name in (description.origin, description.offset) if name),
         added=lacking,
         retain_us=retained.span_us if retained else 0,
@@ -87,7 +90,7 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
 
 def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: bool) -> tuple[BoundAggregate, ...]:
     """The aggregates over these columns; over rows that may take others back, where ``signed``."""
-    aggregates = tuple(bind(name, one, types, place) for name, one in description.aggregates)
+    aggregates = tuple(bind(name, one, types, place) for name, one in description.aggregates.items())
     if signed:
         difference = description.mode == DISCARDING
         aggregates = tuple(with_signs(bound, adds_up=difference) for bound in aggregates)
@@ -140,7 +143,7 @@ def _is_simple(description: Windowed) -> bool:
     """Whether windows need no look at what is stored: partials are merged blindly, and fire when they are due."""
     kind = description.windows
     simple = isinstance(kind, Sliding) and not kind.by_offset and description.triggers == DEFAULT
-    return simple and description.lateness.rule == "event"
+    return simple and description.late_rule == "event"
 
 
 def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidestate.operators.describe.runnable import Runnable, Sided, checked_name
-from tidestate.operators.progress.watermarks import INPUT, Watermarks
+from tidestate.operators.progress.watermarks import INPUT
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,21 +21,14 @@ if TYPE_CHECKING:
     from tidestate.statestore.spec.store import StoreConfig
 
 
-@dataclass(frozen=True)
-class Chain(Runnable):
+class Chain(Runnable, frozen=True):
     """``operators`` in an order in which each comes after those it reads; ``inputs`` of each by name, in parallel: a
-    stream, or an operator before it. What the last one shows is what the job shows.
+    stream, or an operator before it. What the last one shows is what the job shows, and its name is the chain's.
+    Each operator has a configuration of its own.
     """
 
     operators: tuple[Runnable, ...]
     inputs: tuple[tuple[str, ...], ...]
-
-    watermarks: Watermarks | None = None
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The name of the last operator."""
-        return self.operators[-1].name
 
     @property
     def names(self) -> list[str]:
@@ -55,10 +47,6 @@ class Chain(Runnable):
     def watermark(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
         """Raises `UsageError`: each operator that reads a stream says it for itself."""
         raise UsageError("say it of the operator that reads the stream", code="chain-watermark")
-
-    def describe(self) -> dict[str, Any]:
-        """Configurations by operator."""
-        return {one.name: one.describe() for one in self.operators}
 
     def on_spark(  # type: ignore[override]
         self,
@@ -99,7 +87,7 @@ def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None
     read = tuple(given.get(name, (names[place - 1] if place else INPUT,)) for place, name in enumerate(names))
     for place, (one, those) in enumerate(zip(operators, read, strict=True)):
         _check_inputs(one, those, names, place)
-    made = Chain(tuple(operators), read)
+    made = Chain(tuple(operators), read, name=names[-1])
     if unused := sorted(set(names[:-1]) - {name for those in read for name in those}):
         raise UsageError("nobody takes what these operators show", code="chain-inputs", operators=unused)
     if not made.streams:

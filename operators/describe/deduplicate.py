@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
-from tidestate.operators.progress.watermarks import Watermarks
-from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
 
-@dataclass(frozen=True)
-class Deduplicate(Runnable):
+class Deduplicate(Runnable, frozen=True, tag="deduplicated"):
     """Rows whose ``on`` columns were not seen before, for as long as that is remembered."""
 
     event_time: str
     on: tuple[str, ...]
     within_us: int | None
     watermark_delay_us: int
-    name: str
     in_order: bool = False
-    watermarks: Watermarks | None = None
-    renames: Renames = SAME_NAMES
-
-    def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it."""
-        return {
-            "name": self.name,
-            "event_time": self.event_time,
-            "on": list(self.on),
-            "within": None if self.within_us is None else text_of(self.within_us),
-            "watermark_delay": text_of(self.watermark_delay_us),
-            "watermark": self.watermarks.describe() if self.watermarks else None,
-        } | ({"in_order": True} if self.in_order else {})
 
 
 def deduplicated(
@@ -60,4 +41,4 @@ def deduplicated(
     within_us, delay_us = None if within is None else span_us(within), span_us(watermark_delay)
     if delay_us < 0 or (within_us is not None and within_us < 0):
         raise UsageError("a watermark delay or a time to remember cannot be negative", code="watermark-delay")
-    return Deduplicate(event_time, columns, within_us, delay_us, checked_name(name), in_order)
+    return Deduplicate(event_time, columns, within_us, delay_us, in_order, name=checked_name(name))

@@ -66,7 +66,6 @@ def join(
         own=own,
         allowed_us=span_us(late),
         delays_us=(delays[0] or 0, delays[1] or 0),
-        name=checked_name(name),
         offsets=_both(offset, str),
         origins=_both(origin, str),
         # Between two bounds, all that a batch may meet lies close together where time leads.
@@ -77,6 +76,7 @@ def join(
         late_updates=late_updates,
         retained=_both(retain, _kept),
         in_order=own is not None and not by_clock if in_order is None else in_order,
+        name=checked_name(name),
     )
     _check(made, alone=within is None and window is None)
     return made

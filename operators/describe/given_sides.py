@@ -6,17 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
-from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
 
-def describe_sides(sides: Sides) -> dict[str, Any]:
-    """Sides as a manifest holds them."""
-    return {"names": list(sides.names), "event_times": list(sides.times), "shared": list(sides.shared)}
-
-
 def given_sides(
-    names: Sequence[str], times: str | Sequence[str], shared: Sequence[str], *, alike: bool = False
+    names: Sequence[str], times: str | Sequence[str], shared: Sequence[str], *, same_columns: bool = False
 ) -> Sides:
     """Several streams as a user names them. Raises `UsageError` where names or columns do not go together."""
     sound = not isinstance(names, str) and len(names) > 1 and len(set(names)) == len(names)
@@ -32,7 +27,7 @@ def given_sides(
             code="key-columns",
             found=list(shared),
         )
-    return Sides(tuple(names), own, columns, alike)
+    return Sides(tuple(names), own, columns, same_columns)
 
 
 def each_side(names: Sequence[str], given: Any, code: str) -> list[Any]:
@@ -49,11 +44,6 @@ def given_delays(sides: Sides, delays: Span | Sequence[Span]) -> tuple[int, ...]
     if min(spans) < 0:
         raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=delays)
     return spans
-
-
-def texts(spans: tuple[int, ...]) -> list[str]:
-    """Spans as a manifest holds them."""
-    return [text_of(us) for us in spans]
 
 
 def columns_of(names: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 from tidestate.operators.describe.join_choices import JoinRetention, Update
-from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, How, Sides
-from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.progress.watermarks import Watermarks
-from tidestate.statestore.durations import Span, text_of
+from tidestate.operators.describe.windows import Sliding, SlidingOffsets
+from tidestate.statestore.durations import Span
 from tidestate.statestore.messages.keys import Layout, choose_layout
 
 Occurrence = Literal["first", "each"]
 Unmatched = Literal["close", "final"]
 Retain = Span | int | JoinRetention
 Period = Span | Update
+SideWindows = Sliding | SlidingOffsets | None
 
 
-@dataclass(frozen=True)
-class Join(Sided):
+class Join(Sided, frozen=True, tag="join"):
     """Pairs of rows of two streams: with the same key, near in time, in the same window, or in the other's window.
 
     ``windows`` are common to both sides, ``own`` ones belong to a side each; both None: rows meet by their distance.
@@ -35,11 +34,10 @@ class Join(Sided):
     bounded: bool
     lower_us: int | None
     upper_us: int | None
-    windows: Sliding | None
-    own: tuple[Sliding | None, Sliding | None] | None
-    allowed_us: int
+    windows: Sliding | SlidingOffsets | None = msgspec.field(name="window")
+    own: tuple[SideWindows, SideWindows] | None = msgspec.field(name="windows")
+    allowed_us: int = msgspec.field(name="allowed_lateness_us")
     delays_us: tuple[int, int]
-    name: str
     offsets: tuple[str | None, str | None]
     origins: tuple[str | None, str | None]
     large: bool
@@ -49,8 +47,6 @@ class Join(Sided):
     late_updates: tuple[Update | None, Update | None]
     retained: tuple[JoinRetention | None, JoinRetention | None]
     in_order: bool = False
-    watermarks: Watermarks | None = None
-    renames: Renames = SAME_NAMES
 
     @property
     def sides(self) -> Sides:
@@ -87,31 +83,3 @@ class Join(Sided):
             time_range=self.windows is not None or (self.lower_us, self.upper_us) != (None, None),
             large=self.large,
         )
-
-    def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it."""
-        bounds = [None if us is None else text_of(us) for us in (self.lower_us, self.upper_us)]
-        return {
-            "name": self.name,
-            "event_times": [self.left_time, self.right_time],
-            "on": list(self.on),
-            "how": self.how,
-            "within": bounds if self.bounded else None,
-            "window": self.windows.describe() if self.windows else None,
-            "windows": [_told(window) for window in self.own] if self.own else None,
-            "occurrence": self.occurrence,
-            "unmatched": self.unmatched,
-            "allowed_lateness": text_of(self.allowed_us),
-            "watermark_delay": [text_of(us) for us in self.delays_us],
-            "offset": list(self.offsets),
-            "origin": list(self.origins),
-            "layout": [str(self.layout(side)) for side in SIDES],
-            "update": [_told(update) for update in self.updates],
-            "late_update": [_told(update) for update in self.late_updates],
-            "retain": [_told(kept) for kept in self.retained],
-            "watermark": self.watermarks.describe() if self.watermarks else None,
-        } | ({"in_order": True} if self.in_order else {})
-
-
-def _told(choice: Sliding | JoinRetention | Update | None) -> Any:
-    return None if choice is None else choice.describe()

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import msgspec
 
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
 
-@dataclass(frozen=True)
-class JoinRetention:
+class JoinRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much a side keeps: a span of time, so many offsets, so many windows that are past. The shorter counts."""
 
     span_us: int | None = None
     messages: int | None = None
     windows: int | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        span = None if self.span_us is None else text_of(self.span_us)
-        return {"span": span, "messages": self.messages, "windows": self.windows}
 
 
 def keep(span: Span | None = None, *, messages: int | None = None, windows: int | None = None) -> JoinRetention:
@@ -39,8 +32,7 @@ def keep(span: Span | None = None, *, messages: int | None = None, windows: int 
     return JoinRetention(span_found, messages, windows)
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Multiples of ``period_us`` of processing time, shifted by ``offset_us``."""
 
     period_us: int
@@ -49,11 +41,6 @@ class Update:
     def next(self, now_us: int) -> int:
         """The first of them at or after ``now_us``."""
         return now_us + (self.offset_us - now_us) % self.period_us
-
-    def describe(self) -> str:
-        """For the manifest."""
-        shift = f" and {text_of(self.offset_us)}" if self.offset_us else ""
-        return f"every {text_of(self.period_us)}{shift}"
 
 
 def every(period: Span, *, offset: Span = "0 seconds") -> Update:

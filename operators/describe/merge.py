@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from tidestate.operators.aggregates.collection import list_
-from tidestate.operators.describe.given_sides import columns_of, describe_sides, given_delays, given_sides, texts
+from tidestate.operators.describe.given_sides import columns_of, given_delays, given_sides
 from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, Sides
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Windows, by_offset
+from tidestate.operators.describe.windows import Windows
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Merge(Windowed, Sided):  # type: ignore[misc]  # each side brings a stream of its own
+class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: ignore[misc]  # a stream for each side
     """A windowed computation over several streams: all of `Windowed`, over columns of the one stream."""
 
-    streams: Sides
+    sides: Sides
     delays_us: tuple[int, ...]
-
-    @property
-    def sides(self) -> Sides:
-        """Its inputs."""
-        return self.streams
 
     def window(self, windows: Windows) -> Self:
         """As of `Windowed`; not windows of offsets."""
-        if isinstance(windows, Windows) and by_offset(windows):
+        if isinstance(windows, Windows) and windows.by_offset:
             raise UsageError("offsets of several streams do not make one line: count messages instead", code="offset")
         return super().window(windows)
 
@@ -48,10 +41,6 @@ class Merge(Windowed, Sided):  # type: ignore[misc]  # each side brings a stream
             )
         lists = {side: list_(self.sides.prefixed(side, column)) for side, column in columns.items()}
         return self.aggregate(**lists)
-
-    def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it."""
-        return super().describe() | {"sides": describe_sides(self.sides), "watermark_delay": texts(self.delays_us)}
 
 
 def merge(
@@ -80,5 +69,5 @@ def merge(
         raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
     delays = given_delays(streams, watermark_delay)
     return Merge(
-        AT, keys, 0, checked_name(name), offset, origin, streams=streams, delays_us=delays, in_order=in_order
+        AT, keys, 0, offset, origin, sides=streams, delays_us=delays, in_order=in_order, name=checked_name(name)
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tidestate.statestore.errors import UsageError
 
@@ -15,8 +16,7 @@ _NAMING = ("event_time", "key", "origin", "column", "by", "columns", "ledger_col
 """Settings that name columns of the input, wherever they stand in a configuration."""
 
 
-@dataclass(frozen=True)
-class Renames:
+class Renames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Aggregates and input columns with other names than before. A start that finds them done passes them over: they
     are about the past, and no part of the configuration.
     """

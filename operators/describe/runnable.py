@@ -6,13 +6,13 @@ Runners know descriptions, and no description knows a runner: the door, `_runner
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_renames
 from tidestate.operators.describe.runs import SparkJob, Standalone
@@ -51,11 +51,13 @@ def tick_us(tick: Span | None) -> int:
     return found
 
 
-class Runnable(ABC):
-    """A description that can run: on Spark, or alone."""
+class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
+    """A description that can run: on Spark, or alone. Without ``renames`` it is the configuration in a manifest, see
+    `tidestate.operators.describe.configuration`.
+    """
 
     name: str
-    watermarks: Watermarks | None
+    watermarks: Watermarks | None = msgspec.field(default=None, name="watermark")
     renames: Renames = SAME_NAMES
 
     def renamed(
@@ -64,7 +66,7 @@ class Runnable(ABC):
         """What is called otherwise in the checkpoint that this goes on from: ``{"old": "new"}``, of aggregates and of
         input columns. Said again when it is done, it changes nothing.
         """
-        return replace(self, renames=given_renames(aggregates, columns))  # type: ignore[type-var]
+        return replace(self, renames=given_renames(aggregates, columns))
 
     def watermark(
         self,
@@ -83,11 +85,7 @@ class Runnable(ABC):
         than Spark's trigger, which says how often it is asked. With `BufferProgress` each origin is a source.
         """
         known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
-        return replace(self, watermarks=given_watermarks(generator, by, known))  # type: ignore[type-var]
-
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it; what may change of it, docs/EVOLUTION.md says."""
+        return replace(self, watermarks=given_watermarks(generator, by, known))
 
     def on_spark(
         self,
@@ -155,13 +153,13 @@ class Runnable(ABC):
         return made
 
 
-class Sided(Runnable):
+class Sided(Runnable, frozen=True):
     """A description that reads several streams."""
 
     @property
-    @abstractmethod
     def sides(self) -> Sides:
         """Its inputs."""
+        raise NotImplementedError
 
     def watermark(
         self,

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from tidestate.operators.describe.given_sides import (
     columns_of,
-    describe_sides,
     each_side,
     given_delays,
     given_sides,
-    texts,
 )
-from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import LEFT, RIGHT, How, Sides
 from tidestate.operators.describe.windows import Sessions
 from tidestate.operators.describe.windows import session as sessions_of
-from tidestate.operators.progress.watermarks import Watermarks
-from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout, choose_layout
 
 
-@dataclass(frozen=True)
-class SessionJoin(Sided):
+class SessionJoin(Sided, frozen=True, tag="session_join"):
     """Pairs of rows of two streams with the same key and in the same session."""
 
-    streams: Sides
+    sides: Sides
     on: tuple[str, ...]
-    windows: Sessions
+    windows: Sessions = msgspec.field(name="window")
     how: How
-    allowed_us: int
+    allowed_us: int = msgspec.field(name="allowed_lateness_us")
     delays_us: tuple[int, ...]
-    name: str
     session: tuple[str, ...]
     offsets: tuple[str | None, str | None] = (None, None)
     origins: tuple[str | None, str | None] = (None, None)
-    watermarks: Watermarks | None = None
-    renames: Renames = SAME_NAMES
-
-    @property
-    def sides(self) -> Sides:
-        """Both."""
-        return self.streams
 
     @property
     def equal(self) -> tuple[str, ...]:
@@ -59,23 +46,6 @@ class SessionJoin(Sided):
     def layout(self, side: str) -> Layout:
         """The message key of a side's rows: the rows of a session are one range."""
         return choose_layout("time", "join", equal=bool(self.equal), time_range=True, session=True)
-
-    def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it."""
-        return {
-            "name": self.name,
-            "sides": describe_sides(self.sides),
-            "on": list(self.on),
-            "window": self.windows.describe(),
-            "how": self.how,
-            "allowed_lateness": text_of(self.allowed_us),
-            "watermark_delay": texts(self.delays_us),
-            "session": list(self.session),
-            "offset": list(self.offsets),
-            "origin": list(self.origins),
-            "layout": [str(self.layout(side)) for side in self.sides.names],
-            "watermark": self.watermarks.describe() if self.watermarks else None,
-        }
 
 
 def session_join(
@@ -115,7 +85,7 @@ def session_join(
     offsets, origins = (tuple(each_side(streams.names, given, "join-pair")) for given in (offset, origin))
     _check_places(streams, offsets, origins)
     delays = given_delays(streams, watermark_delay)
-    return SessionJoin(streams, keys, windows, how, allowed, delays, checked_name(name), owner, offsets, origins)  # type: ignore[arg-type]
+    return SessionJoin(streams, keys, windows, how, allowed, delays, owner, offsets, origins, name=checked_name(name))  # type: ignore[arg-type]
 
 
 def _check_places(sides: Sides, offsets: Sequence[str | None], origins: Sequence[str | None]) -> None:

@@ -5,9 +5,9 @@ Joins, merges and unions read such a stream, whether its rows come from the inpu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.statestore.errors import UsageError
@@ -21,22 +21,21 @@ How = Literal["inner", "left", "right", "full"]
 """Which sides keep rows without a partner."""
 
 
-@dataclass(frozen=True)
-class Sides:
+class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``names`` of the sides and their columns of event ``times``, in parallel; ``shared`` columns have one name and
-    type on all sides, the others get their side's name in front. With ``alike`` all columns are shared.
+    type on all sides, the others get their side's name in front. With ``same_columns`` all columns are shared.
     """
 
     names: tuple[str, ...]
     times: tuple[str, ...]
     shared: tuple[str, ...] = ()
-    alike: bool = False
+    same_columns: bool = False
 
     def schema(self, schemas: dict[str, pa.Schema]) -> pa.Schema:
         """Columns of the one stream, of those of each side. Raises `UsageError` where they do not go together."""
         first, columns = schemas[self.names[0]], self._shared(schemas)
         # Streams that are unions themselves have these marks already, and get new ones.
-        known = {*columns, SIDE, AT} if self.alike else {*columns}
+        known = {*columns, SIDE, AT} if self.same_columns else {*columns}
         marks = [pa.field(SIDE, pa.string()), pa.field(AT, TIME)]
         rest = [
             pa.field(self.prefixed(side, field.name), field.type)
@@ -65,7 +64,7 @@ class Sides:
 
     def prefixed(self, side: str, name: str) -> str:
         """What a side's column is called in the one stream."""
-        return name if self.alike or name in self.shared else f"{side}_{name}"
+        return name if self.same_columns or name in self.shared else f"{side}_{name}"
 
     def time_of(self, side: str) -> str:
         """The column of event times of a side."""
@@ -74,11 +73,11 @@ class Sides:
     def _shared(self, schemas: dict[str, pa.Schema]) -> list[str]:
         """Columns that all sides have, of the same type."""
         first = schemas[self.names[0]]
-        shared = [name for name in first.names if name not in (SIDE, AT)] if self.alike else list(self.shared)
+        shared = [name for name in first.names if name not in (SIDE, AT)] if self.same_columns else list(self.shared)
         for side, schema in schemas.items():
             if missing := [name for name in (*shared, self.time_of(side)) if name not in schema.names]:
                 raise UsageError("a side lacks columns", code="column-missing", side=side, missing=missing)
-            if self.alike and (more := sorted(set(schema.names) - {*shared, SIDE, AT})):
+            if self.same_columns and (more := sorted(set(schema.names) - {*shared, SIDE, AT})):
                 raise UsageError(
                     "all sides have the same columns: select them first", code="side-columns", side=side, more=more
                 )

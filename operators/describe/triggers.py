@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
@@ -25,8 +26,7 @@ Closing = Literal["never", "if_new", "always"]
 COMPOSITE = ("any_of", "all_of", "repeatedly", "or_finally", "after_watermark")
 
 
-@dataclass(frozen=True)
-class Trigger:
+class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A condition, evaluated at the end of each batch; a tree of them for composite triggers."""
 
     kind: TriggerKind
@@ -34,25 +34,13 @@ class Trigger:
     span_us: int = 0
     of: tuple[Trigger, ...] = ()
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        said: dict[str, Any] = {"kind": self.kind}
-        if self.count:
-            said["count"] = self.count
-        if self.span_us:
-            said["span"] = text_of(self.span_us)
-        if self.of:
-            said["of"] = [part.describe() for part in self.of]
-        return said
-
     @property
     def nodes(self) -> tuple[Trigger, ...]:
         """This and all parts, parents first."""
         return (self, *(node for part in self.of for node in part.nodes))
 
 
-@dataclass(frozen=True)
-class Triggers:
+class Triggers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a window fires before, at and after the passage of the watermark; or ``when`` a composite trigger says."""
 
     early: Trigger | None = None
@@ -84,18 +72,6 @@ class Triggers:
     def looks_after_each(self) -> bool:
         """Whether a composite trigger looks after each element, not after each batch."""
         return self.per_element and self.when is not None
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "early": self.early.describe() if self.early else None,
-            "on_time": self.on_time,
-            "late": self.late.describe() if self.late else None,
-            "closing": self.closing,
-            "only_updated": self.only_updated,
-            "when": self.when.describe() if self.when else None,
-            "per_element": self.per_element,
-        }
 
 
 DEFAULT = Triggers()

@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from tidestate.operators.describe.given_sides import describe_sides, given_delays, given_sides, texts
-from tidestate.operators.describe.renames import SAME_NAMES, Renames
+from tidestate.operators.describe.given_sides import given_delays, given_sides
 from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import Sides
-from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.durations import Span
 
 
-@dataclass(frozen=True)
-class Union(Sided):
+class Union(Sided, frozen=True, tag="union"):
     """Several streams with the same columns, passed on as one."""
 
-    streams: Sides
+    sides: Sides
     delays_us: tuple[int, ...]
-    name: str
-    watermarks: Watermarks | None = None
-    renames: Renames = SAME_NAMES
-
-    @property
-    def sides(self) -> Sides:
-        """Its inputs."""
-        return self.streams
-
-    def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it."""
-        return {
-            "name": self.name,
-            "sides": describe_sides(self.sides),
-            "watermark_delay": texts(self.delays_us),
-            "watermark": self.watermarks.describe() if self.watermarks else None,
-        }
 
 
 def union(
@@ -50,5 +28,5 @@ def union(
 
     The watermark is the smallest of the sides: one that has said nothing holds it back.
     """
-    streams = given_sides(sides, event_time, (), alike=True)
-    return Union(streams, given_delays(streams, watermark_delay), checked_name(name))
+    streams = given_sides(sides, event_time, (), same_columns=True)
+    return Union(streams, given_delays(streams, watermark_delay), name=checked_name(name))

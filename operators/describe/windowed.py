@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self, cast
+
+import msgspec
+from msgspec.structs import replace
 
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.arithmetic import max_, min_
+from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.aggregates.timestamps import EndOfWindow
-from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
 from tidestate.operators.describe.windows import Windows
-from tidestate.operators.progress.ctis import Ctis, Settings
+from tidestate.operators.progress.ctis import Ctis, Settings, settings_by_source
 from tidestate.operators.progress.watermarks import Watermarks, given_sources
 from tidestate.operators.progress.watermarks import sources as declared
-from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
 AccumulationMode = Literal["accumulating", "discarding", "retracting"]
@@ -31,20 +33,11 @@ RETRACTING: AccumulationMode = "retracting"
 LateRule = Literal["event", "window"]
 
 
-@dataclass(frozen=True)
-class Lateness:
-    """How long after the watermark an event is still taken, by which rule, and what its ledger entry keeps."""
-
-    allowed_us: int = 60_000_000
-    rule: LateRule = "event"
-    keep: tuple[str, ...] = ()
-    future_us: int = 60_000_000
-    given: bool = field(default=False, compare=False)
-    """Whether the user has said it: an advance-time policy has another default."""
+USUAL_US = 60_000_000
+"""The usual lateness, and tolerance of times in the future."""
 
 
-@dataclass(frozen=True)
-class Retained:
+class Retained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a window is kept after its end: for a span, and among so many windows of the grid; at least as long as
     it takes events.
     """
@@ -52,31 +45,39 @@ class Retained:
     span_us: int | None = None
     windows: int | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"span": text_of(self.span_us) if self.span_us is not None else None, "windows": self.windows}
 
+class Windowed(Runnable, frozen=True, tag="windowed"):
+    """A windowed computation over a stream of events. Every method returns a new description.
 
-@dataclass(frozen=True)
-class Windowed(Runnable):
-    """A windowed computation over a stream of events. Every method returns a new description."""
+    ``allowed_lateness_us`` is how long after the watermark an event is still taken, by ``late_rule``; None: see
+    `lateness_us`. ``signed``: rows whose column ``kind`` is ``retract`` take others back; binding sets it.
+    """
 
     event_time: str | None
     key: tuple[str, ...]
     watermark_delay_us: int
-    name: str
     offset: str | None = None
     origin: str | None = None
     processing_time: bool = False
-    windows: Windows | None = None
-    aggregates: tuple[tuple[str, Aggregate], ...] = ()
-    lateness: Lateness = Lateness()
+    windows: Windows | None = msgspec.field(default=None, name="window")
+    aggregates: dict[str, StoredAggregate] = {}
+    allowed_lateness_us: int | None = None
+    late_rule: LateRule = "event"
+    ledger_columns: tuple[str, ...] = ()
+    future_tolerance_us: int = USUAL_US
     triggers: Triggers = DEFAULT
-    mode: AccumulationMode = ACCUMULATING
+    mode: AccumulationMode = msgspec.field(default=ACCUMULATING, name="accumulation")
     retained: Retained | None = None
     in_order: bool = False
-    watermarks: Watermarks | None = None
-    renames: Renames = SAME_NAMES
+    signed: bool = False
+
+    @property
+    def lateness_us(self) -> int:
+        """How long an event is taken: 60 seconds by default, and 0 where the clock or CTIs are the watermark."""
+        if self.allowed_lateness_us is not None:
+            return self.allowed_lateness_us
+        advancing = self.watermarks is not None and isinstance(self.watermarks.generator, Ctis)
+        return 0 if self.processing_time or advancing else USUAL_US
 
     def window(self, windows: Windows) -> Self:
         """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`.
@@ -117,13 +118,13 @@ class Windowed(Runnable):
                 offset=self.offset,
             )
         order = tuple(name for name in (self.origin, self.offset) if name)
-        ctis = Ctis(settings, at_source, self.event_time, order, end, shape, shape_column)
+        at_query, by_default = settings_by_source(settings), settings_by_source(at_source)
+        ctis = Ctis(at_query, by_default, self.event_time, order, end, shape, shape_column)
         known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
-        lateness = self.lateness if self.lateness.given else replace(self.lateness, allowed_us=0)
         by = by or self.origin
         chosen = given_sources(by, known)
         ctis.check(known.names)
-        return replace(self, watermarks=Watermarks(ctis, chosen, by), lateness=lateness)
+        return replace(self, watermarks=Watermarks(ctis, chosen, by))
 
     def aggregate(self, **aggregates: Aggregate) -> Self:
         """What to compute per key and window: ``name=count()``, ``name=mean("column")`` and so on."""
@@ -135,10 +136,10 @@ class Windowed(Runnable):
                     name=name,
                     found=repr(aggregate),
                 )
-        names = {name for name, _ in self.aggregates} & set(aggregates)
+        names = set(self.aggregates) & set(aggregates)
         if names:
             raise UsageError("this aggregate is there already", code="aggregate-twice", names=sorted(names))
-        return replace(self, aggregates=(*self.aggregates, *aggregates.items()))
+        return replace(self, aggregates=self.aggregates | cast(dict[str, StoredAggregate], aggregates))
 
     def late(
         self,
@@ -155,16 +156,19 @@ class Windowed(Runnable):
         further input columns that a ledger entry keeps. An event more than ``future`` ahead of the watermark is
         processed and counted as a future event.
         """
-        advancing = self.watermarks is not None and isinstance(self.watermarks.generator, Ctis)
-        usual = "0 seconds" if advancing else "60 seconds"
-        allowed_us = span_us(usual if allowed is None else allowed)
-        future_us = span_us(future)
+        allowed_us, future_us = None if allowed is None else span_us(allowed), span_us(future)
         kept = (keep,) if isinstance(keep, str) else tuple(keep)
-        if allowed_us < 0 or future_us < 0:
+        if (allowed_us or 0) < 0 or future_us < 0:
             raise UsageError("lateness and future tolerance cannot be negative", code="lateness", allowed=allowed)
         if rule not in ("event", "window"):
             raise UsageError("the rule of lateness is event or window", code="late-rule", found=repr(rule))
-        return replace(self, lateness=Lateness(allowed_us, rule, kept, future_us, given=allowed is not None))
+        return replace(
+            self,
+            allowed_lateness_us=allowed_us,
+            late_rule=rule,
+            ledger_columns=kept,
+            future_tolerance_us=future_us,
+        )
 
     def retain(self, span: Span | None = None, *, windows: int | None = None) -> Self:
         """Keep a window for ``span`` after its end, to be read and to reprocess late events; with ``windows`` only
@@ -234,27 +238,6 @@ class Windowed(Runnable):
             )
         return replace(self, mode=mode)
 
-    def describe(self) -> dict[str, Any]:
-        """The configuration as a manifest holds it; what may change of it, docs/EVOLUTION.md says."""
-        return {
-            "name": self.name,
-            "event_time": self.event_time,
-            "processing_time": self.processing_time,
-            "key": list(self.key),
-            "order": {"origin": self.origin, "offset": self.offset},
-            "watermark_delay": text_of(self.watermark_delay_us),
-            "watermark": self.watermarks.describe() if self.watermarks else None,
-            "window": self.windows.describe() if self.windows else None,
-            "aggregates": {name: aggregate.describe() for name, aggregate in self.aggregates},
-            "allowed_lateness": text_of(self.lateness.allowed_us),
-            "late_rule": self.lateness.rule,
-            "triggers": self.triggers.describe(),
-            "ledger_columns": list(self.lateness.keep),
-            "future_tolerance": text_of(self.lateness.future_us),
-            "accumulation": self.mode,
-            "retained": self.retained.describe() if self.retained else None,
-        } | ({"in_order": True} if self.in_order else {})
-
 
 def _all_count(triggers: list[Trigger]) -> bool:
     return bool(triggers) and all(trigger.kind in ("each_batch", "after_count") for trigger in triggers)
@@ -305,15 +288,12 @@ def windowed(
     delay_us = span_us(watermark_delay)
     if delay_us < 0:
         raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=watermark_delay)
-    checked_name(name)
     if processing_time and (event_time is not None or delay_us):
         raise UsageError("processing time has no event time and no delay", code="processing-time")
     if not isinstance(in_order, bool):
         raise UsageError("in_order= is True or False", code="in-order", found=repr(in_order))
     if origin is not None and offset is None:
         raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
-    # Nothing is ever late for the clock.
-    lateness = Lateness(allowed_us=0) if processing_time else Lateness()
     return Windowed(
-        event_time, columns, delay_us, name, offset, origin, processing_time, lateness=lateness, in_order=in_order
+        event_time, columns, delay_us, offset, origin, processing_time, in_order=in_order, name=checked_name(name)
     )

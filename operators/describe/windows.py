@@ -8,10 +8,10 @@ offsets, vectorised, and right before 1970 (floor division).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
-from typing import Any, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,17 +26,29 @@ FAR = 2**62
 """Farther than any window end, and not so far that differences leave int64."""
 
 
-@dataclass(frozen=True)
-class Sliding:
-    """Windows of ``size``, one starting every ``slide``.
+Length = Annotated[int, msgspec.Meta(gt=0, le=FAR)]
 
-    In microseconds; or in offsets, where ``late`` says how many of them a window stays open after its end.
-    """
 
-    size: int
-    slide: int
-    shift: int = 0
-    late: int | None = None
+class WindowKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What all kinds of windows have in common."""
+
+    @property
+    def late(self) -> int | None:
+        """How many offsets a window stays open after its end, where windows are of offsets."""
+        return None
+
+    @property
+    def by_offset(self) -> bool:
+        """Whether windows are of offsets, not of time."""
+        return self.late is not None
+
+
+class Sliding(WindowKind, frozen=True, tag="sliding"):
+    """Windows of ``size``, one starting every ``slide``; in microseconds."""
+
+    size: Length = msgspec.field(name="size_us")
+    slide: Length = msgspec.field(name="slide_us")
+    shift: int = msgspec.field(name="offset_us", default=0)
 
     @property
     def slice(self) -> int:
@@ -47,11 +59,6 @@ class Sliding:
     def tumbles(self) -> bool:
         """Whether every event lies in exactly one window."""
         return self.size == self.slide
-
-    @property
-    def by_offset(self) -> bool:
-        """Whether windows are of offsets, not of time."""
-        return self.late is not None
 
     def assign(self, times: Times) -> tuple[npt.NDArray[np.int64], Times, Times]:
         """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``."""
@@ -104,80 +111,48 @@ class Sliding:
         """Slices ending at or before this are in no window that ends after ``time_us``."""
         return self.first_end_at_or_after(time_us + 1) - self.size
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        if self.by_offset:
-            said = {"kind": "offsets", "count": self.size, "step": self.slide, "late": self.late}
-            return said | ({"start": self.shift} if self.shift else {})
-        return {
-            "kind": "tumbling" if self.tumbles else "sliding",
-            "size": text_of(self.size),
-            "slide": text_of(self.slide),
-            "offset": text_of(self.shift),
-        }
+
+class SlidingOffsets(Sliding, frozen=True, tag="offsets"):
+    """Windows of ``size`` offsets, one starting every ``slide`` of them."""
+
+    size: Length = msgspec.field(name="count")
+    slide: Length = msgspec.field(name="step")
+    shift: int = msgspec.field(name="start", default=0)
+    late: int = 0
 
 
-@dataclass(frozen=True)
-class Sessions:
-    """Windows of one key's events that are less than ``gap`` apart; or as each event's ``gap_column`` says.
-
-    Of times, or of offsets where ``late`` says how many of them a window stays open after its end.
+class Sessions(WindowKind, frozen=True, tag="session"):
+    """Windows of one key's events that are less than ``gap`` microseconds apart; or as each event's ``gap_column``
+    says.
     """
 
-    gap: int = 0
+    gap: int = msgspec.field(name="gap_us", default=0)
     gap_column: str | None = None
-    late: int | None = None
-
-    @property
-    def by_offset(self) -> bool:
-        """Whether windows are of offsets, not of time."""
-        return self.late is not None
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        if self.by_offset:
-            return {"kind": "session", "offsets": self.gap, "late": self.late}
-        return {"kind": "session"} | (
-            {"gap_column": self.gap_column} if self.gap_column else {"gap": text_of(self.gap)}
-        )
 
 
-@dataclass(frozen=True)
-class Global:
+class SessionsOfOffsets(Sessions, frozen=True, tag="session_of_offsets"):
+    """Windows of one key's events that are less than ``gap`` offsets apart."""
+
+    gap: int = msgspec.field(name="offsets", default=0)
+    late: int = 0
+
+
+class Global(WindowKind, frozen=True, tag="global"):
     """One window that holds all of time."""
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"kind": "global"}
 
-
-@dataclass(frozen=True)
-class Counted:
+class Counted(WindowKind, frozen=True, tag="count"):
     """Windows of ``count`` messages of a key, one beginning every ``step``; numbers stand for times."""
 
-    count: int
-    step: int
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"kind": "count", "count": self.count, "step": self.step}
+    count: Length
+    step: Length
 
 
-@dataclass(frozen=True)
-class NamedWindow:
+class NamedWindow(WindowKind, frozen=True, tag="named"):
     """The window that each row of the input names, as panes do."""
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"kind": "of the input"}
 
-
-Windows = Sliding | Sessions | Global | Counted | NamedWindow
-
-
-def by_offset(kind: Windows) -> bool:
-    """Whether windows are of offsets."""
-    return isinstance(kind, Sliding | Sessions) and kind.by_offset
+Windows = Sliding | SlidingOffsets | Sessions | SessionsOfOffsets | Global | Counted | NamedWindow
 
 
 def session(
@@ -192,7 +167,7 @@ def session(
     if sum(given is not None for given in (gap, gap_column, offsets)) != 1:
         raise UsageError("give a session a gap, or the column that holds it, or offsets", code="session-gap")
     if offsets is not None:
-        return Sessions(_positive(offsets), late=_late(late, offsets))
+        return SessionsOfOffsets(_positive(offsets), late=_late(late, offsets))
     if late is not None:
         raise UsageError("sessions of time have .late(...)", code="window-late", late=late)
     if gap is None:
@@ -215,7 +190,7 @@ def count_window(
     by: Literal["count", "offset"] = "count",
     late: int | None = None,
     start: int = 0,
-) -> Counted | Sliding:
+) -> Counted | SlidingOffsets:
     """Windows of the n-th to the m-th accepted message of a key, whatever their times; full ones fire.
 
     With ``by="offset"`` windows are of the input's offsets, ``[start + k*step, start + k*step + count)``, whoever has
@@ -230,7 +205,7 @@ def count_window(
     if by == "offset":
         if start < 0:
             raise UsageError("offsets begin at 0", code="window-start", start=start)
-        return Sliding(count, step, start, _late(late, count))
+        return SlidingOffsets(count, step, start, _late(late, count))
     if start:
         raise UsageError("messages are counted from the first", code="window-start", start=start)
     if late is not None:

@@ -6,12 +6,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Windows, by_offset
+from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Windows
 from tidestate.operators.embedded.plan import NUMBER, FromMessages, OperatorPlan, metadata_tables, of_tuples
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.watermarks import BufferProgress
@@ -34,10 +35,10 @@ def bind_operator(
     equal: tuple[str, ...] = (),
 ) -> OperatorPlan:
     """Check everything against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
-    kept = tuple(dict.fromkeys((*description.lateness.keep, origin, offset, *equal)))
-    told = replace(description, lateness=replace(description.lateness, keep=kept))
-    if description.windows is not None and by_offset(description.windows):
-        told = replace(told, offset=offset, origin=origin)
+    kept = tuple(dict.fromkeys((*description.ledger_columns, origin, offset, *equal)))
+    told = structs.replace(description, ledger_columns=kept)
+    if description.windows is not None and description.windows.by_offset:
+        told = structs.replace(told, offset=offset, origin=origin)
     plan = bind_plan(told, schema)
     if isinstance(plan.kind, NamedWindow) or plan.added or (plan.by_offset and isinstance(plan.kind, Sessions)):
         raise UsageError(
@@ -79,7 +80,7 @@ def bind_operator(
     )
     said: dict[str, Any] = {"origin": origin, "offset": offset, "layout": str(chosen), "retention": repr(retention)}
     said |= {"equal": list(equal)} if equal else {}
-    full = replace(bare, configuration=description.describe() | {"operator": said})
+    full = replace(bare, configuration=plan.configuration | {"operator": said})
     return replace(full, messages=_messages(full, chosen, equal), aggregates=_aggregates(full)) if chosen else full
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
-from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows, by_offset
+from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.embedded.window_metadata import WindowTables
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
 from tidestate.operators.windows.general.names import NO_KEY
@@ -116,7 +116,7 @@ class OperatorPlan(GeneralPlan):
 
 def of_tuples(kind: Windows) -> bool:
     """Whether windows are of messages, by number or by offset."""
-    return isinstance(kind, Counted) or by_offset(kind)
+    return isinstance(kind, Counted) or kind.by_offset
 
 
 def metadata_tables(kind: Windows, keys: tuple[Column, ...], origin: str) -> WindowTables:

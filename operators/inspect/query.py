@@ -10,26 +10,22 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.evolve import with_bounds
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.embedded.bind import bind_operator
+from tidestate.operators.embedded.join_operator import windows_of_side
 from tidestate.operators.embedded.plan import OperatorPlan
 from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_in, windows_over
 from tidestate.operators.embedded.step import read_windows
 from tidestate.operators.embedded.window_metadata import END, START
-from tidestate.operators.inspect.plan_from_manifest import (
-    metadata_from,
-    of_manifest,
-    plan_from,
-    side_windows,
-    stores_from,
-)
+from tidestate.operators.inspect.plan_from_manifest import bind_by_hand, plan_from, stores_of
+from tidestate.operators.inspect.stored_description import of_manifest
+from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.general.names import GROUPS, NO_KEY
@@ -40,7 +36,7 @@ from tidestate.operators.windows.slices.step import whole_windows
 from tidestate.operators.windows.slices.succession import SucceedingPlan, Succession
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
-from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.errors import NotFoundError, UsageError, expect
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.schema_evolution import declared_table
@@ -69,10 +65,11 @@ class Query:
         """Which checkpoint and operator is asked."""
         self._folder, self._state, self._plan, self._store = folder, state, plan, store
         self._drained = drained
-        self._tables = tuple(declared_table(spec) for spec in state.tables)
+        stored = plan_from(operator, state, values=False)
+        self._join = stored if isinstance(stored, JoinPlan) else None
+        self._metadata = stored.metadata if isinstance(stored, OperatorPlan) else None
         with of_manifest(operator):
-            self._stores = stores_from(state.configuration, self._tables)
-            self._metadata = metadata_from(state.configuration, self._tables)
+            self._stores = stores_of(stored, state)
 
     @property
     def watermark_us(self) -> int | None:
@@ -106,9 +103,7 @@ class Query:
             return self._windows()
 
     def _windows(self) -> pa.Table:
-        plan = self._plan or with_bounds(
-            plan_from(self.operator, self._state.configuration, self._tables), self._state
-        )
+        plan = self._plan or with_bounds(plan_from(self.operator, self._state), self._state)
         if not isinstance(plan, GeneralPlan | SlicePlan):
             raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
         names = [START, END, *plan.key_names, *(a.name for a in plan.aggregates)]
@@ -134,8 +129,7 @@ class Query:
             return _sorted(found, [START, *(name for name in store.session_names if name != NO_KEY), ORIGIN])
         if session is not None:
             raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
-        with of_manifest(self.operator):
-            kind = side_windows(self._state.configuration, side or "")
+        kind = windows_of_side(expect(self._join, "sides are those of a join"), side or "")
         near = around(kind, store, start, end)
         parts = self._read(lambda view: messages_in(store, view, near))
         return windows_over(kind, pa.concat_tables(parts), start, end)
@@ -215,26 +209,15 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: Q
     """The plan of the description, which must be what the state was written by."""
     if schema is None:
         raise UsageError("give the schema of the input beside the description: schema=", code="query-description")
-    said = state.configuration.get("operator")
+    said = state.configuration.get(BY_HAND)
     plans: Mapping[str, Plan] = {}
     if said is not None and isinstance(description, Windowed) and isinstance(schema, pa.Schema):
-        layout = said["layout"].replace("<", "").replace(">", "")
-        plans = {
-            description.name: bind_operator(
-                description,
-                schema,
-                origin=said["origin"],
-                offset=said["offset"],
-                retention=None,
-                layout=None if layout == "None" else layout,
-                equal=tuple(said.get("equal", ())),
-            )
-        }
+        plans = {description.name: bind_by_hand(description, schema, said)}
     elif said is None:
         plans = bind_graph(description, schema).plans
     found = plans.get(name)
     found = choose_engine(found, state) if found is not None and said is None else found
-    if found is None or _told(found.configuration) != _told(state.configuration):
+    if found is None or _described_settings(found.configuration) != _described_settings(state.configuration):
         raise UsageError(
             "the description and schema are not those of this operator", code="query-description", operator=name
         )
@@ -243,10 +226,8 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: Q
     return with_bounds(found, state)
 
 
-def _told(configuration: Mapping[str, Any]) -> Any:
-    """A configuration as a manifest has it, but for how an operator fed by hand keeps its messages."""
-    plain = msgspec.json.decode(msgspec.json.encode(configuration))
-    return {name: value for name, value in plain.items() if name != "operator"}
+def _described_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in configuration.items() if name != BY_HAND}
 
 
 def _values(plan: GeneralPlan | SlicePlan, view: StateView, watermark_us: int | None) -> list[pa.Table]:

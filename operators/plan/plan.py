@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidestate.operators.aggregates.aggregate import KIND, BoundAggregate
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.triggers import Triggers
-from tidestate.operators.describe.windows import Sliding, Windows, by_offset
+from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.transition import BUDGET_BYTES, StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -129,7 +129,7 @@ class Plan(ABC):
     @property
     def by_offset(self) -> bool:
         """Whether offsets stand for times."""
-        return by_offset(self.kind)
+        return self.kind.by_offset
 
     @property
     def clocked(self) -> bool:

@@ -8,7 +8,7 @@ event counts towards the next CTI as it was received, even if it is dropped or a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -41,8 +41,7 @@ ADVANCE_REASONS = (
 """Why a row is rejected; the first means that it is not. A valid ``cti`` row has no reason, and is removed too."""
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A CTI after every ``every`` events, or after every ``span_us`` of start times, with the time of the last
     event's start minus ``delay_us``; with ``final``, one at the end of time when the input ends.
     """
@@ -52,27 +51,13 @@ class Generation:
     delay_us: int = 0
     final: bool = False
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        interval = {"every": self.every} if self.span_us is None else {"span": text_of(self.span_us)}
-        return interval | {"delay": text_of(self.delay_us), "final": self.final}
 
-
-@dataclass(frozen=True)
-class AdvanceTime:
+class AdvanceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How application time advances: CTIs generated, imported from the stream of that name, or both."""
 
     policy: LatePolicy
     generation: Generation | None = None
     import_from: str | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "policy": self.policy,
-            "generation": self.generation.describe() if self.generation else None,
-            "import_from": self.import_from,
-        }
 
 
 def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = False) -> Generation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -36,6 +36,9 @@ from tidestate.statestore.spec.tables import TIME
 
 States = Mapping[str, Advance]
 Settings = AdvanceTime | Mapping[str, AdvanceTime] | None
+"""As a user gives them: for all sources, or by name."""
+StoredSettings = dict[str, AdvanceTime] | None
+"""By name of the source; under the empty name for all."""
 ENQUEUED = AdvanceTime("drop")
 """Settings of a source that has none: its CTIs are rows."""
 
@@ -53,16 +56,15 @@ class CtiReading:
     counters: Counters
 
 
-@dataclass(frozen=True)
-class Ctis:
+class Ctis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ctis"):
     """The watermark of each source is its most recent CTI.
 
     ``start``, ``end`` and ``shape_column`` are columns of the input, ``order`` those that order its rows. Settings
     are for all sources, or by source; those at the query replace those at the source.
     """
 
-    at_query: Settings
-    at_source: Settings
+    at_query: StoredSettings
+    at_source: StoredSettings
     start: str
     order: tuple[str, ...]
     end: str | None = None
@@ -87,9 +89,8 @@ class Ctis:
     @property
     def imports(self) -> list[str]:
         """The sources whose CTIs others import."""
-        given = [settings for settings in (self.at_query, self.at_source) if settings is not None]
-        single = [one for some in given for one in ([some] if isinstance(some, AdvanceTime) else some.values())]
-        return sorted({one.import_from for one in single if one.import_from is not None})
+        named = [*(self.at_query or {}).values(), *(self.at_source or {}).values()]
+        return sorted({one.import_from for one in named if one.import_from is not None})
 
     def check(self, names: Iterable[str]) -> None:
         """Raises `UsageError` for settings without effect, or that import from a source that is not declared."""
@@ -101,8 +102,8 @@ class Ctis:
                 code="advance-time",
                 sources=still,
             )
-        by_source = [one for one in (self.at_query, self.at_source) if isinstance(one, Mapping)]
-        if strange := sorted(({name for one in by_source for name in one} | set(self.imports)) - declared):
+        own = {*(self.at_query or {}), *(self.at_source or {})} - {""}
+        if strange := sorted((own | set(self.imports)) - declared):
             raise UsageError(
                 "settings are for declared sources, and import from them: sources=[...]",
                 code="advance-time",
@@ -164,30 +165,17 @@ class Ctis:
         """The states at the end of the input: with a final CTI, if the settings have one."""
         return {name: finish(self.settings_of(name), state) for name, state in states.items()}
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "kind": "advance_time",
-            "at_query": _described(self.at_query),
-            "at_source": _described(self.at_source),
-            "start": self.start,
-            "end": self.end,
-            "shape": self.shape,
-            "shape_column": self.shape_column,
-        }
-
 
 _COLUMNS = ("shapes", "starts", "ends", "no_start", "no_end")
 
 
-def _chosen(settings: Settings, source: str) -> AdvanceTime | None:
-    return settings.get(source) if isinstance(settings, Mapping) else settings
+def settings_by_source(given: Settings) -> StoredSettings:
+    """Settings as they are stored."""
+    return {"": given} if isinstance(given, AdvanceTime) else given if given is None else dict(sorted(given.items()))
 
 
-def _described(settings: Settings) -> dict[str, Any] | None:
-    if isinstance(settings, Mapping):
-        return {name: one.describe() for name, one in sorted(settings.items())}
-    return settings.describe() if settings is not None else None
+def _chosen(settings: StoredSettings, source: str) -> AdvanceTime | None:
+    return (settings or {}).get(source, (settings or {}).get(""))
 
 
 def _imported(settings: AdvanceTime, name: str, began: States) -> int:

@@ -7,9 +7,9 @@ A generator has no state. The claims of pieces of input are combined by the maxi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +23,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 
-@dataclass(frozen=True)
-class MaxEventTime:
+class MaxEventTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_event_time"):
     """The largest event time minus ``delay_us``; without a delay NebulaStream's event time.
 
     Counters: ``held`` events were more than ``hold_future_us`` ahead of processing time and did not move the
@@ -46,16 +45,8 @@ class MaxEventTime:
         reports = _reports(claims, parts_of(events, source, by), lambda largest: moved_one(largest, -self.delay_us))
         return SourceReading(events, reports, _counted(held=held, watermark_refused=beyond))
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        said: dict[str, Any] = {"kind": "max_event_time", "column": self.column, "delay": text_of(self.delay_us)}
-        if self.hold_future_us is not None:
-            said["hold_future"] = text_of(self.hold_future_us)
-        return said
 
-
-@dataclass(frozen=True)
-class Fixed:
+class Fixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fixed"):
     """Processing time minus a constant, whatever the rows contain (Malhar's fixed watermark)."""
 
     delay_us: int
@@ -66,13 +57,8 @@ class Fixed:
         claim = moved_one(now_us, -self.delay_us)
         return SourceReading(events, same_claim(events, claim, source, by))
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"kind": "fixed", "delay": text_of(self.delay_us)}
 
-
-@dataclass(frozen=True)
-class IngestionTime:
+class IngestionTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ingestion_time"):
     """Each event gets the processing time at which it was received as ``column`` (timestamp[us, UTC]; replaces a
     column of that name), and so does the watermark.
     """
@@ -90,13 +76,8 @@ class IngestionTime:
             stamped = events.set_column(place, self.column, stamps)
         return SourceReading(stamped, same_claim(events, now_us, source, by))
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"kind": "ingestion_time", "column": self.column}
 
-
-@dataclass(frozen=True)
-class Punctuation:
+class Punctuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="punctuation"):
     """Control rows in the stream: if ``flag`` is true (or has the value ``equals``), ``column`` is a watermark.
 
     Control rows are removed. Those without a time or after the year 9999 are counted as ``watermark_refused``. A
@@ -129,10 +110,19 @@ class Punctuation:
             raise _wrong_flag(self.flag, marks.type)
         return np.asarray(pc.fill_null(marks, False)).astype(bool, copy=False)
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        said: dict[str, Any] = {"kind": "punctuation", "column": self.column, "flag": self.flag}
-        return said if self.equals is None else said | {"equals": self.equals}
+
+class OwnGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="own"):
+    """A generator of the user's as a manifest knows it: by the name of its class."""
+
+    name: str
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        """Raises `UsageError`: only the description has the generator."""
+        raise UsageError(
+            "only the description has this generator of watermarks: give description= and schema=",
+            code="query-description",
+            generator=self.name,
+        )
 
 
 def max_event_time(column: str, delay: Span = "0 seconds", *, hold_future: Span | None = None) -> MaxEventTime:

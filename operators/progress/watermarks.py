@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -16,31 +16,26 @@ from tidestate.statestore.arrays import Counters
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
+if TYPE_CHECKING:
+    Patience = Span
+else:
+    Patience = str  # as it is stored, whatever is given
 INPUT = "input"
 """The source of a stream that has only one."""
 Reports = dict[str, "SourceReport"]
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sources of a job by name. One is idle after its timeout without data (None: never)."""
 
     names: tuple[str, ...]
     idle_timeout_us: int | None = None
-    own_timeouts_us: dict[str, int] = field(default_factory=dict)
+    own_timeouts_us: dict[str, int] = {}
 
     def timeout_us(self, name: str) -> int | None:
         """The timeout of a source; ``orders/3`` has that of ``orders`` unless it has its own."""
         whole = name.rpartition("/")[0]
         return self.own_timeouts_us.get(name, self.own_timeouts_us.get(whole, self.idle_timeout_us))
-
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "names": list(self.names),
-            "idle_timeout": None if self.idle_timeout_us is None else text_of(self.idle_timeout_us),
-            "own_timeouts": {name: text_of(span) for name, span in sorted(self.own_timeouts_us.items())},
-        }
 
 
 def sources(*names: str, idle_timeout: Span | None = None, own_timeouts: Mapping[str, Span] | None = None) -> Sources:
@@ -99,13 +94,8 @@ class Generator(Protocol):
         """Read ``events`` at processing time ``now_us``, which must not go back from one piece to the next."""
         ...
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        ...
 
-
-@dataclass(frozen=True)
-class BufferProgress:
+class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="buffers"):
     """Rows have the buffer they came in, in these columns. Without ``chunk`` a buffer has one chunk; without ``last``
     each chunk is the last. All rows of a buffer come in one batch: rows of a repeated one are refused. ``end`` is
     true on rows of an origin's last buffer: once everything up to it has arrived, the origin no longer holds W.
@@ -119,12 +109,15 @@ class BufferProgress:
     watermark: str
     chunk: str | None = None
     last: str | None = None
-    patience: Span | None = None
+    patience: Patience | None = None
     end: str | None = None
 
     def __post_init__(self) -> None:
-        if self.patience is not None and span_us(self.patience) <= 0:
+        if self.patience is None:
+            return
+        if span_us(self.patience) <= 0:
             raise UsageError("a patience must be positive", code="watermark", patience=self.patience)
+        msgspec.structs.force_setattr(self, "patience", text_of(span_us(self.patience)))
 
     filters_rows: ClassVar[bool] = True
     """Whether it removes rows that are no events, before the others are classified."""
@@ -146,12 +139,6 @@ class BufferProgress:
         """`patience` in microseconds."""
         return None if self.patience is None else span_us(self.patience)
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        names = ("origin", "sequence", "watermark", "chunk", "last", "end")
-        columns = {name: getattr(self, name) for name in names}
-        return {"kind": "buffers", **columns, "patience": None if self.patience is None else str(self.patience)}
-
     def check(self, by: str | None, names: Iterable[str]) -> None:
         """Raises `UsageError` if ``by`` is another column, or a source is not a whole number."""
         if by not in (None, self.origin):
@@ -160,6 +147,7 @@ class BufferProgress:
             raise UsageError("origins of buffers are whole numbers", code="progress-source", found=wrong)
 
 
+@runtime_checkable
 class Claimant(Protocol):
     """What claims watermarks: a `Generator`, `Ctis` or `BufferProgress`, with these optional attributes:
 
@@ -168,24 +156,25 @@ class Claimant(Protocol):
     that order the rows of a source.
     """
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
 
-
-@dataclass(frozen=True)
-class Watermarks:
+class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``generator`` claims watermarks; ``by`` is the column that names a row's source; ``sources`` are the declared
     ones.
-
-    ``positions`` has the sides whose largest position is tracked. ``in_order``: rows are held until W passes them,
-    and count from then on.
     """
 
     generator: Claimant
     sources: Sources = ONE
     by: str | None = None
-    positions: tuple[SidePositions, ...] = ()
-    in_order: bool = False
+
+    @property
+    def positions(self) -> tuple[SidePositions, ...]:
+        """The sides whose largest position is tracked."""
+        return ()
+
+    @property
+    def in_order(self) -> bool:
+        """Whether rows are held until W passes them, and count from then on."""
+        return False
 
     @property
     def columns(self) -> list[str]:
@@ -214,9 +203,12 @@ class Watermarks:
         """The columns that order the rows of each source; empty if the order does not matter."""
         return tuple(getattr(self.generator, "order", ()))
 
-    def describe(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {"generator": self.generator.describe(), "sources": self.sources.describe(), "by": self.by}
+
+class PlacedWatermarks(Watermarks, frozen=True):
+    """Watermarks of a join whose sides are placed by positions of their own."""
+
+    positions: tuple[SidePositions, ...] = ()
+    in_order: bool = False
 
 
 def given_watermarks(generator: Generator | BufferProgress, by: str | None, known: Sources) -> Watermarks:
@@ -224,7 +216,7 @@ def given_watermarks(generator: Generator | BufferProgress, by: str | None, know
     if isinstance(generator, BufferProgress):
         generator.check(by, known.names)
         return Watermarks(generator, known, generator.origin)
-    if not hasattr(generator, "read") or not hasattr(generator, "describe"):
+    if not hasattr(generator, "read"):
         raise UsageError(
             "give a generator of watermarks, as max_event_time(...) or fixed(...)",
             code="watermark",

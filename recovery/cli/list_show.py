@@ -33,6 +33,7 @@ from tidestate.recovery.log.summary import (
     time_text,
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
+from tidestate.statestore.durations import spans_as_text
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 
 
@@ -191,7 +192,7 @@ def _configuration(operator: OperatorState) -> Table:
     table = key_value_table()
     table.add_row("reads", ", ".join(operator.inputs) or "-")
     table.add_row("configured since", f"checkpoint {operator.since}")
-    for name, value in operator.configuration.items():
+    for name, value in spans_as_text(operator.configuration).items():
         table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
     return table
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from tidestate.operators import (
     count,
@@ -83,7 +84,8 @@ OLD: dict[str, tuple[str, int, str | None]] = {
 
 
 def without(described: Windowed, *names: str) -> Windowed:
-    return replace(described, aggregates=tuple(one for one in described.aggregates if one[0] not in names))
+    kept = {name: one for name, one in described.aggregates.items() if name not in names}
+    return structs.replace(described, aggregates=kept)
 
 
 CASES = {

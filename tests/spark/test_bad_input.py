@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write

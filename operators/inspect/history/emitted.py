@@ -131,9 +131,7 @@ def _optional(rows: pa.Table, name: str | None) -> list[int | None]:
 
 def _place_column(rows: pa.Table, state: OperatorState, measure: BoundUnit) -> str | None:
     """The column that says where an event lies: its time, or its offset where windows are of these."""
-    order = state.configuration.get("order")
-    offset = order.get("offset") if isinstance(order, dict) else None
-    name = state.configuration.get("event_time") if measure.timed else offset
+    name = state.configuration.get("event_time" if measure.timed else "offset")
     if isinstance(name, str) and name in rows.column_names:
         return name
     times = [field.name for field in rows.schema if pa.types.is_timestamp(field.type) and field.name != MARK]

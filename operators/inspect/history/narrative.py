@@ -11,6 +11,7 @@ from tidestate.operators.inspect.history.changes import END, START, StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
 from tidestate.operators.inspect.history.events import ORDER, Event, EventKind, WindowHistory, WindowRecords
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, input_of, input_text
+from tidestate.operators.inspect.stored_description import stored_windows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 
@@ -72,7 +73,7 @@ class _Narrator:
 
     def __init__(self, steps: HistorySteps, window: WindowBounds, measure: BoundUnit, checkpoint: Checkpoint) -> None:
         self._steps, self._window, self._measure, self._checkpoint = steps, window, measure, checkpoint
-        self._marks = BoundUnit.of_watermark(steps.newest.configuration)
+        self._marks = BoundUnit.of_watermark(stored_windows(steps.newest))
         self._by_id = {step.id: step for step in steps.all}
         self._inputs: dict[int, dict[str, Any] | None] = {}
 

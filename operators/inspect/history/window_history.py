@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidestate.operators.inspect.history.bounds import FEW_VALUES, BoundUnit, Regular, WindowBounds
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.inspect.history.bounds import FEW_VALUES, BoundUnit, WindowBounds, meant_windows
 from tidestate.operators.inspect.history.changes import form_of, forms_of, read_changes, read_folded
 from tidestate.operators.inspect.history.emitted import emitted_panes, read_rejected
 from tidestate.operators.inspect.history.events import WindowHistory, WindowRecords
 from tidestate.operators.inspect.history.narrative import build_history
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, read_steps
+from tidestate.operators.inspect.stored_description import stored_windows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import NotFoundError, UsageError
@@ -33,8 +35,8 @@ def window_history(
     reader = _Reader(checkpoint, steps, _checked(steps.newest, keys))
     measure = reader.measure
     asked = measure.place(window)
-    regular = Regular.of(steps.newest.configuration)
-    meant = regular.meant(asked) if regular else []
+    regular = reader.windows if isinstance(reader.windows, Sliding) else None
+    meant = meant_windows(regular, asked) if regular else []
     if len(meant) > 1 and not any(asked in (one.start, one.end) for one in meant):
         raise UsageError(
             "several windows hold this time: give the one at which yours begins",
@@ -61,7 +63,8 @@ class _Reader:
 
     def __init__(self, checkpoint: Checkpoint, steps: HistorySteps, keys: dict[str, str]) -> None:
         self.checkpoint, self.steps, self.keys = checkpoint, steps, keys
-        self.measure = BoundUnit.of(steps.newest.configuration)
+        self.windows = stored_windows(steps.newest)
+        self.measure = BoundUnit.of(self.windows)
 
     def read(self, around: WindowBounds) -> WindowRecords:
         """Of windows that touch ``around``."""
@@ -124,13 +127,13 @@ def _held(found: WindowRecords, asked: int) -> WindowBounds | None:
     return max(fitting, key=lambda one: (windows[one], one.end - one.start), default=None)
 
 
-def _never(reader: _Reader, regular: Regular | None, asked: int, window: str) -> NotFoundError:
+def _never(reader: _Reader, regular: Sliding | None, asked: int, window: str) -> NotFoundError:
     """The error that names the windows of the key that are nearest."""
     found = reader.read(EVERYWHERE)
     windows = set(found.windows())
     if regular is not None:
         ends = {one.end for one in (*found.changes, *found.folded) if one.form.shape in ("slices", "panes")}
-        windows |= {one for end in ends if end is not None for one in regular.meant(end) if one.end == end}
+        windows |= {one for end in ends if end is not None for one in meant_windows(regular, end) if one.end == end}
     nearest = sorted(windows, key=lambda one: min(abs(one.start - asked), abs(one.end - asked)))[:FEW_VALUES]
     where = " and ".join(f"{name}={value}" for name, value in reader.keys.items())
     return NotFoundError(

@@ -41,6 +41,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.configuration import configuration_of
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec import combiners
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
@@ -162,24 +163,19 @@ def test_a_merge_is_called_a_few_times_for_many_rows() -> None:
 
 
 def test_a_description_names_functions_and_never_holds_them() -> None:
-    described = job(a=own(version=3), b=apply_rows(len, columns=["v"], result_type=pa.int64())).describe()
-    assert described["aggregates"] == {
-        "a": {
+    described = job(a=own(version=3), b=apply_rows(len, columns=["v"], result_type=pa.int64()))
+    common = {"column": None, "columns": ["v"], "result_type": "int64", "functions": None}
+    assert configuration_of(described)["aggregates"] == {
+        "a": common
+        | {
+            "kind": "accumulate",
             "function": "accumulate",
             "name": "own-sum",
             "version": 3,
-            "columns": ["v"],
-            "state": {"total": "int64"},
-            "result_type": "int64",
+            "state": [["total", "int64"]],
         },
-        "b": {
-            "function": "apply_rows",
-            "name": "len",
-            "version": 1,
-            "columns": ["v"],
-            "per_group": False,
-            "result_type": "int64",
-        },
+        "b": common
+        | {"kind": "apply_rows", "function": "apply_rows", "name": "len", "version": 1, "per_group": False},
     }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tests.helpers.changed_jobs import CASES, CHANGED, KINDS, OLD, Case, Row, events, first, tables, without
 from tests.helpers.process import LONG, forget, in_turn
@@ -159,7 +159,7 @@ def test_the_manifest_says_since_when(tmp_path: Path, caplog: pytest.LogCaptureF
         ("high", "__4.high"),
     ]
     assert [line for line in caplog.messages if "aggregate high" in line] == [
-        "checkpoint 4: operator windows: aggregate high: None -> {'function': 'max', 'column': 'v'} "
+        "checkpoint 4: operator windows: aggregate high: None -> {'kind': 'plain', 'function': 'max', 'column': 'v'} "
         "(windows that have begun compute it over what comes from now on)"
     ]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tidestate.operators import (
     accumulate,
@@ -99,9 +99,9 @@ REFUSED: dict[str, Rule] = {
     ),
     "sessions discarding": (sessions, lambda d: d.accumulation("discarding"), "accumulation"),
     "sessions accumulating": (lambda: sessions().accumulation("discarding"), lambda d: sessions(), "accumulation"),
-    "order": (plain, lambda d: replace(d, offset="j"), "order"),
+    "order": (plain, lambda d: replace(d, offset="j"), "offset"),
     "sources": (plain, lambda d: d.watermark(fixed("1 second"), by="k"), "watermark"),
-    "function": (plain, lambda d: replace(d, aggregates=(("n", sum_("v")), ("s", sum_("v")))), "aggregate n"),
+    "function": (plain, lambda d: replace(d, aggregates={"n": sum_("v"), "s": sum_("v")}), "aggregate n"),
     "ids": (distinct, lambda d: replace(d, on=("k", "j")), "on"),
 }
 

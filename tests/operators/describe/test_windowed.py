@@ -33,6 +33,7 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.plan.plan import RESERVED
 from tidestate.statestore.durations import span_us, text_of
 from tidestate.statestore.errors import UsageError
@@ -167,24 +168,26 @@ def test_a_trigger_that_is_text() -> None:
 
 
 def test_one_column_to_keep_may_be_named_alone() -> None:
-    assert job().late("1 second", keep="naive").lateness.keep == ("naive",)
+    assert job().late("1 second", keep="naive").ledger_columns == ("naive",)
 
 
 def test_every_step_makes_a_new_description() -> None:
     first = job()
     second = first.window(tumbling("1 minute")).aggregate(n=count()).late("5 minutes")
-    assert (first.windows, first.aggregates, first.mode) == (None, (), ACCUMULATING)
-    assert second.describe() == {
+    assert (first.windows, first.aggregates, first.mode) == (None, {}, ACCUMULATING)
+    assert configuration_of(second) == {
+        "kind": "windowed",
         "name": "windows",
         "event_time": "t",
         "processing_time": False,
         "key": ["k"],
-        "order": {"origin": None, "offset": None},
-        "watermark_delay": "0 seconds",
+        "origin": None,
+        "offset": None,
+        "watermark_delay_us": 0,
         "watermark": None,
-        "window": {"kind": "tumbling", "size": "1 minute", "slide": "1 minute", "offset": "0 seconds"},
-        "aggregates": {"n": {"function": "count"}},
-        "allowed_lateness": "5 minutes",
+        "window": {"kind": "sliding", "size_us": 60_000_000, "slide_us": 60_000_000, "offset_us": 0},
+        "aggregates": {"n": {"kind": "plain", "function": "count"}},
+        "allowed_lateness_us": 300_000_000,
         "late_rule": "event",
         "triggers": {
             "early": None,
@@ -196,9 +199,11 @@ def test_every_step_makes_a_new_description() -> None:
             "per_element": False,
         },
         "ledger_columns": [],
-        "future_tolerance": "1 minute",
+        "future_tolerance_us": 60_000_000,
         "accumulation": "accumulating",
         "retained": None,
+        "in_order": False,
+        "signed": False,
     }
 
 

@@ -19,7 +19,6 @@ from tidestate.operators.describe.join_choices import keep
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.messages.keys import parse_layout
 
 Pair = tuple[Any, ...]
 
@@ -213,7 +212,6 @@ def test_layouts_follow_the_matrix_and_are_shown(name: str) -> None:
     plan = bind_plan(description, description.schema(PLACES, PLACES))
     assert isinstance(plan, JoinPlan)
     assert tuple(plan.layouts[side].name for side in ("left", "right")) == layouts
-    assert plan.configuration["layout"] == [str(parse_layout(layout)) for layout in layouts]
     for side, layout in zip(("left", "right"), layouts, strict=True):
         assert plan.stores[side].layout.name == layout
         told_apart = [name for name in plan.sides[side].key_names if name not in plan.equal_names]

@@ -91,8 +91,8 @@ def test_a_window_of_another_size_is_shown_and_refused(tmp_path: Path) -> None:
         {
             "operator": "windows",
             "changed": {
-                "window": "{'kind': 'tumbling', 'size': '10 seconds', 'slide': '10 seconds', 'offset': '0 seconds'}"
-                " -> {'kind': 'tumbling', 'size': '5 seconds', 'slide': '5 seconds', 'offset': '0 seconds'}"
+                "window": "{'kind': 'sliding', 'size': '10 seconds', 'slide': '10 seconds', 'offset': '0 seconds'}"
+                " -> {'kind': 'sliding', 'size': '5 seconds', 'slide': '5 seconds', 'offset': '0 seconds'}"
             },
             "why": {"window": "state is kept by window"},
         },

@@ -315,12 +315,3 @@ def test_what_makes_no_sense_is_refused(make: Any, code: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert caught.value.code == code
-
-
-def test_settings_describe_themselves() -> None:
-    assert advance_time("drop", generation("10 s", "-1 us", final=True), "data").describe() == {
-        "policy": "drop",
-        "generation": {"span": "10 seconds", "delay": "-1 microsecond", "final": True},
-        "import_from": "data",
-    }
-    assert generation(3).describe() == {"every": 3, "delay": "0 seconds", "final": False}

@@ -188,11 +188,11 @@ def test_a_drain_gives_the_final_cti_where_it_is_wanted(tmp_path: Path, final: b
 def test_lateness_is_none_unless_it_is_said(tmp_path: Path) -> None:
     settings_ = advance_time("drop", generation(1))
     usual = windowed(event_time="t", offset="at").window(tumbling("1 second")).aggregate(n=count())
-    assert job(settings_).lateness.allowed_us == 0
-    assert job(settings_, late="7 seconds").lateness.allowed_us == 7 * SECOND
-    assert usual.late("7 seconds").advance_time(settings_).lateness.allowed_us == 7 * SECOND
-    assert usual.late(keep="k").advance_time(settings_).lateness.allowed_us == 0
-    assert usual.lateness.allowed_us == 60 * SECOND
+    assert job(settings_).lateness_us == 0
+    assert job(settings_, late="7 seconds").lateness_us == 7 * SECOND
+    assert usual.late("7 seconds").advance_time(settings_).lateness_us == 7 * SECOND
+    assert usual.late(keep="k").advance_time(settings_).lateness_us == 0
+    assert usual.lateness_us == 60 * SECOND
 
 
 def test_a_source_that_was_idle_is_late_behind_the_others(tmp_path: Path) -> None:

@@ -177,18 +177,6 @@ def test_what_makes_no_sense_is_refused(make: Any, code: str) -> None:
     assert caught.value.code == code
 
 
-def test_generators_describe_themselves() -> None:
-    assert [
-        one.describe()["kind"]
-        for one in (MaxEventTime("t", 1, 2), Fixed(1), IngestionTime(), Punctuation("t", "f", 1))
-    ] == [
-        "max_event_time",
-        "fixed",
-        "ingestion_time",
-        "punctuation",
-    ]
-
-
 times = st.none() | st.integers(-50, 50) | st.sampled_from([LAST_US + 1, FIRST_US - 1])
 
 

@@ -267,14 +267,6 @@ def test_drift_is_the_distance_of_the_fastest_from_the_slowest_counted_source() 
     assert (tracker.drift_us, tracker.max_drift_us) == (10, 60)
 
 
-def test_settings_describe_themselves() -> None:
-    assert sources("A", "B", idle_timeout="10 s", own_timeouts={"B": "1 h"}).describe() == {
-        "names": ["A", "B"],
-        "idle_timeout": "10 seconds",
-        "own_timeouts": {"B": "1 hour"},
-    }
-
-
 # Against the naive twin
 
 NAMES = ("A", "B", "C")

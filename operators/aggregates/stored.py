@@ -1,0 +1,23 @@
+"""Every aggregate there is, as a manifest holds one: its ``kind`` says which."""
+
+from tidestate.operators.aggregates.arithmetic import Plain, Variance
+from tidestate.operators.aggregates.collection import ListAggregate, Quantile
+from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
+from tidestate.operators.aggregates.distinct import Distinct, Top
+from tidestate.operators.aggregates.selection import Choice
+from tidestate.operators.aggregates.sketches import Sketch
+from tidestate.operators.aggregates.timestamps import EndOfWindow
+
+StoredAggregate = (
+    Plain
+    | Variance
+    | Choice
+    | ListAggregate
+    | Quantile
+    | Distinct
+    | Top
+    | Sketch
+    | EndOfWindow
+    | Accumulate
+    | ApplyRows
+)

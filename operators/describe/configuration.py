@@ -1,0 +1,56 @@
+"""Descriptions as a manifest holds them, both ways: the description of an operator is its configuration. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.aggregates.custom import Functions
+from tidestate.operators.describe.deduplicate import Deduplicate
+from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.merge import Merge
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.session_join import SessionJoin
+from tidestate.operators.describe.union import Union
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, OwnGenerator, Punctuation
+from tidestate.operators.progress.watermarks import BufferProgress, Claimant
+from tidestate.statestore.spec.arrowtypes import parse_type, type_text
+
+BY_HAND = "operator"
+"""Where a configuration says how an embedded operator keeps its messages, which no description says."""
+Description = Windowed | Merge | Join | SessionJoin | Union | Deduplicate
+StoredGenerator = MaxEventTime | Fixed | IngestionTime | Punctuation | Ctis | BufferProgress | OwnGenerator
+
+
+def configuration_of(description: Runnable) -> dict[str, Any]:
+    """The configuration of an operator, as plain values. Functions of the user's are null, a generator of watermarks
+    of the user's is its name.
+    """
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(description, enc_hook=_stored))
+    del found["renames"]  # about the past
+    return found
+
+
+def description_of(configuration: Mapping[str, Any]) -> Description:
+    """The description that `configuration_of` stored. Raises `ValueError` for what it never makes."""
+    plain = {name: value for name, value in configuration.items() if name != BY_HAND}
+    return msgspec.convert(plain, Description, dec_hook=_restored)  # type: ignore[call-overload, no-any-return]
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, Functions):
+        return None
+    return type_text(value) if isinstance(value, pa.DataType) else OwnGenerator(type(value).__qualname__)
+
+
+def _restored(kind: type, stored: Any) -> Any:
+    if kind is Claimant:
+        return msgspec.convert(stored, StoredGenerator)  # type: ignore[call-overload]
+    if kind is pa.DataType and isinstance(stored, str):
+        return parse_type(stored)
+    raise ValueError(f"no manifest holds {kind.__name__}")

@@ -1,0 +1,38 @@
+"""The description of an operator, as its manifest has it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidestate.operators.describe.configuration import Description, description_of
+from tidestate.operators.describe.windows import Windows
+from tidestate.recovery.log.manifest import OperatorState
+from tidestate.statestore.errors import CorruptionError, InvariantError, TidestateError
+
+
+@contextmanager
+def of_manifest(operator: str) -> Iterator[None]:
+    """For whatever goes by a stored configuration: one that no job of ours has written is `CorruptionError`."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, InvariantError) as error:
+        if isinstance(error, TidestateError) and not isinstance(error, InvariantError):
+            raise
+        raise CorruptionError(
+            f"the manifest says of an operator what no job writes ({type(error).__name__}: {error}): put back a good "
+            "copy, or run tidestate repair ROOT --to newest-good",
+            code="manifest-damaged",
+            operator=operator,
+        ) from None
+
+
+def stored_description(state: OperatorState) -> Description:
+    """The description of a stored operator. Raises `CorruptionError` for what no job writes."""
+    with of_manifest(str(state.configuration.get("name"))[:100]):
+        return description_of(state.configuration)
+
+
+def stored_windows(state: OperatorState) -> Windows | None:
+    """The windows of an operator; None where it has none, or where rows name theirs. Raises `CorruptionError`."""
+    return getattr(stored_description(state), "windows", None)
