@@ -11,6 +11,7 @@ from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, How, Sides
 from tidestate.operators.describe.windows import Sliding, SlidingOffsets
 from tidestate.statestore.durations import Span
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout, choose_layout
 
 Occurrence = Literal["first", "each"]
@@ -73,6 +74,14 @@ class Join(Sided, frozen=True, tag="join"):
         kept = self.retained[place]
         counted = (other is not None and other.by_offset) or (kept is not None and kept.messages is not None)
         return counted and self.offsets[place] is not None
+
+    def windows_of(self, side: str) -> SideWindows:
+        """The windows of a side; None where one holds everything. Raises `UsageError` where there are none."""
+        if self.own is None and self.windows is None:
+            raise UsageError(
+                "this join goes by the distance of rows, not by windows: ask for its messages", code="query-windows"
+            )
+        return self.windows if self.own is None else self.own[SIDES.index(side)]
 
     def layout(self, side: str) -> Layout:
         """The message key of a side's rows, by the matrix of MESSAGES.md."""

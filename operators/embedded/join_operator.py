@@ -94,7 +94,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
             return sessions_over(self._side(side), self._current(), start, end, session)
         if session is not None:
             raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
-        tables, kind = self._side(side), windows_of_side(self._plan, side)
+        tables, kind = self._side(side), self._plan.joined.windows_of(side)
         rows = messages_in(tables, self._current(), around(kind, tables, start, end))
         return windows_over(kind, rows, start, end)
 
@@ -144,16 +144,6 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
             sides=missing,
         )
     return replace(plan, configuration=plan.configuration | {"operator": {"sides": list(SIDES)}})
-
-
-def windows_of_side(plan: JoinPlan, side: str) -> Sliding | None:
-    """The windows of a side; None where one holds everything. Raises `UsageError` where there are none."""
-    joined = plan.joined
-    if joined.own is None and joined.windows is None:
-        raise UsageError(
-            "this join goes by the distance of rows, not by windows: ask for its messages", code="query-windows"
-        )
-    return joined.windows if joined.own is None else joined.own[SIDES.index(side)]
 
 
 def join_operator_step(plan: SidedPlan, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:

@@ -18,7 +18,6 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.embedded.join_operator import windows_of_side
 from tidestate.operators.embedded.plan import OperatorPlan
 from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_in, windows_over
 from tidestate.operators.embedded.step import read_windows
@@ -129,7 +128,7 @@ class Query:
             return _sorted(found, [START, *(name for name in store.session_names if name != NO_KEY), ORIGIN])
         if session is not None:
             raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
-        kind = windows_of_side(expect(self._join, "sides are those of a join"), side or "")
+        kind = expect(self._join, "sides are those of a join").joined.windows_of(side or "")
         near = around(kind, store, start, end)
         parts = self._read(lambda view: messages_in(store, view, near))
         return windows_over(kind, pa.concat_tables(parts), start, end)
