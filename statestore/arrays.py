@@ -1,4 +1,4 @@
-"""Array types that signatures name. Shape and unit are said where one is used. Pure."""
+"""Array types that signatures name. The docstrings that use one have its shape and unit. Pure."""
 
 from __future__ import annotations
 

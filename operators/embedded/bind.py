@@ -1,4 +1,4 @@
-"""From a description and the schema of its input to the plan of a window operator that is fed by hand."""
+"""From a description and the schema of its input to the plan of an embedded window operator."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def bind_operator(
 ) -> OperatorPlan:
     """Check everything against the input's ``schema``. Raises `UsageError`; nothing has happened then."""
     kept = tuple(dict.fromkeys((*description.ledger_columns, origin, offset, *equal)))
-    told = structs.replace(description, ledger_columns=kept)
+    described = structs.replace(description, ledger_columns=kept)
     if description.windows is not None and description.windows.by_offset:
-        told = structs.replace(told, offset=offset, origin=origin)
-    plan = bind_plan(told, schema)
+        described = structs.replace(described, offset=offset, origin=origin)
+    plan = bind_plan(described, schema)
     if isinstance(plan.kind, NamedWindow) or plan.added or (plan.by_offset and isinstance(plan.kind, Sessions)):
         raise UsageError(
-            "the operator fed by hand has windows of event time, of offsets, or of counted messages, and sessions of "
+            "an embedded operator has windows of event time, of offsets, or of counted messages, and sessions of "
             "event time",
             code="operator-window",
         )
     if plan.in_order and isinstance(plan.kind, Counted):
         raise UsageError(
-            "the operator fed by hand numbers messages as they come: give them in their order", code="in-order"
+            "an embedded operator numbers messages as they come: give them in their order", code="in-order"
         )
     if isinstance(plan.watermarks.generator, Ctis | BufferProgress):
-        raise UsageError("the operator fed by hand knows no CTIs and no buffers", code="operator-window")
+        raise UsageError("an embedded operator takes no CTIs and no buffers", code="operator-window")
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
     over_messages = any(isinstance(a, BoundRows) for a in plan.aggregates)
     if plan.triggers.per_element and over_messages:
         raise UsageError("functions over messages see them as they are after a batch", code="trigger-element")
-    by_store = told.mode != "discarding" and over_messages
+    by_store = described.mode != "discarding" and over_messages
     if plan.in_order and by_store and (plan.triggers.early or plan.triggers.when):
         raise UsageError("functions over messages see those that are held: leave early panes out", code="in-order")
     wanted = by_store or retention is not None or layout is not None or bool(equal)
@@ -78,9 +78,14 @@ def bind_operator(
         metadata=metadata_tables(plan.kind, _window_keys(GeneralPlan(**values)), origin_type),
         retention=retention,
     )
-    said: dict[str, Any] = {"origin": origin, "offset": offset, "layout": str(chosen), "retention": repr(retention)}
-    said |= {"equal": list(equal)} if equal else {}
-    full = replace(bare, configuration=plan.configuration | {"operator": said})
+    settings: dict[str, Any] = {
+        "origin": origin,
+        "offset": offset,
+        "layout": str(chosen),
+        "retention": repr(retention),
+    }
+    settings |= {"equal": list(equal)} if equal else {}
+    full = replace(bare, configuration=plan.configuration | {"operator": settings})
     return replace(full, messages=_messages(full, chosen, equal), aggregates=_aggregates(full)) if chosen else full
 
 

@@ -88,7 +88,7 @@ class EmbeddedState:
 
 
 class EmbeddedOperator(ABC, Generic[_P]):
-    """A plan at work on a checkpoint folder: one process, one state partition. Close it, or use a ``with`` block."""
+    """A plan on a checkpoint folder: one process, one state partition. Close it, or use a ``with`` block."""
 
     def __init__(
         self,

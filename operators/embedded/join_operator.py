@@ -39,7 +39,7 @@ SidedPlan = JoinPlan | SessionJoinPlan
 
 
 class JoinOperator(EmbeddedOperator[SidedPlan]):
-    """A join, or session join, at work on a checkpoint folder. ``left``, ``right``: schemas of the batches of a side.
+    """A join, or session join, on a checkpoint folder. ``left``, ``right``: schemas of the batches of a side.
 
     A message is (origin, offset) of its side, which the join names (``join(offset=…, origin=…)``), and takes effect
     once. One operator, one process, one state partition. Close it, or use it in a ``with`` block.
@@ -69,7 +69,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
     ) -> dict[str, int]:
         """Take messages of a side in, or of both at once; how many were accepted, duplicates, late, paired and so on.
 
-        With ``now_us`` the clock moves as they come: what is held until then is shown together with what they bring.
+        With ``now_us`` the clock moves in the same step: what is held until then is emitted with what they bring.
         When it raises, nothing was taken. Flushes by itself when that shows pairs, opens a window or forgets one.
         What is not flushed is lost with the process: give it again, the operator knows what it has had.
         """
@@ -139,7 +139,7 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
     plan = bound if isinstance(bound, JoinPlan) else of_type(bound, SessionJoinPlan)
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
-            "a join fed by hand knows messages by their offsets: name them, join(offset=...)",
+            "an embedded join knows messages by their offsets: name them, join(offset=...)",
             code="join-offset",
             sides=missing,
         )
@@ -170,7 +170,7 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
     known = np.zeros(batch.num_rows, bool)
     for side in SIDES:
         own = np.flatnonzero(np.asarray(pc.equal(batch[SIDE], side)))
-        offset = expect(plan.given(side, OFFSET), "a join fed by hand has offsets", side=side)
+        offset = expect(plan.given(side, OFFSET), "an embedded join has offsets", side=side)
         origin = plan.given(side, ORIGIN)
         rows = batch.take(pa.array(own))
         origins = rows[origin] if origin else pa.array(np.zeros(len(own), np.int8))

@@ -170,11 +170,11 @@ def sessions_over(
     )
     window = each["window"]
     counts = np.bincount(held.request_index.to_numpy(), minlength=found.num_rows)
-    shown = {name: found[name].take(window) for name in _public(names)}
+    keys_of = {name: found[name].take(window) for name in _public(names)}
     offsets = {"start_offset": each["offset_min"], "last_offset": each["offset_max"]}
-    columns = {START: starts.take(window), END: ends.take(window), **shown}
+    columns = {START: starts.take(window), END: ends.take(window), **keys_of}
     made = pa.table({**columns, "count": pa.array(counts[window.to_numpy()]), "origin": each[ORIGIN], **offsets})
-    return made.sort_by([(name, "ascending") for name in (START, *shown, "origin")])
+    return made.sort_by([(name, "ascending") for name in (START, *keys_of, "origin")])
 
 
 def _one(tables: MessageTables, name: str, value: Any) -> pa.Array:

@@ -1,8 +1,8 @@
-"""Window metadata: which windows there are, their offsets, how many messages they hold, their aggregates. Pure.
+"""Window metadata: which windows there are, their offsets, how many messages they hold. Pure.
 
 | table | fixed windows: key, forgets by | sessions: key, forgets by | values |
 |---|---|---|---|
-| ``windows`` | window start, key; start | key, window start; end | window end, count, aggregates |
+| ``windows`` | window start, key; start | key, window start; end | window end, count |
 | ``windows_offsets`` | window start, key, origin; start | key, window start, origin; end | start and last offset |
 | ``windows_ends`` | – | window end, key, window start; end | – |
 
@@ -25,7 +25,7 @@ from tidestate.statestore.messages.keys import KeyMeasure
 from tidestate.statestore.spec.changes import ChangeSet, Ranges, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 from tidestate.statestore.table.fold import combine
 
 START, END = "window_start", "window_end"
@@ -36,15 +36,12 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 class WindowTables:
     """What is kept of windows. ``size``: of fixed windows, in microseconds or offsets; None for sessions.
 
-    ``aggregates`` are value columns as in a table, and batches bring them as partials, a row a message; leave them
-    out where a message store holds the messages. Raises `UsageError` for a size below 1 or a session without key.
+    Raises `UsageError` for a size below 1 or a session without key.
     """
 
     measure: KeyMeasure = "time"
     size: int | None = None
     key: tuple[Column, ...] = ()
-    aggregates: tuple[Column, ...] = ()
-    groups: tuple[Group, ...] = ()
     origin: str = "string"
     name: str = "windows"
 
@@ -67,8 +64,7 @@ class WindowTables:
     @cached_property
     def windows(self) -> TableSpec:
         """One row a window and key."""
-        values = (self._end, Column("count", "int64", "count", "sum"), *self.aggregates)
-        return TableSpec(self.name, self._window, values, self._expiry, self.groups)
+        return TableSpec(self.name, self._window, (self._end, Column("count", "int64", "count", "sum")), self._expiry)
 
     @cached_property
     def offsets(self) -> TableSpec:
@@ -110,7 +106,7 @@ def add_messages(tables: WindowTables, batch: pa.Table) -> ChangeSet:
     """Messages of fixed windows into the metadata, as merges: nothing is read.
 
     ``batch`` has a row per message and window that holds it: ``window_start``, ``window_end``, the key, ``origin``,
-    ``offset``, the aggregate columns. Give it stored messages only: a duplicate would count twice.
+    ``offset``. Give it stored messages only: a duplicate would count twice.
     """
     if tables.sessions:
         raise UsageError("sessions are merged with what is there: use extend", code="session-key", table=tables.name)

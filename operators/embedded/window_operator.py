@@ -40,11 +40,11 @@ from tidestate.statestore.table.overlay import OverlayView
 
 
 class WindowOperator(EmbeddedOperator[OperatorPlan]):
-    """A description at work on a checkpoint folder. ``schema`` is that of batches, with ``origin`` and ``offset``.
+    """A description on a checkpoint folder. ``schema`` is that of batches, with ``origin`` and ``offset``.
 
     A message is (origin, offset) and takes effect once. One operator, one process, one state partition: for more,
     run several, each with the origins of its own and its own folder. Close it, or use it in a ``with`` block.
-    ``equal`` names columns by which messages are read again, beside the key (the design's keyed message store).
+    ``equal`` names columns by which messages are read again, next to the key (the design's keyed message store).
     ``policy``: what the start does when another process has it open, or the newest checkpoint is damaged.
     """
 

@@ -36,7 +36,7 @@ from tidestate.statestore.spec.store import Restored, StateStore, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import forget_cache, open_store
-from tidestate.statestore.stores.restore_monitor import RestoreMonitor, Told, progress_text
+from tidestate.statestore.stores.restore_monitor import RestoreCallback, RestoreMonitor, progress_text
 
 logger = logging.getLogger("tidestate")
 
@@ -219,7 +219,7 @@ def write_result(
     )
 
 
-def _log_restore(name: str) -> Told:
+def _log_restore(name: str) -> RestoreCallback:
     """A callback that logs the progress of a long restore."""
 
     def callback(done: Restored, whole: Restored) -> None:

@@ -22,7 +22,12 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Restored, StoreConfig, StoreName
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import forget_cache, open_store
-from tidestate.statestore.stores.restore_monitor import RestoreMonitor, Told, no_restore_progress, restored_size
+from tidestate.statestore.stores.restore_monitor import (
+    RestoreCallback,
+    RestoreMonitor,
+    no_restore_progress,
+    restored_size,
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def run_restore_drill(
     store: StoreName | None = None,
     *,
     parallel: int = 1,
-    on_progress: Told = no_restore_progress,
+    on_progress: RestoreCallback = no_restore_progress,
 ) -> RestoreDrill:
     """Restore all state of ``manifest``, ``parallel`` partitions at a time, on threads of this process; each is
     discarded as soon as it is restored. ``on_progress`` is called with what is done and with the total, from any
@@ -126,14 +131,14 @@ def _restore(piece: _Piece, config: StoreConfig, objects: Objects, board: _Board
 class _Board:
     """The total of what all partitions have restored."""
 
-    def __init__(self, manifest: Manifest, on_progress: Told) -> None:
+    def __init__(self, manifest: Manifest, on_progress: RestoreCallback) -> None:
         self._all = restored_size(
             ref for one in _pieces(manifest) for ref in one.state.partitions[one.partition].files
         )
         self._on_progress, self._lock, self._begun = on_progress, threading.Lock(), time.monotonic()
         self._parts: dict[tuple[str, int], Restored] = {}
 
-    def callback(self, piece: _Piece) -> Told:
+    def callback(self, piece: _Piece) -> RestoreCallback:
         """The callback of one partition."""
 
         def report(done: Restored, _all: Restored) -> None:

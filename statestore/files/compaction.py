@@ -131,7 +131,7 @@ def _snapshot_due(levels: Sequence[Level], config: StoreConfig, partition: int) 
 
 
 def _grown(base: int, logged: int, config: StoreConfig, partition: int) -> bool:
-    """Whether the log over ``base`` has come to what makes a snapshot due."""
+    """Whether the log over ``base`` is long enough for a snapshot."""
     stagger = 0.75 + (partition * _GOLDEN) % 1 / 2
     slow = (base + logged) > config.recovery_s * config.restore_bytes_per_s and logged > base / 4
     return logged > 0 and (logged >= stagger * max(config.snapshot_bytes, GROWTH * base) or slow)

@@ -53,8 +53,8 @@ class Segment:
 
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
         """Keys about every `BLOCK_BYTES` of its rows, once `arrange` has sorted them; before, none."""
-        near = [layer.rows for layer in reading.rows_between(self._layers, keys) if layer.ordered]
-        return [split for rows in near for split in _every_block(rows, len(self._spec.key))]
+        selected = [layer.rows for layer in reading.rows_between(self._layers, keys) if layer.ordered]
+        return [split for rows in selected for split in _every_block(rows, len(self._spec.key))]
 
     def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
         """Its rows within ``keys``."""
@@ -62,8 +62,8 @@ class Segment:
 
     def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
         """Sort the rows by the whole key, once."""
-        near = reading.rows_between(self._held(keys), keys)
-        if sum(layer.rows.nbytes for layer in near) > limit_bytes:
+        selected = reading.rows_between(self._held(keys), keys)
+        if sum(layer.rows.nbytes for layer in selected) > limit_bytes:
             self._layers = [
                 layer
                 if layer.ordered
@@ -144,7 +144,7 @@ def open_sources(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) ->
 
 
 class FileTable:
-    """A table read from its sources. ``band_bytes`` bounds what is held at once, besides level 0."""
+    """A table read from its sources. ``band_bytes`` bounds what is held at once, without level 0."""
 
     def __init__(self, spec: TableSpec, sources: Sequence[RowSource], expired: int | None, band_bytes: int) -> None:
         self._spec, self._sources, self._expired, self._band_bytes = spec, list(sources), expired, band_bytes

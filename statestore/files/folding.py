@@ -65,13 +65,13 @@ class LevelFolder:
         begin = Cut(self._end(done[-1]), after=True) if done else None
         bands = self._table([ref for level in rest for ref in level]).bands(KeyRange(begin))
         keys = KeyRange(begin, bands[min(len(bands), max(1, size // self.band_bytes)) - 1].upper)
-        near = [ref for level in rest for ref in level]
-        made = self._fold(near, keys, "snapshot" if lowest else "run", name)
+        selected = [ref for level in rest for ref in level]
+        made = self._fold(selected, keys, "snapshot" if lowest else "run", name)
         beyond = [self._beyond(level, keys.upper) for level in rest]
         return [level for level in [(*done, *made, *beyond[0]), *beyond[1:]] if level]
 
     def _beyond(self, level: Level, cut: Cut | None) -> Level:
-        """What is left of a level: whole files, and the rest of the one that reaches over ``cut``, written anew."""
+        """What is left of a level: whole files, and the rest of the one that reaches over ``cut``, rewritten."""
         if cut is None:
             return ()
         if level and level[0].kind == "changelog":

@@ -1,6 +1,6 @@
 """Footers of folded files, each read and checked once per process: a file never changes under its name.
 
-A store is opened anew for every task. Without this each opening would read the footer of every file again, on remote
+Every task opens its store. Without this each opening would read the footer of every file again, on remote
 storage by a request each.
 """
 
@@ -51,7 +51,7 @@ def _size(kept: _Kept) -> int:
 
 _kept: LRUCache[FooterName, _Kept] = LRUCache(CACHE_BYTES, getsizeof=_size)
 _lock = threading.Lock()
-# A fork waits for whoever is at the cache: the child would find it half changed, and locked for ever.
+# A fork waits for the lock: the child would find the cache half changed, and locked for ever.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 

@@ -21,7 +21,7 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     ``<bytes>:<checksum>`` of the end of a folded file, its footer: what a reader checks who does not want to read the
     whole.
 
-    A file that was written before the state was divided anew stands in each partition that takes some of it:
+    A file that was written before a rescale stands in each partition that takes some of it:
     ``share`` numbers, from 1 and oldest first, the lists of files that a partition took over (0: its own). Of such a
     file only rows with a key hash in ``hashes`` (half-open; None: all) count, and of these only what was above
     ``expired``, the bound that held where it came from (None: all).
@@ -69,7 +69,7 @@ def levels_of(files: Sequence[FileRef]) -> list[Level]:
 
 
 def taken_over(levels: Sequence[Level]) -> int:
-    """How many levels were there before the state was divided anew: the oldest ones."""
+    """How many levels were there before a rescale: the oldest ones."""
     return sum(level[0].share > 0 for level in levels)
 
 

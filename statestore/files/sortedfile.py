@@ -165,7 +165,7 @@ class SortedFile:
         """Rows within ``keys``; of blocks that hold none of the ``wanted`` prefixes (sorted) nothing is read."""
         blocks = [block for block in self._blocks(keys) if wanted is None or self._holds(block, wanted)]
         if not blocks:
-            self._held = None  # a scan has left it behind, or not come to it
+            self._held = None  # a scan is past it, or before it
             return []
         self._settle(blocks)
         return split(self._spec, self._ref.kind, pa.concat_tables(self._read(blocks)), keys)

@@ -2,7 +2,7 @@
 
 Parquet describes a file in its footer, which has no checksum, and its readers trust it: one wrong bit there gives
 other rows, errors of any kind, or aborts the process. So the manifest has a checksum of the footer, ``FileRef.tail``,
-and whoever reads only a part of a file checks that first.
+and a reader of only a part of the file checks that first.
 """
 
 from __future__ import annotations

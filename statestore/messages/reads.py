@@ -177,8 +177,8 @@ def _shared(tables: MessageTables, view: StateView, ask: _Askers, lower: pa.Arra
     rows = pa.concat_tables([tables.messages.schema.empty_table(), *parts]).select([*columns, *rest])
     if tables.lead:
         place = positions(rows[tables.position])
-        near = (place >= ask.start.min()) & (place <= ask.end.max())
-        rows = rows.filter(pa.array(near)).sort_by(tables.position)
+        inside = (place >= ask.start.min()) & (place <= ask.end.max())
+        rows = rows.filter(pa.array(inside)).sort_by(tables.position)
     if ask.rows.num_rows == 1 and not ask.names:
         return Ranges(pa.array(np.zeros(rows.num_rows, np.int64)), rows)
     return assign_keys(tables.messages, rows, ask.rows.select(ask.names), lower, upper)

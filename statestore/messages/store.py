@@ -20,7 +20,7 @@ import pyarrow as pa
 from tidestate.statestore.messages.identities import first_of_each, is_known, remember
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import Marks, read_marks, retention_bound, slot_bound, tally
-from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.messages.tables import MESSAGE_TIME, MessageTables
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -79,17 +79,6 @@ def retire(tables: MessageTables, view: StateView, askers: pa.Table) -> ChangeSe
     if tables.counts_sizes:
         changes[tables.sizes.name] = TableChanges(merge=tally(tables, rows, -1))
     return changes
-
-
-def messages_replay_from(tables: MessageTables, view: StateView) -> pa.Table:
-    """Per origin the smallest and largest offset known (``start_offset``, ``last_offset``).
-
-    Replaying each origin from its start offset into an empty store rebuilds this one, retired messages included.
-    """
-    parts = [part.select([ORIGIN, OFFSET]) for part in view[tables.seen.name].scan()]
-    known = pa.concat_tables([tables.seen.schema.empty_table().select([ORIGIN, OFFSET]), *parts])
-    ranges = known.group_by([ORIGIN], use_threads=False).aggregate([(OFFSET, "min"), (OFFSET, "max")])
-    return ranges.select([ORIGIN, "offset_min", "offset_max"]).rename_columns([ORIGIN, "start_offset", "last_offset"])
 
 
 def together(*changes: ChangeSet) -> ChangeSet:

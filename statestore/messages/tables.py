@@ -32,7 +32,7 @@ BOUND_NAMES = ("start_time", "start_offset", "end_time", "end_offset")
 
 @dataclass(frozen=True)
 class Retention:
-    """How much a message store keeps. Every limit that is given holds; none given: everything, until told to expire.
+    """How much a message store keeps. Every limit that is given holds; without any, everything is kept.
 
     ``time`` in the unit of the time column (microseconds for ours): messages older than the newest one by more are
     forgotten. ``count`` and ``bytes``: the newest messages until there are so many, and those as old as the oldest

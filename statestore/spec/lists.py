@@ -71,7 +71,7 @@ def by_value(values: pa.Array, owners: Numbers, *, descending: bool = False) -> 
 
 
 def places_within(lengths: Numbers) -> Numbers:
-    """0, 1, 2 … anew for each of the ``lengths``."""
+    """0, 1, 2 … for each of the ``lengths``."""
     starts = np.cumsum(lengths) - lengths
     found: Numbers = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
     return found

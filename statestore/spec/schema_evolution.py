@@ -21,12 +21,12 @@ def project_columns(written: TableSpec, spec: TableSpec, rows: pa.Table) -> pa.T
     if written == spec:
         return rows
     was = {column.lasting: column.name for column in (*written.key, *written.values)}
-    beside = [name for name in rows.column_names if name not in written.schema.names]
-    found: list[pa.Array | pa.ChunkedArray] = [rows[name] for name in beside]
+    added = [name for name in rows.column_names if name not in written.schema.names]
+    found: list[pa.Array | pa.ChunkedArray] = [rows[name] for name in added]
     for column in (*spec.key, *spec.values):
         name = was.get(column.lasting)
         found.append(pa.nulls(rows.num_rows, column.arrow) if name is None else rows[name].cast(column.arrow))
-    fields = [rows.schema.field(name) for name in beside]
+    fields = [rows.schema.field(name) for name in added]
     return pa.table(found, schema=pa.schema([*fields, *spec.schema]))
 
 
@@ -41,7 +41,7 @@ def differences(written: TableSpec, spec: TableSpec) -> list[str]:
         return [f"table {spec.name} was {written.name}"]
     own, other = ([(column.lasting, column.type) for column in table.key] for table in (written, spec))
     if own != other:
-        return [f"key {_told(own)} -> {_told(other)}"]
+        return [f"key {_key_text(own)} -> {_key_text(other)}"]
     if _expiry(written) != _expiry(spec):
         return [f"expires by {written.expiry} -> {spec.expiry}"]
     was = {column.lasting: column for column in written.values}
@@ -130,12 +130,12 @@ def _groups(spec: TableSpec) -> dict[str, tuple[object, ...]]:
     """Of each column that combines with others how it does, in identities."""
     lasting = {column.name: column.lasting for column in spec.values}
 
-    def told(group: Group) -> tuple[object, ...]:
+    def facts(group: Group) -> tuple[object, ...]:
         members = tuple(lasting[name] for name in group.columns)
         return (members, group.combiner, lasting.get(group.by, ""), group.version, group.limit)
 
-    return {lasting[name]: told(group) for group in spec.groups for name in group.columns}
+    return {lasting[name]: facts(group) for group in spec.groups for name in group.columns}
 
 
-def _told(key: list[tuple[str, str]]) -> str:
+def _key_text(key: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in key)

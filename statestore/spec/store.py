@@ -99,7 +99,7 @@ RESTORE_BYTES_PER_S = 50 << 20
 
 
 class StoreConfig(msgspec.Struct, frozen=True):
-    """Which store, and its settings. Choose it anew at any start: the durable files are the same for all three.
+    """Which store, and its settings. Each start may choose another: the durable files are the same for all three.
 
     ``restore_bytes_per_s`` is how fast a partition is restored; a job sets it from what its last starts measured.
     """

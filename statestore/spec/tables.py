@@ -48,7 +48,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Combiners of one column: ``replace`` (the newest), ``sum``, ``min``, ``max``, ``append`` (lists). ``identity`` is
     what it keeps for life, its first name where none is given: files that were written under another name, or when
-    another column had this one, are told apart by it (`tidestate.statestore.spec.schema_evolution`).
+    another column had this one, differ by it (`tidestate.statestore.spec.schema_evolution`).
     """
 
     name: str

@@ -79,8 +79,8 @@ def logical(kind: pa.DataType) -> str:
         return f"{'int' if pt.is_signed_integer(kind) else 'uint'}{kind.bit_width}"
     if pt.is_floating(kind):
         return f"float{kind.bit_width}"
-    for name, alike in _ALIKE.items():
-        if any(is_one(kind) for is_one in alike):
+    for name, tests in _KINDS.items():
+        if any(is_one(kind) for is_one in tests):
             return name
     return str(kind)  # bool, null, and what has no better name
 
@@ -122,7 +122,7 @@ def _known(path: str, values: pa.Array) -> Iterator[Stream]:
     if _is_list(kind):
         yield f"{path}length", pc.list_value_length(values).to_numpy(zero_copy_only=False).astype("<i8")
         yield from _streams(f"{path}item.", list_values(values))
-    elif any(is_one(kind) for name in ("string", "binary") for is_one in _ALIKE[name]):
+    elif any(is_one(kind) for name in ("string", "binary") for is_one in _KINDS[name]):
         yield from _bytes(path, values)
     elif pt.is_decimal(kind):
         width = 128 if kind.precision <= 38 else 256
@@ -147,7 +147,7 @@ def _known(path: str, values: pa.Array) -> Iterator[Stream]:
 
 
 def _times(path: str, times: npt.NDArray[np.int64], per_second: int) -> Iterator[Stream]:
-    """Microseconds, and the rest of each. Those that 64 bits do not hold wrap around, alike in all units."""
+    """Microseconds, and the rest of each. Those that 64 bits do not hold wrap around, in all units the same way."""
     if per_second == 10**9:
         micros, rest = np.divmod(times, 1000)
         yield f"{path}value", micros
@@ -199,7 +199,7 @@ def _text(*parts: str) -> bytes:
 
 
 _LISTS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
-_ALIKE = {
+_KINDS = {
     "string": (pt.is_string, pt.is_large_string, pt.is_string_view),
     "binary": (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary),
     "date": (pt.is_date,),

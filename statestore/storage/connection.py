@@ -75,5 +75,5 @@ def _connect(root: str, protocol: str | None) -> Any:
         return url_to_fs(root, **fresh)[0]
     limits = {**_LIMITS, **conf.get("s3", {}).get("config_kwargs", {})}
     fs = fsspec.filesystem("s3", config_kwargs=limits, **fresh)
-    fs.retries = 1  # s3fs' own, beside botocore's
+    fs.retries = 1  # s3fs' own, on top of botocore's
     return fs

@@ -1,7 +1,7 @@
 """Local copies of remote objects, shared by the processes of a host, and reading without a copy.
 
 Objects never change under their name, so a copy is good as long as it is whole. The folder is bounded: what was used
-least recently goes first. Whoever has a removed copy mapped keeps its bytes; whoever comes later fetches it again.
+least recently goes first. A process that has mapped a removed copy keeps its bytes; the next one fetches it again.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Copies:
         return self._folder / f".{uuid.uuid4().hex}"
 
     def forget(self, path: str) -> None:
-        """Drop the copy, if there is one. Whoever has it mapped keeps what they have."""
+        """Drop the copy, if there is one. A process that has mapped it keeps its bytes."""
         with storage_errors(path, writing=True):
             self._copy(path).unlink(missing_ok=True)
 

@@ -16,7 +16,7 @@ from tidestate.statestore.errors import CommitUnknownError, ConflictError, Corru
 from tidestate.statestore.storage.faults import storage_errors
 from tidestate.statestore.storage.sink import ObjectSink, sink_into
 
-_BESIDE = re.compile(r"\..+\.[0-9a-f]{32}")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 _KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 
@@ -38,11 +38,11 @@ class LocalStorage:
             _sync_folder(target.parent)
 
     def note(self, path: str, data: bytes) -> None:
-        """Write beside, move into place, wait for nothing."""
+        """Write a temporary file, move it into place, wait for nothing."""
         target = self._root / path
         with storage_errors(path, writing=True):
             target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = _beside(target)
+            temporary = _temporary(target)
             try:
                 temporary.write_bytes(data)
                 temporary.rename(target)
@@ -51,11 +51,11 @@ class LocalStorage:
                 raise
 
     def create(self, path: str, data: bytes) -> None:
-        """Write beside, link into place."""
+        """Write a temporary file, link it into place."""
         target = self._root / path
         with storage_errors(path, writing=True):
             _make_folder(target.parent)
-            temporary = _beside(target)
+            temporary = _temporary(target)
             try:
                 _write_through(temporary, data)
                 _link(temporary, target, path)
@@ -68,11 +68,11 @@ class LocalStorage:
 
     @contextmanager
     def writer(self, path: str) -> Iterator[ObjectSink]:
-        """Write beside, link into place at the end."""
+        """Write a temporary file, link it into place at the end."""
         target = self._root / path
         with storage_errors(path, writing=True):
             _make_folder(target.parent)
-        temporary = _beside(target)
+        temporary = _temporary(target)
         with sink_into(temporary, path) as sink:
             yield sink
         with storage_errors(path, writing=True):
@@ -122,11 +122,11 @@ class LocalStorage:
             return sorted(name for name in found if not name.startswith("."))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
-        """Files of `_beside`."""
+        """Temporary files."""
         found = []
         with storage_errors(folder):
             for place, _, names in os.walk(self._root / folder):
-                for name in filter(_BESIDE.fullmatch, names):
+                for name in filter(_TEMPORARY.fullmatch, names):
                     path = Path(place, name)
                     with suppress(FileNotFoundError):  # it has its own name now
                         found.append((path.relative_to(self._root).as_posix(), path.stat().st_mtime_ns // 1000))
@@ -199,7 +199,7 @@ def file_version(file: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _beside(target: Path) -> Path:
+def _temporary(target: Path) -> Path:
     return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
 
 

@@ -1,6 +1,6 @@
 """Durable objects under a root, with an atomic create: local files, S3, or what else of fsspec passes a probe.
 
-This module and those beside it are the only ones that know fsspec. Local files do not go through it for
+Only the modules of this folder know fsspec. Local files do not go through it for
 writing; see `tidestate.statestore.storage.local`.
 """
 
@@ -164,8 +164,8 @@ class Objects:
         return self._storage.unfinished(_below(folder))
 
     def settle(self, folder: str) -> None:
-        """Make sure that what lies directly in ``folder`` survives a power cut, whoever made it: they may have died
-        between a name and its sync. For who goes on from it. Nothing there is fine. Raises `UnavailableError`.
+        """Make sure that what lies directly in ``folder`` survives a power cut: its writer may have died before
+        its sync. An empty or missing folder is fine. Raises `UnavailableError`.
         """
         self._storage.settle(_below(folder))
 
@@ -185,7 +185,7 @@ class Objects:
         return self._storage.locate(_below(path))
 
     def url(self, path: str) -> str:
-        """The object as a URL that Spark reads alike whatever its default file system is: ``s3a://`` for S3."""
+        """The object as a URL that Spark reads whatever its default file system is: ``s3a://`` for S3."""
         return self._storage.url(_below(path))
 
 

@@ -44,7 +44,7 @@ class ObjectSink(io.RawIOBase):
         return self._count
 
     def write(self, data: Any) -> int:
-        """Take all of ``data``. Raises `UnavailableError`; then the object comes to nothing."""
+        """Take all of ``data``. Raises `UnavailableError`; then there is no object."""
         if self.closed:
             raise ValueError("the sink is closed")
         view = memoryview(data)

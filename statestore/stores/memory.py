@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidestate.statestore.spec.changes import PUT, Applied, ChangeSet, KeyBound, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, check_range
+from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table import layers as reading
 from tidestate.statestore.table.fold import fold_run
@@ -51,12 +52,12 @@ class MemoryTable:
         """Folds the rows with these prefixes."""
         prefixes, lower, upper = reading.requests(self.spec, prefixes, lower, upper)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
-        near = reading.matching(reading.rows_between(self.layers, reading.extent(asked)), asked)
-        rows = reading.sorted_by_key(self.spec, reading.folded(self.spec, near, self.expired))
+        found = reading.matching(reading.rows_between(self.layers, reading.extent(asked)), asked)
+        rows = reading.sorted_by_key(self.spec, reading.folded(self.spec, found, self.expired))
         return reading.assign_keys(self.spec, rows, prefixes, lower, upper)
 
 
-class MemoryStore:
+class MemoryStore(StateStore):
     """State tables of one partition in RAM.
 
     A merge appends and reads nothing. Reads fold the layers they touch.
@@ -73,12 +74,10 @@ class MemoryStore:
 
     @property
     def applied(self) -> Applied:
-        """The sequence and lineage id last applied."""
         return self._applied
 
     @property
     def expired(self) -> Mapping[str, int]:
-        """The bound of each table that has one."""
         return {name: table.expired for name, table in self._tables.items() if table.expired is not None}
 
     def __getitem__(self, table: str) -> MemoryTable:
@@ -100,19 +99,16 @@ class MemoryStore:
         self._applied = applied
 
     def expire(self, table: str, bound: int) -> None:
-        """Drop rows at or below ``bound``; a bound never goes back."""
         spec, own = expiring(self._specs, table, bound), self[table]
         if own.expired is None or bound > own.expired:
             own.layers, own.expired = reading.live(spec, own.layers, bound), bound
 
     def snapshot(self) -> dict[str, Iterator[pa.Table]]:
-        """Live rows of every table in key order."""
         return {name: self[name].scan() for name in self._specs}
 
     def load(
         self, rows: Mapping[str, Iterable[pa.Table]], applied: Applied, expired: Mapping[str, int] | None = None
     ) -> None:
-        """Fill an empty store with a snapshot."""
         bounds = loadable(self._specs, self._applied, rows, expired)
         loaded = {}
         for name, batches in rows.items():
@@ -124,7 +120,6 @@ class MemoryStore:
         self._applied = applied
 
     def close(self) -> None:
-        """Drop the layers."""
         for table in self._tables.values():
             table.layers = []
 

@@ -84,7 +84,7 @@ def _open_memory(
 ) -> MemoryStore:
     # Out of the cache while it moves: what fails on the way is not found there again.
     store = _memory.pop(identity, None)
-    with watch.at_work():
+    with watch.timed():
         if store is None or not store.serves(specs) or not _catch_up(store, objects, specs, base, watch):
             store = MemoryStore(specs)
             _rebuild(store, config, objects, specs, base, watch)
@@ -120,10 +120,10 @@ def _open_rocks(
         # A zombie holds the lock: leave the folder to it and serve this task from one of its own.
         folder, private = folder.with_name(f"{folder.name}-{uuid.uuid4().hex}"), True
     try:
-        with watch.at_work():
+        with watch.timed():
             if store is None or not _caught_up(store, objects, specs, base, watch):
                 if store is not None:
-                    # Out of the way while the lock is held: whoever comes now finds no folder, and makes a new one.
+                    # Moved away under the lock: the next process finds no folder and makes a new one.
                     aside = _set_aside(folder, keep=True)
                     store.close()
                     shutil.rmtree(aside, ignore_errors=True)

@@ -22,6 +22,7 @@ from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName
 from tidestate.statestore.files.sortedfile import write_sorted
 from tidestate.statestore.spec.changes import PUT, Applied, ChangeSet, KeyBound, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, check_range
+from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.validation import (
@@ -125,7 +126,7 @@ class ParquetTable:
         return fold_into(self._scratch.objects, self.spec, table, "run", self._scratch.name())
 
 
-class ParquetStore:
+class ParquetStore(StateStore):
     """State tables of one partition, on the files that ``base`` names below ``objects``."""
 
     def __init__(
@@ -147,12 +148,10 @@ class ParquetStore:
 
     @property
     def applied(self) -> Applied:
-        """The sequence and lineage id last applied."""
         return self._applied
 
     @property
     def expired(self) -> Mapping[str, int]:
-        """The bound of each table that has one."""
         return {name: table.expired for name, table in self._tables.items() if table.expired is not None}
 
     def __getitem__(self, table: str) -> ParquetTable:
@@ -181,13 +180,11 @@ class ParquetStore:
                 self._scratch.objects.delete(ref.path)
 
     def expire(self, table: str, bound: int) -> None:
-        """Drop rows at or below ``bound``; a bound never goes back."""
         expiring(self._specs, table, bound)
         own = self[table]
         own.expired = bound if own.expired is None else max(bound, own.expired)
 
     def snapshot(self) -> dict[str, Iterator[pa.Table]]:
-        """Live rows of every table in key order."""
         return {name: self[name].scan() for name in self._specs}
 
     def load(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import Restored
 
-Told = Callable[[Restored, Restored], None]
+RestoreCallback = Callable[[Restored, Restored], None]
 """Called with what is done and what there is in all (without seconds)."""
 
 
@@ -34,11 +34,15 @@ class RestoreMonitor:
     """
 
     def __init__(
-        self, tell: Told = no_restore_progress, *, every_s: float = 2.0, clock: Callable[[], float] = time.monotonic
+        self,
+        tell: RestoreCallback = no_restore_progress,
+        *,
+        every_s: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tell, self._every_s, self._clock = tell, every_s, clock
         self._all = self._done = Restored()
-        self._begun = self._told = clock()
+        self._begun = self._reported = clock()
         self._seconds = 0.0
 
     @property
@@ -47,9 +51,9 @@ class RestoreMonitor:
         return msgspec.structs.replace(self._done, seconds=self._seconds if self._done.files else 0.0)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def timed(self) -> Iterator[None]:
         """Time counts meanwhile."""
-        self._begun = self._told = self._clock()
+        self._begun = self._reported = self._clock()
         try:
             yield
         finally:
@@ -79,8 +83,8 @@ class RestoreMonitor:
 
     def _say(self, done: Restored) -> None:
         now = self._clock()
-        if now - self._told >= self._every_s:
-            self._told = now
+        if now - self._reported >= self._every_s:
+            self._reported = now
             self._tell(msgspec.structs.replace(done, seconds=self._seconds + now - self._begun), self._all)
 
 

@@ -15,6 +15,7 @@ from rocksdict import WriteBatch
 
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.spec.changes import Applied, ChangeSet
+from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.rocks.files import Database
 from tidestate.statestore.stores.rocks.table import RocksTable, Sweep
@@ -44,7 +45,7 @@ class _Meta(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(_Meta)
 
 
-class RocksStore:
+class RocksStore(StateStore):
     """State tables of one partition in one RocksDB folder. One read-write opener at a time."""
 
     def __init__(self, specs: Sequence[TableSpec], folder: str | Path) -> None:
@@ -65,12 +66,10 @@ class RocksStore:
 
     @property
     def applied(self) -> Applied:
-        """The sequence and lineage id last applied."""
         return Applied(self._meta.sequence, self._meta.lineage)
 
     @property
     def expired(self) -> Mapping[str, int]:
-        """The bound of each table that has one."""
         return dict(self._meta.expired)
 
     def __getitem__(self, table: str) -> RocksTable:
@@ -91,7 +90,6 @@ class RocksStore:
         self._commit(batch, applied, expired, sweeps)
 
     def expire(self, table: str, bound: int) -> None:
-        """Forget rows at or below ``bound`` outside of a change set; a bound never goes back."""
         expiring(self._specs, table, bound)
         batch, expired = WriteBatch(raw_mode=True), dict(self.expired)
         self._forget(table, bound, expired, batch)
@@ -99,7 +97,6 @@ class RocksStore:
             self._commit(batch, self.applied, expired, self._meta.sweeps)
 
     def snapshot(self) -> dict[str, Iterator[pa.Table]]:
-        """Live rows of every table in key order, in batches."""
         return {name: self[name].scan() for name in self._specs}
 
     def load(

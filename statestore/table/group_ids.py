@@ -1,4 +1,4 @@
-"""Which values are alike, of any type: nested ones too, NaN like NaN, one zero. Pure and vectorised."""
+"""Which values are equal, of any type, nested too; NaN equals NaN, and there is one zero. Pure and vectorised."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tidestate.statestore.spec.lists import flat, lengths_of, struct_fields
 from tidestate.statestore.table.sorting import ranks
 
 
-def group_ids(columns: Sequence[pa.Array], beside: Numbers) -> Numbers:
-    """A number for each row, the same for rows that agree in all ``columns`` and ``beside``. Shape ``(rows,)``."""
-    return _together([beside, *(_of(column) for column in columns)])
+def group_ids(columns: Sequence[pa.Array], first: Numbers) -> Numbers:
+    """A number for each row, the same for rows that agree in all ``columns`` and ``first``. Shape ``(rows,)``."""
+    return _together([first, *(_of(column) for column in columns)])
 
 
 @overload

@@ -66,7 +66,7 @@ def _coarse(bound: Cut, width: int, *, upper: bool = False) -> Cut:
 
 def rows_between(layers: Sequence[Layer], keys: KeyRange) -> list[Layer]:
     """The layers cut to ``keys``, without empty ones."""
-    return [near for layer in layers if (near := cut(layer, keys)).rows.num_rows]
+    return [selected for layer in layers if (selected := cut(layer, keys)).rows.num_rows]
 
 
 def live(spec: TableSpec, layers: Sequence[Layer], expired: int | None) -> list[Layer]:
@@ -156,8 +156,8 @@ def batches(rows: pa.Table, *, reverse: bool) -> Iterator[pa.Table]:
 
 def unfolded(spec: TableSpec, layers: Sequence[Layer], keys: KeyRange, expired: int | None) -> pa.Table:
     """Rows within ``keys`` in parts that combine to the live rows, in the order in which they combine."""
-    near = rows_between(layers, keys)
-    return parts(spec, live(spec, near, expired)) if spec.expires_by_key else folded(spec, near, expired)
+    selected = rows_between(layers, keys)
+    return parts(spec, live(spec, selected, expired)) if spec.expires_by_key else folded(spec, selected, expired)
 
 
 def lookup(spec: TableSpec, layers: Sequence[Layer], keys: pa.Table, expired: int | None) -> Lookup:
@@ -166,8 +166,8 @@ def lookup(spec: TableSpec, layers: Sequence[Layer], keys: pa.Table, expired: in
     asked = wanted.drop_null()
     if not asked.num_rows or not layers:
         return align(spec, wanted, spec.schema.empty_table())
-    near = matching(rows_between(layers, extent(asked)), asked)
-    return align(spec, wanted, folded(spec, near, expired))
+    selected = matching(rows_between(layers, extent(asked)), asked)
+    return align(spec, wanted, folded(spec, selected, expired))
 
 
 def extent(keys: pa.Table) -> KeyRange:
@@ -184,12 +184,12 @@ def matching(layers: Sequence[Layer], keys: pa.Table) -> list[Layer]:
     if not names or not layers:
         return list(layers)
     if keys.num_rows * FEW_SHARE < sum(layer.rows.num_rows for layer in layers):
-        near = [Layer(layer.op, _semi_join(layer.rows, keys, names), layer.ordered) for layer in layers]
+        selected = [Layer(layer.op, _semi_join(layer.rows, keys, names), layer.ordered) for layer in layers]
     else:
         (asked, *of_layers), count = shared_ranks([keys, *(layer.rows.select(names) for layer in layers)])
         among = lasts(asked, count) >= 0
-        near = [_kept(layer, among[own]) for layer, own in zip(layers, of_layers, strict=True)]
-    return [layer for layer in near if layer.rows.num_rows]
+        selected = [_kept(layer, among[own]) for layer, own in zip(layers, of_layers, strict=True)]
+    return [layer for layer in selected if layer.rows.num_rows]
 
 
 def _semi_join(rows: pa.Table, keys: pa.Table, names: list[str]) -> pa.Table:

@@ -30,7 +30,7 @@ MAX_LAYERS = 16
 """Layers of changes a table may have before they are folded."""
 
 
-class Overlay:
+class Overlay(TableView):
     """One table of ``below`` with changes over it."""
 
     def __init__(
@@ -61,7 +61,6 @@ class Overlay:
         return _later(self._below.expired, self._bound)
 
     def lookup(self, keys: pa.Table) -> Lookup:
-        """Folds the changes over the rows of the table."""
         if self._unchanged:
             return self._below.lookup(keys)
         wanted = self._spec.conform_keys(keys)
@@ -81,14 +80,13 @@ class Overlay:
         return reading.scan(self._spec, layers, keys, self.expired, reverse=reverse)
 
     def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
-        """Folds the changes over the rows of the table."""
         if self._unchanged:
             return self._below.ranges(prefixes, lower, upper)
         prefixes, lower, upper = reading.requests(self._spec, prefixes, lower, upper)
         stored = _once(self._spec, self._below.ranges(prefixes, lower, upper).rows)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
-        near = reading.matching(reading.rows_between(self._layers, reading.extent(asked)), asked)
-        rows = reading.folded(self._spec, [Layer(PUT, reading.clustered(stored)), *near], self.expired)
+        changed = reading.matching(reading.rows_between(self._layers, reading.extent(asked)), asked)
+        rows = reading.folded(self._spec, [Layer(PUT, reading.clustered(stored)), *changed], self.expired)
         return reading.assign_keys(self._spec, reading.sorted_by_key(self._spec, rows), prefixes, lower, upper)
 
     @property
@@ -96,7 +94,7 @@ class Overlay:
         return self._bound is None and not self._layers
 
 
-class OverlayView:
+class OverlayView(StateView):
     """State with changes over it: an `Overlay` for each of its tables."""
 
     def __init__(self, below: StateView, specs: Sequence[TableSpec]) -> None:

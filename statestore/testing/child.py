@@ -33,7 +33,7 @@ def child_main(contract: str, folder: str, seed: str) -> None:
 
 
 def killed_child(kind: type[Opening], folder: Path, seed: int) -> int:
-    """Run a child and kill it at a random moment; the last sequence it said it had applied."""
+    """Run a child and kill it at a random moment; the last sequence that it reported as applied."""
     random = Random(seed)
     command = [sys.executable, "-m", "tidestate.statestore.testing.child", f"{kind.__module__}:{kind.__qualname__}"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -41,12 +41,12 @@ def killed_child(kind: type[Opening], folder: Path, seed: int) -> int:
         [*command, str(folder), str(seed)], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         lines = cast(IO[str], process.stdout)
-        said = [lines.readline() for _ in range(random.randrange(1, 40))]
+        lines_read = [lines.readline() for _ in range(random.randrange(1, 40))]
         time.sleep(random.random() / 100)  # into the middle of something
         process.kill()
-        said += lines.read().split("\n")
+        lines_read += lines.read().split("\n")
     promise(process.returncode <= 0, "change sets apply in a process of their own", status=process.returncode)
-    return max(int(line) for line in said if line.strip())
+    return max(int(line) for line in lines_read if line.strip())
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def _at_once(rows: list[KeyRow]) -> list[list[KeyRow]]:
 
 
 def _among_others(rows: list[KeyRow]) -> list[list[KeyRow]]:
-    """Each row beside one of another key, and all of them again at the end, under a third."""
+    """Each row next to one of another key, and all of them again at the end, under a third."""
     return [[row, ("b", *row[1:])] for row in rows] + [[("c", *row[1:]) for row in rows]]
 
 

@@ -129,11 +129,13 @@ class Keeping(Opening):
         """The store is then at exactly one of the change sets, and goes on from there."""
         for seed in range(max(1, settings().max_examples // 20)):
             folder, history = tmp_path / str(seed), ModelHistory(SPECS)
-            said = killed_child(type(self), folder, seed)
-            for sequence in range(1, said + 2):  # one more than it said: killed before it could say so
+            reported = killed_child(type(self), folder, seed)
+            for sequence in range(1, reported + 2):  # one more: it may be killed before it reports
                 history.add(seeded_changes(seed, sequence), applied(sequence))
             with self.opened(SPECS, folder) as store:
                 if self.durable_apply:
-                    kept = store.applied.sequence >= said
-                    promise(kept, "being killed loses nothing that was applied", found=store.applied, said=said)
+                    kept = store.applied.sequence >= reported
+                    promise(
+                        kept, "being killed loses nothing that was applied", found=store.applied, reported=reported
+                    )
                 history.resume(store, durable=False)

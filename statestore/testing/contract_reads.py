@@ -229,7 +229,7 @@ class ReadContract(Opening):
             found = store["grid"].lookup(asked)
             promise(found.found.to_pylist()[1:] == [False] * 3, "a null in a key finds nothing", found=found.found)
             alone = store["grid"].lookup(asked.slice(0, 1))
-            promise(found.rows.slice(0, 1).equals(alone.rows), "keys beside one with a null are looked up")
+            promise(found.rows.slice(0, 1).equals(alone.rows), "keys next to one with a null are looked up")
             for width in (1, 2):
                 ranges = store["grid"].ranges(asked.select(GRID.key_names[:width]), None, None)
                 known = {0, 2} if width == 1 else {0}

@@ -31,6 +31,16 @@ class Crash(BaseException):
     """The process died here. Not an `Exception`: nothing may catch it and go on."""
 
 
+def _counted(method: Callable[..., _T]) -> Callable[..., _T]:
+    """A method of `FaultyObjects` that counts as one call."""
+    name = method.__name__
+
+    def call(self: FaultyObjects, path: str, *args: Any, **options: Any) -> Any:
+        return self._call(f"{name} {path}", lambda: getattr(self._inner, name)(path, *args, **options))
+
+    return call
+
+
 class FaultyObjects(Objects):
     """Objects whose call number ``at`` (from 1) raises, or with ``crash`` ends the process, as far as they can tell.
 
@@ -61,30 +71,32 @@ class FaultyObjects(Objects):
         return len(self.log)
 
     def at(self, number: int) -> Objects:
-        """Bases are as they are beneath: their calls are not counted."""
         return self if number == 0 else self._inner.at(number)
 
     @property
     def atomic_create(self) -> str:
-        """As it is beneath; no call of storage."""
         return self._inner.atomic_create
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Counted; may leave half an object."""
         half = memoryview(data)[: len(memoryview(data)) // 2].tobytes()
         self._call(f"put {path}", lambda: self._inner.put(path, data), lambda: self._inner.put(path, half))
 
-    def note(self, path: str, data: bytes) -> None:
-        """Counted."""
-        self._call(f"note {path}", lambda: self._inner.note(path, data))
-
-    def create(self, path: str, data: bytes) -> None:
-        """Counted; may have taken effect without anybody knowing."""
-        self._call(f"create {path}", lambda: self._inner.create(path, data))
+    note = _counted(Objects.note)
+    create = _counted(Objects.create)
+    read = _counted(Objects.read)
+    map = _counted(Objects.map)
+    local_version = _counted(Objects.local_version)
+    size = _counted(Objects.size)
+    exists = _counted(Objects.exists)
+    names = _counted(Objects.names)
+    unfinished = _counted(Objects.unfinished)
+    settle = _counted(Objects.settle)
+    delete = _counted(Objects.delete)
+    move = _counted(Objects.move)
+    forget = _counted(Objects.forget)
 
     @contextmanager
     def writer(self, path: str) -> Iterator[ObjectSink]:
-        """Counted as its beginning, each write and its end."""
         manager = self._inner.writer(path)
         sink = self._call(f"writer {path}", manager.__enter__)
         try:
@@ -106,61 +118,14 @@ class FaultyObjects(Objects):
                 manager.__exit__(type(error), error, error.__traceback__)
             raise
 
-    def read(self, path: str, limit: int | None = None) -> bytes:
-        """Counted."""
-        return self._call(f"read {path}", lambda: self._inner.read(path, limit))
-
-    def map(self, path: str, size: int | None = None) -> pa.Buffer:
-        """Counted; the pages behind the buffer are not."""
-        return self._call(f"map {path}", lambda: self._inner.map(path, size))
-
     def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
-        """Counted, and each read of it."""
         file = self._call(f"open_input {path}", lambda: self._inner.open_input(path, size))
         return pa.PythonFile(_CountedInput(file, self, path), mode="r")
 
-    def local_version(self, path: str) -> tuple[int, ...] | None:
-        """Counted."""
-        return self._call(f"local_version {path}", lambda: self._inner.local_version(path))
-
-    def size(self, path: str) -> int:
-        """Counted."""
-        return self._call(f"size {path}", lambda: self._inner.size(path))
-
-    def exists(self, path: str) -> bool:
-        """Counted."""
-        return self._call(f"exists {path}", lambda: self._inner.exists(path))
-
-    def names(self, folder: str) -> list[str]:
-        """Counted."""
-        return self._call(f"names {folder}", lambda: self._inner.names(folder))
-
-    def unfinished(self, folder: str) -> list[tuple[str, int]]:
-        """Counted."""
-        return self._call(f"unfinished {folder}", lambda: self._inner.unfinished(folder))
-
-    def settle(self, folder: str) -> None:
-        """Counted."""
-        self._call(f"settle {folder}", lambda: self._inner.settle(folder))
-
-    def delete(self, path: str) -> None:
-        """Counted."""
-        self._call(f"delete {path}", lambda: self._inner.delete(path))
-
-    def move(self, folder: str, into: str) -> None:
-        """Counted as one call."""
-        self._call(f"move {folder}", lambda: self._inner.move(folder, into))
-
-    def forget(self, path: str) -> None:
-        """Counted."""
-        self._call(f"forget {path}", lambda: self._inner.forget(path))
-
     def locate(self, path: str) -> str:
-        """As it is beneath; no call of storage."""
         return self._inner.locate(path)
 
     def url(self, path: str) -> str:
-        """As it is beneath; no call of storage."""
         return self._inner.url(path)
 
     def _call(self, name: str, effect: Callable[[], _T], half: Callable[[], Any] | None = None) -> _T:
@@ -183,7 +148,7 @@ class FaultyObjects(Objects):
     def _error(self, name: str) -> Exception:
         facts = {"call": self._at, "name": name, "when": self._when}
         if name.startswith("create ") and self._when == "after":
-            return CommitUnknownError("made, but nobody said so (on purpose)", code="commit-unknown", **facts)
+            return CommitUnknownError("made, but without a reply (on purpose)", code="commit-unknown", **facts)
         return UnavailableError("storage failed (on purpose)", code="storage", **facts)
 
 

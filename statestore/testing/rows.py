@@ -24,8 +24,8 @@ class BrokenPromise(AssertionError):
 def promise(kept: bool, what: str, **facts: Any) -> None:
     """Raise `BrokenPromise` unless ``kept``."""
     if not kept:
-        told = "".join(f"\n  {name}: {value!r}" for name, value in facts.items())
-        raise BrokenPromise(f"broken promise: {what}{told}")
+        listed = "".join(f"\n  {name}: {value!r}" for name, value in facts.items())
+        raise BrokenPromise(f"broken promise: {what}{listed}")
 
 
 def table(spec: TableSpec, rows: Sequence[KeyRow], *, keys_only: bool = False) -> pa.Table:
@@ -49,7 +49,7 @@ def as_tuples(rows: pa.Table) -> list[KeyRow]:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two values are the same, floats as near as sums in another order come."""
+    """Whether two values are the same; floats may differ as sums in another order do."""
     if isinstance(one, float) and isinstance(other, float):
         close = math.isclose(one, other, rel_tol=RELATIVE, abs_tol=RELATIVE)
         return close or repr(one) == repr(other)  # NaN is no number and equals nothing

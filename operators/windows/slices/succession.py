@@ -80,7 +80,7 @@ class SucceedingPlan(GeneralPlan):
         return Transition(dict(moved.changes) | expired, moved.panes, moved.counters, moved.rejected, moved.due_us)
 
 
-class Succession:
+class Succession(StateView):
     """A view of the general operator's state in which windows of the fast path that end after ``forgotten`` are
     groups too.
     """
@@ -92,7 +92,7 @@ class Succession:
         return self._groups if table == GROUPS else self._view[table]
 
 
-class _Groups:
+class _Groups(TableView):
     """The groups table, with windows out of slices."""
 
     def __init__(self, plan: SucceedingPlan, view: StateView, forgotten: int) -> None:
@@ -101,7 +101,6 @@ class _Groups:
 
     @property
     def expired(self) -> int | None:
-        """As stored."""
         return self._stored.expired
 
     def lookup(self, keys: pa.Table) -> Lookup:

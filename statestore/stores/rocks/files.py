@@ -161,7 +161,7 @@ class Database:
             self._db.flush()
 
     def close(self) -> None:
-        """Flush and give the folder free, whoever still holds a cursor. What cannot be flushed is rebuilt later."""
+        """Flush and unlock the folder, even if cursors are open. What cannot be flushed is rebuilt later."""
         for cursor in list(self._open):
             cursor.close()
         with contextlib.suppress(Exception):
@@ -180,7 +180,7 @@ class Cursor:
             if self._last is not None:
                 stream = partial(next, db.values(backwards=reverse, from_key=first), _END)
                 # rocksdict's iterator ends without a word at a damaged block. The last value is known beforehand
-                # (no two rows of a table are alike, they hold their keys), so an early end is noticed.
+                # (all rows of a table differ, as they hold their keys), so an early end is noticed.
                 self._values = iter(stream, self._last)
 
     def read(self, limit: int) -> list[bytes]:
@@ -219,7 +219,7 @@ def _ends(db: Rdict, lower: bytes, upper: bytes, *, reverse: bool) -> tuple[byte
 
 
 class Staging:
-    """Sorted files being written beside a database."""
+    """Sorted files that a database will ingest."""
 
     def __init__(self, folder: Path, faults: Faults) -> None:
         self._folder, self._faults = folder, faults

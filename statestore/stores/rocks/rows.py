@@ -118,9 +118,9 @@ class _Rows:
         self._data = np.frombuffer(b"".join(packed), np.uint8)
         sizes = np.fromiter(map(len, packed), np.int64, len(packed))
         self._at = np.cumsum(sizes) - sizes
-        alike = bool((sizes == sizes[0]).all())
+        uniform = bool((sizes == sizes[0]).all())
         # Rows of one length are a matrix, and slices of a matrix cost next to nothing.
-        self._matrix = self._data.reshape(len(packed), -1) if alike else None
+        self._matrix = self._data.reshape(len(packed), -1) if uniform else None
         self._column = 0
         self._heads = self.take(np.full(len(packed), head)).reshape(len(packed), head)
         self._head = 0

@@ -23,7 +23,6 @@ from tidestate.statestore.stores.memory import MemoryStore
 
 SHARE = settings.default.max_examples
 KEY = (Column("k", "string", "key"),)
-SUMS = (Column("total", "int64", combiner="sum"),)
 SIZE, SLIDE, GAP = 6, 3, 4
 Row = dict[str, Any]
 
@@ -49,7 +48,7 @@ def plain(rows: pa.Table) -> list[Row]:
     return rows.to_pylist()
 
 
-BATCH = ["window_start", "window_end", "k", "origin", "offset", "total"]
+BATCH = ["window_start", "window_end", "k", "origin", "offset"]
 message = st.fixed_dictionaries({
     "k": st.sampled_from(["x", "y"]), "origin": st.sampled_from(["a", "b"]), "offset": st.integers(0, 30),
     "time": st.integers(-20, 20), "total": st.integers(-3, 3),
@@ -67,20 +66,19 @@ def exploded(stream: list[Row], by: str) -> list[Row]:
 
 
 def folded(rows: list[Row]) -> tuple[dict[Any, list[int]], dict[Any, list[int]]]:
-    """Per (start, end, key): count and total; per (start, end, key, origin): first and last offset."""
+    """Per (start, end, key): count; per (start, end, key, origin): first and last offset."""
     windows: dict[Any, list[int]] = {}
     offsets: dict[Any, list[int]] = {}
     for row in rows:
         window = (row["window_start"], row["window_end"], row["k"])
-        count, total = windows.get(window, [0, 0])
-        windows[window] = [count + 1, total + row["total"]]
+        windows[window] = [windows.get(window, [0])[0] + 1]
         first, last = offsets.get((*window, row["origin"]), [99, -99])
         offsets[*window, row["origin"]] = [min(first, row["offset"]), max(last, row["offset"])]
     return windows, offsets
 
 
 def found_windows(rows: pa.Table) -> dict[Any, list[int]]:
-    return {(r["window_start"], r["window_end"], r["k"]): [r["count"], r["total"]] for r in plain(rows)}
+    return {(r["window_start"], r["window_end"], r["k"]): [r["count"]] for r in plain(rows)}
 
 
 def found_offsets(rows: pa.Table) -> dict[Any, list[int]]:
@@ -102,7 +100,7 @@ def test_fixed_windows_equal_the_twin(
     bounds: tuple[int, int],
     forget: int,
 ) -> None:
-    tables = WindowTables(measure, SIZE, KEY, SUMS)
+    tables = WindowTables(measure, SIZE, KEY)
     store = open_store(kind, tables.specs, tmp_path_factory)
     everything: list[Row] = []
     for batch in stream:
@@ -164,7 +162,7 @@ def _same(row: Row, m: Row) -> bool:
 def test_sessions_equal_the_twin(
     tmp_path_factory: pytest.TempPathFactory, kind: str, stream: list[list[Row]], asked: list[tuple[str, int]]
 ) -> None:
-    tables = WindowTables("time", None, KEY, SUMS)
+    tables = WindowTables("time", None, KEY)
     store = open_store(kind, tables.specs, tmp_path_factory)
     before: list[Row] = []
     for number, drawn in enumerate(stream):
@@ -242,7 +240,7 @@ def step(windows: WindowTables, messages: MessageTables, store: MemoryStore, bat
 def test_a_crash_leaves_metadata_no_later_than_messages_and_a_replay_counts_once(
     stream: list[list[Row]], cut: int, back: int
 ) -> None:
-    windows, messages = WindowTables("time", SIZE, KEY, SUMS), message_tables()
+    windows, messages = WindowTables("time", SIZE, KEY), message_tables()
     specs = (*windows.specs, *messages.specs)
     first = {(m["offset"], m["origin"]): m for batch in reversed(stream) for m in reversed(batch)}
     stream = [[first[m["offset"], m["origin"]] for m in batch] for batch in stream]

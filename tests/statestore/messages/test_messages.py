@@ -39,7 +39,6 @@ from tidestate.statestore.messages.store import (
     OUT_OF_RETENTION,
     add,
     expire_messages,
-    messages_replay_from,
     retire,
     together,
 )
@@ -176,17 +175,6 @@ def test_a_forgotten_message_is_not_stored_again_and_a_bound_never_goes_back() -
     store.apply(expire_messages(tables, store.store, 3))
     assert store.add([simple(1, 5), simple(7, 4), simple(2, 99)]) == [OUT_OF_RETENTION, OUT_OF_RETENTION, DUPLICATE]
     assert [m["time"] for m in store.everything()] == [9]
-
-
-def test_a_lost_store_is_rebuilt_from_its_start_offsets() -> None:
-    tables = tables_of("ts_eq_offset", Retention(time=5))
-    stream = [simple(n, n % 7 + n // 2, origin) for n in range(12) for origin in ("a", "b")]
-    store, rebuilt = Store(tables), Store(tables)
-    store.add(stream)
-    starts = {row["origin"]: row["start_offset"] for row in messages_replay_from(tables, store.store).to_pylist()}
-    assert min(starts.values()) > 0
-    rebuilt.add([m for m in stream if m["offset"] >= starts[m["origin"]]])
-    assert rebuilt.everything() == store.everything()
 
 
 def test_the_four_forms_of_get_messages() -> None:
