@@ -9,8 +9,8 @@ from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.general.names import GROUPS
 from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.slices.bridge import BridgePlan
 from tidestate.operators.windows.slices.plan import SlicePlan
-from tidestate.operators.windows.slices.succession import SucceedingPlan
 from tidestate.operators.windows.slices.tables import SLICES
 from tidestate.recovery.log.manifest import OperatorState
 
@@ -21,7 +21,7 @@ def choose_engine(plan: Plan, stored: OperatorState) -> Plan:
     if isinstance(plan, SlicePlan) and GROUPS in names:
         plan = GeneralPlan(**vars_of(plan))
     if isinstance(plan, GeneralPlan) and SLICES in names and isinstance(plan.kind, Sliding):
-        plan = SucceedingPlan(**vars_of(plan), first=GROUPS not in names)
+        plan = BridgePlan(**vars_of(plan), fresh=GROUPS not in names)
     return plan
 
 

@@ -94,7 +94,7 @@ def tables(
         old = before.pop(spec.name, None)
         if old is None:
             made.append(spec)
-            if spec.name not in plan.begun_empty:
+            if spec.name not in plan.may_lack:
                 refused.append(
                     SettingChange(f"table {spec.name}", None, spec.name, "", "the state has no such table")
                 )

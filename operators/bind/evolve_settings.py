@@ -64,7 +64,7 @@ def _triggers(was: Any, now: Any, _plan: Plan) -> str:
 def _accumulation(was: Any, now: Any, plan: Plan) -> str:
     if "discarding" not in (was, now):
         return ""
-    if isinstance(plan, GeneralTables) and not plan.succeeds:
+    if isinstance(plan, GeneralTables) and not plan.only_slices:
         return "a discarding window keeps only what was not shown yet, any other keeps everything"
     if now == "retracting":
         return "a discarding window does not know the sum of what it has shown, so it cannot take it back"

@@ -30,9 +30,9 @@ from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.general.names import GROUPS, NO_KEY
 from tidestate.operators.windows.general.panes import results_of
 from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.slices.bridge import BridgePlan, BridgeView
 from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.step import whole_windows
-from tidestate.operators.windows.slices.succession import SucceedingPlan, Succession
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import NotFoundError, UsageError, expect
@@ -233,8 +233,8 @@ def _values(plan: GeneralPlan | SlicePlan, view: StateView, watermark_us: int | 
     if isinstance(plan, SlicePlan):
         bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
         return [results_of(plan, whole_windows(plan, view, bound))]
-    if isinstance(plan, SucceedingPlan):
-        view = Succession(plan, view, BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us))
+    if isinstance(plan, BridgePlan):
+        view = BridgeView(plan, view, BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us))
     bare = plan
     if isinstance(bare, OperatorPlan):
         plan = bare.reading(lambda windows: read_windows(bare, view, windows))

@@ -29,9 +29,9 @@ from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.windows.general.names import GROUPS
 from tidestate.operators.windows.general.panes import results_of
 from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.slices.bridge import BridgePlan, BridgeView
 from tidestate.operators.windows.slices.plan import SlicePlan
 from tidestate.operators.windows.slices.step import whole_windows
-from tidestate.operators.windows.slices.succession import SucceedingPlan, Succession
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
@@ -185,9 +185,9 @@ def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[
     if isinstance(plan, SlicePlan):
         bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
         return [whole_windows(plan, store, bound)]
-    if isinstance(plan, SucceedingPlan):
+    if isinstance(plan, BridgePlan):
         bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
-        return list(Succession(plan, store, bound)[GROUPS].scan())
+        return list(BridgeView(plan, store, bound)[GROUPS].scan())
     return list(store[GROUPS].scan())
 
 

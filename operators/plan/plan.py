@@ -208,7 +208,7 @@ class Plan(ABC):
         """All state tables."""
 
     @property
-    def begun_empty(self) -> tuple[str, ...]:
+    def may_lack(self) -> tuple[str, ...]:
         """Names of tables that need not be there when it takes over a checkpoint."""
         return ()
 

@@ -1,1 +1,1 @@
-"""The window operator: windows of every kind, by slices where that is faster. Pure."""
+"""The window operator: windows of every kind, in slices if that is faster. Pure."""

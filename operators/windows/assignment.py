@@ -1,4 +1,4 @@
-"""Which windows an event lies in, and which of them take it no more. Pure and vectorised."""
+"""Assigns events to windows, and finds the windows that are closed to them. Pure and vectorised."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.lists import places_within
 
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""Where the global window begins and ends: the years 1 to 9999, which every tool can show."""
+"""Start and end of the global window: the years 1 to 9999, which every tool can display."""
 
 
 def assign_windows(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times, Times]:
     """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``.
 
-    An event that comes back for one window only (`ONLY`) is in no other.
+    A late event that is reprocessed for one window (`ONLY`) is in no other.
     """
     index, starts, ends = _assign(kind, times, events)
     only = own_windows(events)
     if only is None:
         return index, starts, ends
-    meant = (only[index] == END_US) | (only[index] == starts)
-    return index[meant], starts[meant], ends[meant]
+    chosen = (only[index] == END_US) | (only[index] == starts)
+    return index[chosen], starts[chosen], ends[chosen]
 
 
 def _assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times, Times]:
@@ -50,29 +50,29 @@ def _gaps(kind: Sessions, events: pa.Table) -> Times | int:
     column = events[kind.gap_column]
     gaps: Times = column.cast(pa.duration("us")).cast(pa.int64()).to_numpy()
     if len(gaps) and (column.null_count or int(gaps.min()) <= 0):
-        raise UsageError("each event's gap is longer than nothing", code="session-gap", column=kind.gap_column)
+        raise UsageError("the gap of each event must be positive", code="session-gap", column=kind.gap_column)
     return gaps
 
 
 def refusing(plan: Plan, ends: Times, watermark: int, *, reprocessing: bool) -> Flags:
-    """Of windows with these ends, which take no event any more; ``reprocessing``: none that comes back either."""
+    """Which windows with these ends accept no more events; ``reprocessing``: no late events either."""
     return ends <= last_refused(plan, watermark, reprocessing=reprocessing)
 
 
 def last_refused(plan: Plan, watermark: int, *, reprocessing: bool) -> int:
-    """Windows that end at or before this take no event any more."""
+    """Windows that end at or before this accept no more events."""
     return plan.expired_at(watermark) if reprocessing else plan.closed_at(watermark)
 
 
 def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
-    """Events that no window takes any more, by the rule ``window``; one that lies in none at all is not late."""
+    """Events whose windows are all closed, by the rule ``window``; one without windows is not late."""
     last = last_ends(plan.kind, times, events)
     closed: Flags = (last != BEGINNING_US) & refusing(plan, last, watermark, reprocessing=reprocessing)
     return closed
 
 
 def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
-    """Where the last window of each event ends; the beginning of time for one that lies in none."""
+    """The end of the last window of each event; `BEGINNING_US` for one without windows."""
     if isinstance(kind, Sliding):
         first, counts = sliding_windows(kind, times, events)
         return np.where(counts > 0, first + (counts - 1) * kind.slide, BEGINNING_US)
@@ -85,7 +85,7 @@ def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
 def refused_windows(
     plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool
 ) -> pa.Table | None:
-    """Accepted events with each window that takes them no more; None where there are none."""
+    """Accepted events with each of their windows that is closed; None if there are none."""
     kind = of_type(plan.kind, Sliding)
     first, counts = sliding_windows(
         kind, times, accepted, high=last_refused(plan, watermark, reprocessing=reprocessing)
@@ -103,15 +103,15 @@ def refused_windows(
 def sliding_windows(
     kind: Sliding, times: Times, events: pa.Table, low: int | None = None, high: int | None = None
 ) -> tuple[Times, Times]:
-    """Of each event the end of the first window with ``low < end <= high``, and how many there are; neighbours."""
+    """The end of each event's first window with ``low < end <= high``, and how many consecutive ones there are."""
     first, counts = kind.windows_of(kind.slice_ends(times), low, high)
     only = own_windows(events)
     return (first, counts) if only is None else narrowed(kind, first, counts, only)
 
 
 def own_windows(events: pa.Table) -> Times | None:
-    """For each event the start of the one window that it comes back for, the end of time for all; None where each
-    comes for all of its windows.
+    """The start of the one window that each late event is reprocessed for, `END_US` for all of its windows; None if
+    every event is for all of its windows.
     """
     if ONLY not in events.column_names or events[ONLY].null_count == events.num_rows:
         return None
@@ -120,15 +120,15 @@ def own_windows(events: pa.Table) -> Times | None:
 
 
 def narrowed(kind: Sliding, first: Times, counts: Times, only: Times) -> tuple[Times, Times]:
-    """Windows of events, without others than the one that each comes back for."""
-    meant = only != END_US
-    end = np.where(meant, only, 0) + kind.size
-    among = (end >= first) & (end < first + counts * kind.slide)
-    return np.where(meant, end, first), np.where(meant, among, counts)
+    """The windows of events, reduced to the one that an event is reprocessed for."""
+    single = only != END_US
+    end = np.where(single, only, 0) + kind.size
+    inside = (end >= first) & (end < first + counts * kind.slide)
+    return np.where(single, end, first), np.where(single, inside, counts)
 
 
 def open_to(plan: Plan, sessions: pa.Table, watermark: int) -> pa.Table:
-    """Those of ``sessions`` that an event may still join: others are only kept."""
+    """The ``sessions`` that an event may still join: the others are only retained."""
     ends = sessions[END].cast(pa.int64()).to_numpy()
-    over = refusing(plan, ends, watermark, reprocessing=False)
-    return sessions.filter(pa.array(~over)) if over.any() else sessions
+    closed = refusing(plan, ends, watermark, reprocessing=False)
+    return sessions.filter(pa.array(~closed)) if closed.any() else sessions

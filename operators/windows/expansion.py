@@ -1,7 +1,7 @@
-"""Rows that count in many windows each, combined by window: a band of (row, window) pairs at a time. Pure.
+"""Combines rows by window if each is in many windows: a band of (row, window) pairs at a time. Pure.
 
-A slice of a day that slides by the minute lies in 1,440 windows. Only pairs that are asked for are made, and only so
-many at once that their copies stay within a share of the store's budget; what each band amounts to is folded at once.
+With windows of a day that slide by a minute, a slice is in 1,440 windows. Only the requested pairs are made, and only
+so many at once that their copies fit into a share of the store's budget; each band is combined at once.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine
 from tidestate.statestore.table.sorting import ranks
 
-Made = Callable[[Numbers, Numbers], pa.Table]
-"""Pairs as rows of a table: of which rows they are, and of which of the row's windows, from 0."""
+MakePairs = Callable[[Numbers, Numbers], pa.Table]
+"""Makes the rows of pairs, from the index of each row and the number of its window, from 0."""
 
 SHARE = 8
-"""Pairs take this share of the budget."""
+"""Pairs may use one of so many parts of the budget."""
 PAIR_BYTES = 64
-"""What a pair costs beside two copies of its row: numbers of its key and places."""
+"""The cost of a pair in addition to the copies of its row: key numbers and indices."""
 COPIES = 2
 MERGE_SHARE = 2
-"""Parts are folded while the newer one has at least this share of the older one's rows."""
+"""A part is folded into the one before unless that has more than so many times its rows."""
 
 
 def expand_windows(
-    spec: TableSpec, rows: pa.Table, by: list[str], counts: Numbers, made: Made, budget_bytes: int
+    spec: TableSpec, rows: pa.Table, by: list[str], counts: Numbers, make: MakePairs, budget_bytes: int
 ) -> Iterator[pa.Table]:
-    """``rows`` in ``counts`` windows each, combined in parts that `combined_parts` puts together.
+    """Combine ``rows``, each in ``counts`` windows, in parts for `combined_parts`.
 
-    ``by`` names the columns that a row shares with others of its windows. Rows of one window keep their order.
+    Rows of one window have equal columns ``by``, and keep their order.
     """
     most = pairs_within(rows, budget_bytes)
     order = None
-    if int(counts.sum()) > most:  # rows that combine with each other come in the same band
+    if int(counts.sum()) > most:  # rows that combine with each other are in the same band
         order = np.argsort(ranks(rows.select(by))[0], kind="stable")
         counts = counts[order]
     for index, nth in bands(counts, most):
-        yield combine(spec, made(index if order is None else order[index], nth))
+        yield combine(spec, make(index if order is None else order[index], nth))
 
 
 def pairs_within(rows: pa.Table, budget_bytes: int) -> int:
-    """How many pairs of these rows go into one band."""
+    """The number of pairs of these rows in one band."""
     each: int = PAIR_BYTES + COPIES * rows.nbytes // max(1, rows.num_rows)
     return max(1, budget_bytes // SHARE // each)
 
 
 def bands(counts: Numbers, most: int) -> Iterator[tuple[Numbers, Numbers]]:
-    """Pairs of rows with ``counts`` windows each, at most ``most`` at a time: the row, and which of its windows."""
+    """Pairs of rows with ``counts`` windows each, ``most`` at a time: the row, and the number of its window."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     for low in range(0, total, most):
@@ -64,9 +64,9 @@ def bands(counts: Numbers, most: int) -> Iterator[tuple[Numbers, Numbers]]:
 
 
 def combined_parts(spec: TableSpec, parts: Iterable[pa.Table]) -> pa.Table:
-    """Parts in their order, each with a key once, as one table with each key once.
+    """Combine parts, each with distinct keys, in their order.
 
-    Neighbours are folded as they come, so a row is folded a few times, however many parts there are.
+    Parts of similar size are combined as they arrive, so a row is combined only a few times.
     """
     held: list[pa.Table] = []
     for part in parts:

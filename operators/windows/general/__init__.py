@@ -1,1 +1,1 @@
-"""The general window operator: what the fast path for fixed windows has not."""
+"""The general window operator: every kind of window, trigger and accumulation."""

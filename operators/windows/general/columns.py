@@ -1,4 +1,4 @@
-"""Columns of groups compared, chosen and changed. Pure and vectorised."""
+"""Compares, selects and replaces columns of groups. Pure and vectorised."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from tidestate.statestore.table.group_ids import entries
 
 
 def equal(now: Values, then: Values) -> Flags:
-    """Whether two columns agree, row by row: nulls with nulls, NaN with NaN, lists by what they hold."""
+    """Whether two columns are equal, row by row: nulls equal nulls, NaN equals NaN, lists are compared by value."""
     missing = np.asarray(pc.is_null(now)), np.asarray(pc.is_null(then))
     if pa.types.is_map(now.type):
         return equal(entries(now), entries(then))
     if pa.types.is_nested(now.type) and not pa.types.is_struct(now.type):
-        alike = _equal_lists(now, then)
+        same = _equal_lists(now, then)
     elif pa.types.is_struct(now.type):
         fields = range(now.type.num_fields)
         parts = [equal(pc.struct_field(now, [n]), pc.struct_field(then, [n])) for n in fields]
-        alike = np.logical_and.reduce(parts) if parts else np.ones(len(now), bool)
+        same = np.logical_and.reduce(parts) if parts else np.ones(len(now), bool)
     else:
-        alike = np.asarray(pc.fill_null(pc.equal(now, then), False))
+        same = np.asarray(pc.fill_null(pc.equal(now, then), False))
         if pa.types.is_floating(now.type):
-            alike |= np.asarray(pc.fill_null(pc.and_(pc.is_nan(now), pc.is_nan(then)), False))
-    same: Flags = np.where(missing[0] | missing[1], missing[0] & missing[1], alike)
-    return same
+            same |= np.asarray(pc.fill_null(pc.and_(pc.is_nan(now), pc.is_nan(then)), False))
+    equal_rows: Flags = np.where(missing[0] | missing[1], missing[0] & missing[1], same)
+    return equal_rows
 
 
 def _equal_lists(now: Values, then: Values) -> Flags:
-    """Of the same length, and every value equal."""
+    """Whether lists have the same length and equal values."""
     sizes = [np.bincount(flat(lists)[1], minlength=len(lists)) for lists in (now, then)]
-    alike: Flags = sizes[0] == sizes[1]
-    where = pa.array(alike)
+    same: Flags = sizes[0] == sizes[1]
+    where = pa.array(same)
     values, owners = flat(now.filter(where))
     others, _ = flat(then.filter(where))
     if len(values):
-        differ = np.bincount(owners[~equal(values, others)], minlength=int(alike.sum()))
-        alike[np.flatnonzero(alike)] = differ == 0
-    return alike
+        differ = np.bincount(owners[~equal(values, others)], minlength=int(same.sum()))
+        same[np.flatnonzero(same)] = differ == 0
+    return same
 
 
 def chosen(where: pa.Array, new: pa.Array | pa.ChunkedArray, old: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Rows of ``new`` where asked, else of ``old``; for any type."""
+    """Rows of ``new`` if ``where``, else of ``old``; for any type."""
     both = pa.chunked_array([*(new.chunks if isinstance(new, pa.ChunkedArray) else [new]), *old.chunks], old.type)
     places = np.arange(len(old))
     return both.take(pa.array(np.where(np.asarray(where), places, places + len(old))))
 
 
 def with_columns(groups: pa.Table, changed: Mapping[str, Any]) -> pa.Table:
-    """``groups`` with other values in these columns; `NEVER` is null in a ``_since_`` column."""
+    """``groups`` with these columns replaced; `NEVER` is null in a ``_since_`` column."""
     for name, values in changed.items():
         if name.startswith("_since_"):
             values = pa.array(values, mask=values == NEVER)

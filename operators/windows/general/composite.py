@@ -1,7 +1,7 @@
-"""Composite triggers: a tree of conditions with the progress of each part in columns of the group. Vectorised.
+"""Composite triggers: a tree of conditions, with the progress of each part in columns of the group. Vectorised.
 
-A part holds or not; where the whole holds a pane is shown, and every part that had a share in it is finished, but for
-what `repeatedly` begins anew. A tree that has finished closes its window.
+If the condition of the whole tree holds, the window emits a pane, and every part that contributed is finished;
+`repeatedly` restarts its part. A tree that is finished closes its window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidestate.statestore.arrays import Flags, Numbers
 
 
 class Tree:
-    """A composite trigger over some groups."""
+    """A composite trigger for all groups of a step."""
 
     def __init__(self, plan: GeneralTables, groups: pa.Table, phase: Phases, at: StepTimes) -> None:
         self._groups, self._at = groups, at
@@ -32,15 +32,15 @@ class Tree:
         self._done = [column_numbers(groups, f"_done_{node}") > 0 for node in many]
 
     def fire(self) -> Flags:
-        """Which groups show a pane; the parts move on."""
-        # Once the watermark has passed it has passed for ever: after that only what is new makes a pane.
+        """Which groups fire. The progress of the parts changes."""
+        # The watermark passes the end once: after that only new elements make a pane.
         firing = self._holds(0) & ~self._closed & (self._pending | self._passing)
         self._fire(0, firing)
         self._closed = self._closed | self._done[0]
         return firing
 
     def progress(self) -> dict[str, Numbers]:
-        """The columns as they are now; `NEVER` stands for null in ``_since``."""
+        """The progress as columns of groups; null in ``_since`` is `NEVER`."""
         columns = {CLOSED: self._closed.astype(np.int64)}
         for node in range(len(self._nodes)):
             columns[f"_count_{node}"] = self._count[node]
@@ -49,12 +49,12 @@ class Tree:
         return columns
 
     def _parts(self, node: int) -> list[int]:
-        """Numbers of the parts of a node: they follow it, each with its own parts."""
-        found, place = [], node + 1
+        """The numbers of a node's parts: they follow it, each with its own parts."""
+        parts, place = [], node + 1
         for part in self._nodes[node].of:
-            found.append(place)
+            parts.append(place)
             place += len(part.nodes)
-        return found
+        return parts
 
     def _holds(self, node: int) -> Flags:
         trigger, parts = self._nodes[node], [self._holds(part) for part in self._parts(node)]
@@ -74,23 +74,23 @@ class Tree:
         if trigger.kind == "after_watermark":
             return self._passed
         since = self._since[node]
-        waited: Flags = (since != NEVER) & (since <= self._at.now - trigger.span_us)
-        return waited
+        elapsed: Flags = (since != NEVER) & (since <= self._at.now - trigger.span_us)
+        return elapsed
 
     def _fire(self, node: int, where: Flags) -> None:
-        """The node has shown a pane in the groups ``where``."""
+        """Record that the node has fired in the groups ``where``."""
         kind, parts = self._nodes[node].kind, self._parts(node)
         held = [where & self._holds(part) for part in parts]
         for part, share in zip(parts, held, strict=True):
             self._fire(part, share)
         if kind == "repeatedly":
-            self._begin_anew(parts[0], where & self._done[parts[0]])
+            self._restart(parts[0], where & self._done[parts[0]])
         elif kind == "or_finally":
             self._done[node] = self._done[node] | (where & (self._done[parts[1]] | self._done[parts[0]]))
         else:
             self._done[node] = self._done[node] | where
 
-    def _begin_anew(self, node: int, where: Flags) -> None:
+    def _restart(self, node: int, where: Flags) -> None:
         for place in range(node, node + len(self._nodes[node].nodes)):
             self._count[place] = np.where(where, 0, self._count[place])
             self._since[place] = np.where(where, NEVER, self._since[place])

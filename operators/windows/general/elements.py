@@ -1,7 +1,7 @@
-"""A pane at each N-th element: what a window holds after each of those of a batch, all windows at once. Pure.
+"""Panes after each N-th element of a batch, for all windows at once. Pure.
 
-The elements of a window between two panes are one segment, combined as ever; panes hold the running combinations over
-the segments. These are found by doubling the reach each time: 1,000 panes of one window take ten rounds.
+The elements of a window between two panes are a segment. Each segment is combined, and panes are the running
+combinations of segments, computed with doubling distances: 1,000 panes of one window take ten rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.windows.general.columns import chosen, equal, with_columns
 from tidestate.operators.windows.general.groups import NEVER, Gathered, Phases, column_numbers
-from tidestate.operators.windows.general.names import PANES, PENDING, SHOWN, SINCE
+from tidestate.operators.windows.general.names import EMITTED, PANES, PENDING, SINCE
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.tables import Column, TableSpec
@@ -26,19 +26,19 @@ from tidestate.statestore.table.layers import align
 
 
 @dataclass(frozen=True)
-class OneByOne:
-    """The panes, retractions before what replaces them; and the groups with what is pending after them."""
+class ElementPanes:
+    """The panes of a step's elements, each retraction before the pane that replaces it; and the groups after them."""
 
     panes: pa.Table
     groups: pa.Table
     counters: dict[str, int]
     owner: Numbers
-    """Of which group each pane is."""
+    """The index of each pane's group."""
 
 
 @dataclass(frozen=True)
 class _Elements:
-    """The batch's elements by group, in order: their group, and whether a pane follows them."""
+    """The batch's elements by group, then in order: the index of their group, and whether a pane follows them."""
 
     rows: pa.Table
     owner: Numbers
@@ -46,37 +46,38 @@ class _Elements:
 
     @property
     def heads(self) -> Flags:
-        """Whether an element is the first of its group."""
+        """Whether each element is the first of its group."""
         return np.append(True, self.owner[1:] != self.owner[:-1]) if len(self.owner) else np.zeros(0, bool)
 
 
-def one_by_one(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes) -> OneByOne | None:
-    """Panes at each N-th element of this batch; None where there is none."""
+def element_panes(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes) -> ElementPanes | None:
+    """The panes after each N-th element of this batch; None if there are none."""
     elements = _elements(plan, gathered, phase)
     if not elements.fires.any():
         return None
     groups = gathered.groups
-    owner, parts, shows = _segments(plan, elements)
+    owner, parts, fires = _segments(plan, elements)
     begun = _begun(plan, gathered, parts, np.flatnonzero(_firsts(owner)), owner)
     held = begun if plan.mode == "discarding" else _running(plan, begun, owner)
-    of = owner[shows]
-    panes = _with_state(plan, groups.take(pa.array(of)), held.filter(pa.array(shows)))
+    of = owner[fires]
+    panes = _with_state(plan, groups.take(pa.array(of)), held.filter(pa.array(fires)))
     values = results(plan.aggregates, panes)
     first = _firsts(of)
-    before, shown = _before(plan, groups, values, of, first)
+    before, emitted = _before(plan, groups, values, of, first)
     fired = np.ones(len(of), bool)
     if plan.triggers.only_updated and plan.mode != "discarding":
-        fired = ~np.logical_and.reduce([shown, *(equal(values[a.name], before[a.name]) for a in plan.aggregates)])
+        fired = ~np.logical_and.reduce([emitted, *(equal(values[a.name], before[a.name]) for a in plan.aggregates)])
     rank = _counted_from(fired, first)
     number = column_numbers(groups, PANES)[of] + rank
-    shown = shown | (rank > 0)
+    emitted = emitted | (rank > 0)
     timing = np.where(phase.behind[of], "late", "early")
-    last = phase.over[of] & _final(of, fired)
+    last = phase.closed[of] & _final(of, fired)
     tables, ranks, owners = [], [], []
     for name in ("late", "early"):
         here = fired & (timing == name)
-        back = here & shown & (plan.mode == "retracting")
-        for kind, where, content, numbered in (("retract", back, before, number - 1), ("emit", here, values, number)):
+        retracted = here & emitted & (plan.mode == "retracting")
+        kinds = (("retract", retracted, before, number - 1), ("emit", here, values, number))
+        for kind, where, content, numbered in kinds:
             chosen_rows = pa.array(where)
             flags = last[where] if kind == "emit" else np.zeros(int(where.sum()), bool)
             rows = panes.filter(chosen_rows)
@@ -86,18 +87,20 @@ def one_by_one(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepT
             owners.append(of[where])
     order = np.argsort(np.concatenate(ranks), kind="stable")
     counters = {f"panes_{name}": int(np.count_nonzero(fired & (timing == name))) for name in ("early", "late")}
-    counters["retractions"] = int(np.count_nonzero(fired & shown)) if plan.mode == "retracting" else 0
+    counters["retractions"] = int(np.count_nonzero(fired & emitted)) if plan.mode == "retracting" else 0
     after = _after(plan, groups, elements, values, of, fired, at)
     if plan.mode == "discarding":
-        after = _left(plan, after, owner, parts, shows)
-    return OneByOne(pa.concat_tables(tables).take(pa.array(order)), after, counters, np.concatenate(owners)[order])
+        after = _left(plan, after, owner, parts, fires)
+    return ElementPanes(
+        pa.concat_tables(tables).take(pa.array(order)), after, counters, np.concatenate(owners)[order]
+    )
 
 
 def _final(of: Numbers, fired: Flags) -> Flags:
-    """Which panes are the last that their group shows."""
+    """Which panes are the last of their group in this step."""
     final = np.zeros(len(of), bool)
-    shown = np.flatnonzero(fired)
-    final[shown] = np.append(of[shown][1:] != of[shown][:-1], True)[: len(shown)]
+    emitted = np.flatnonzero(fired)
+    final[emitted] = np.append(of[emitted][1:] != of[emitted][:-1], True)[: len(emitted)]
     return final
 
 
@@ -116,19 +119,19 @@ def _elements(plan: GeneralTables, gathered: Gathered, phase: Phases) -> _Elemen
 
 
 def _count(trigger: Trigger | None) -> int:
-    """Of how many elements a pane is; 0 for none."""
+    """The number of elements per pane; 0 without a trigger."""
     if trigger is None:
         return 0
     return trigger.count if trigger.kind == "after_count" else 1
 
 
 def _firsts(owner: Numbers) -> Flags:
-    """Whether each row is the first of its owner, of rows in the order of owners."""
+    """Whether each row is the first of its owner; rows are in the order of owners."""
     return np.append(True, owner[1:] != owner[:-1]) if len(owner) else np.zeros(0, bool)
 
 
 def _counted_from(flags: Flags, first: Flags) -> Numbers:
-    """How many of ``flags`` hold before each row, since the last ``first``."""
+    """The number of ``flags`` that are set before each row, since the last ``first``."""
     before: Numbers = np.cumsum(flags) - flags
     heads = np.flatnonzero(first)
     base: Numbers = before - np.repeat(before[heads], np.diff(np.append(heads, len(flags))))
@@ -136,7 +139,7 @@ def _counted_from(flags: Flags, first: Flags) -> Numbers:
 
 
 def _segments(plan: GeneralTables, elements: _Elements) -> tuple[Numbers, pa.Table, Flags]:
-    """The group of each segment, its elements combined, and whether a pane ends it."""
+    """The group of each segment, its combined elements, and whether a pane follows it."""
     begins = _firsts(elements.owner)
     begins[1:] |= elements.fires[:-1]
     segment = np.cumsum(begins) - 1
@@ -160,18 +163,18 @@ def _sorted(rows: pa.Table) -> pa.Table:
 
 
 def _begun(plan: GeneralTables, gathered: Gathered, parts: pa.Table, heads: Numbers, owner: Numbers) -> pa.Table:
-    """With what the state held before in the first segment of each group."""
+    """The segments, with the stored partial of each group combined into its first segment."""
     names = plan.bare.key_names
     identity = gathered.groups.select(names).take(pa.array(owner[heads]))
-    found = align(plan.whole, identity, gathered.stored)
-    known = np.asarray(found.found)
-    before = found.rows.filter(pa.array(known)).select([column.name for column in plan.state])
+    stored = align(plan.whole, identity, gathered.stored)
+    known = np.asarray(stored.found)
+    before = stored.rows.filter(pa.array(known)).select([column.name for column in plan.state])
     before = before.add_column(0, SEGMENT, pa.array(heads[known]))
     return _sorted(combine(_by_segment(plan), pa.concat_tables([before.cast(parts.schema), parts])))
 
 
 def _running(plan: GeneralTables, parts: pa.Table, owner: Numbers) -> pa.Table:
-    """Each segment combined with all before it of the same group."""
+    """Each segment combined with all earlier ones of its group."""
     spec, places = _by_segment(plan), np.arange(len(owner))
     heads = np.flatnonzero(_firsts(owner))
     start = np.repeat(heads, np.diff(np.append(heads, len(owner))))
@@ -195,14 +198,14 @@ def _with_state(plan: GeneralTables, groups: pa.Table, state: pa.Table) -> pa.Ta
 def _before(
     plan: GeneralTables, groups: pa.Table, values: pa.Table, of: Numbers, first: Flags
 ) -> tuple[pa.Table, Flags]:
-    """What each window showed before each pane, and whether it had shown anything."""
+    """The result that each window emitted before each pane, and whether it had emitted any."""
     stored = groups.take(pa.array(of))
     previous = np.maximum(np.arange(len(of)) - 1, 0)
     columns = {
         a.name: chosen(pa.array(first), stored[f"_last_{a.name}"], values[a.name].take(pa.array(previous)))
         for a in plan.aggregates
     }
-    return pa.table(columns), ~first | (column_numbers(stored, SHOWN) > 0)
+    return pa.table(columns), ~first | (column_numbers(stored, EMITTED) > 0)
 
 
 def _after(
@@ -214,7 +217,7 @@ def _after(
     fired: Flags,
     at: StepTimes,
 ) -> pa.Table:
-    """Groups with what is left pending behind their last pane."""
+    """The groups after their panes: elements after the last pane are pending."""
     ends = np.flatnonzero(np.append(of[1:] != of[:-1], True))
     where = np.zeros(groups.num_rows, bool)
     where[of[ends]] = True
@@ -224,29 +227,29 @@ def _after(
     np.maximum.at(taken, elements.owner[elements.fires], places[elements.fires] + 1)
     left = np.where(where, sizes - taken, column_numbers(groups, PENDING))
     since = np.where(where, np.where(left > 0, at.now, NEVER), column_numbers(groups, SINCE, NEVER))
-    shows = np.bincount(of[fired], minlength=groups.num_rows)
+    counts = np.bincount(of[fired], minlength=groups.num_rows)
     changed: dict[str, pa.Array | pa.ChunkedArray] = {
         PENDING: pa.array(left),
         SINCE: pa.array(since, mask=since == NEVER),
-        PANES: pc.add(groups[PANES], pa.array(shows)),
-        SHOWN: pa.array(np.where(shows > 0, 1, column_numbers(groups, SHOWN))),
+        PANES: pc.add(groups[PANES], pa.array(counts)),
+        EMITTED: pa.array(np.where(counts > 0, 1, column_numbers(groups, EMITTED))),
     }
-    # An equal pane was not shown, but then its values are those shown before.
-    partition_by = np.zeros(groups.num_rows, np.int64)
-    partition_by[of[ends]] = ends
+    # An equal pane was not emitted, but its values equal those emitted before.
+    newest_of = np.zeros(groups.num_rows, np.int64)
+    newest_of[of[ends]] = ends
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"
-        newest = values[aggregate.name].take(pa.array(partition_by))
+        newest = values[aggregate.name].take(pa.array(newest_of))
         changed[name] = chosen(pa.array(where), newest, groups[name])
     return with_columns(groups, changed)
 
 
-def _left(plan: GeneralTables, groups: pa.Table, owner: Numbers, parts: pa.Table, shows: Flags) -> pa.Table:
-    """In discarding mode a window holds only what came after its last pane."""
+def _left(plan: GeneralTables, groups: pa.Table, owner: Numbers, parts: pa.Table, fires: Flags) -> pa.Table:
+    """In discarding mode a window has only the elements after its last pane."""
     fired = np.zeros(groups.num_rows, bool)
-    fired[owner[shows]] = True
+    fired[owner[fires]] = True
     place = np.full(groups.num_rows, -1)
-    place[owner[~shows]] = np.flatnonzero(~shows)
+    place[owner[~fires]] = np.flatnonzero(~fires)
     left = parts.take(pa.array(place, mask=place < 0))
     changed = {c.name: chosen(pa.array(fired), left[c.name], groups[c.name]) for c in plan.state}
     return with_columns(groups, changed)

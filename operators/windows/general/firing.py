@@ -1,4 +1,4 @@
-"""Which groups show a pane now, and when each is due next. Vectorised; conditions hold at the end of a batch."""
+"""Which groups fire now, and when each is due next. Vectorised; conditions are evaluated at the end of a batch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.groups import NEVER, Fired, Gathered, Phases, column_numbers
-from tidestate.operators.windows.general.names import END, PENDING, SHOWN, SINCE, START
+from tidestate.operators.windows.general.names import EMITTED, END, PENDING, SINCE, START
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.arrays import Flags, Numbers
 
 
 def phases(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> Phases:
-    """The phase of each group."""
+    """The phase of each group in this step."""
     ends = column_numbers(gathered.groups, END)
     if plan.by_number:
         full = np.full(len(ends), True) if at.after == END_US else ends <= gathered.reached
@@ -23,14 +23,14 @@ def phases(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> Phases:
     before, after = at.before != BEGINNING_US, at.after != BEGINNING_US
     behind = (ends <= at.before) & before
     passing = ~behind & (ends <= at.after) & after
-    over = (ends <= plan.closed_at(at.after)) & after
-    closing = over & ~((ends <= plan.closed_before(at.before)) & before)
-    return Phases(behind, passing, over, closing, (ends <= plan.expired_at(at.after)) & after)
+    closed = (ends <= plan.closed_at(at.after)) & after
+    closing = closed & ~((ends <= plan.closed_before(at.before)) & before)
+    return Phases(behind, passing, closed, closing, (ends <= plan.expired_at(at.after)) & after)
 
 
-def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes, shown: Flags) -> Fired:
-    """Which groups show a pane, by separate triggers for early, on time and late; ``shown`` are those that have shown
-    one in this step already.
+def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes, emitted: Flags) -> Fired:
+    """Which groups fire, by separate triggers for early, on time and late; ``emitted``: groups that have emitted a
+    pane in this step already.
     """
     triggers, pending = plan.triggers, column_numbers(gathered.groups, PENDING) > 0
     on_time = phase.passing & {"always": ~np.zeros_like(pending), "non_empty": pending}.get(
@@ -39,22 +39,22 @@ def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes, 
     # A window without an on-time pane is early until its watermark has passed.
     before_end = phase.open | (phase.passing if triggers.on_time == "never" else np.zeros_like(pending))
     early = before_end & _holds(plan, triggers.early, gathered, at)
-    # What is only kept shows nothing but what comes back.
-    kept = phase.over & ~phase.closing & ~pending
-    late = phase.behind & ~kept & _holds(plan, triggers.late, gathered, at)
-    closing = closes(plan, phase, pending) & ~(early | on_time | late) & ~(shown & ~pending)
+    # A retained window emits only reprocessed late events.
+    retained = phase.closed & ~phase.closing & ~pending
+    late = phase.behind & ~retained & _holds(plan, triggers.late, gathered, at)
+    closing = closes(plan, phase, pending) & ~(early | on_time | late) & ~(emitted & ~pending)
     return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
 
 
 def closes(plan: GeneralTables, phase: Phases, pending: Flags) -> Flags:
-    """Which groups may show a closing pane: as they close, or where something comes back when they have."""
+    """Which groups may emit a closing pane: when they close, or when a late event is reprocessed after that."""
     if plan.triggers.closing == "never":
         return np.zeros_like(pending)
-    return phase.over & (pending | phase.closing if plan.triggers.closing == "always" else pending)
+    return phase.closed & (pending | phase.closing if plan.triggers.closing == "always" else pending)
 
 
 def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at: StepTimes) -> Flags:
-    """Whether a trigger's condition holds, per group."""
+    """Whether the condition of a trigger holds, by group."""
     groups = gathered.groups
     pending = column_numbers(groups, PENDING)
     if trigger is None:
@@ -62,7 +62,7 @@ def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at:
     if trigger.kind == "each_batch":
         return gathered.touched & (pending > 0)
     if trigger.kind == "after_count":
-        # With an element of this batch: passing the end alone makes no late pane of what was waiting early.
+        # Only with an element of this batch: passing the end alone makes no late pane of early elements.
         return gathered.touched & (pending >= trigger.count)
     if trigger.kind == "after_processing_time":
         return (pending > 0) & (column_numbers(groups, SINCE, NEVER) <= at.now - trigger.span_us)
@@ -74,13 +74,13 @@ def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at:
 
 
 def _again(plan: GeneralTables, groups: pa.Table) -> Flags:
-    """Whether a periodic trigger shows a pane: of what is new, and of what has not changed, as Malhar does."""
+    """Whether a periodic trigger fires: for new elements, and, as in Malhar, for unchanged windows too."""
     new = column_numbers(groups, PENDING) > 0
-    return new if plan.mode == "discarding" else new | (column_numbers(groups, SHOWN) > 0)
+    return new if plan.mode == "discarding" else new | (column_numbers(groups, EMITTED) > 0)
 
 
 def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
-    """How many whole spans of each window lie behind the watermark and before its end."""
+    """The number of complete spans of each window that the watermark has passed, before its end."""
     starts = column_numbers(groups, START)
     reached = np.clip(np.full(len(starts), watermark), starts, column_numbers(groups, END) - 1)
     passed: Numbers = (reached - starts) // span_us
@@ -88,10 +88,10 @@ def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
 
 
 def due_next(plan: GeneralTables, groups: pa.Table, phase: Phases, at: StepTimes) -> tuple[Numbers, Numbers]:
-    """When each group is due next, by processing time and by event time before its end; `NEVER` where it is not."""
+    """When each group is due next, by processing time and by event time before its end; else `NEVER`."""
     triggers = plan.triggers
     clock = np.full(groups.num_rows, NEVER)
-    late = ~phase.open & (~phase.over | (column_numbers(groups, PENDING) > 0))
+    late = ~phase.open & (~phase.closed | (column_numbers(groups, PENDING) > 0))
     for trigger, applies in ((triggers.early, phase.open), (triggers.late, late)):
         clock = np.minimum(clock, np.where(applies, _due_by_clock(trigger, groups, at), NEVER))
     for node, trigger in enumerate(plan.nodes):

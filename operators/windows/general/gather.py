@@ -1,4 +1,4 @@
-"""The groups a step is about, as they are with what the batch brings: touched ones, and those whose time has come."""
+"""The groups of a step, with the arrivals of the batch: those with arrivals, and those that are due."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import open_to
 from tidestate.operators.windows.general.counting import count_windows, message_number
-from tidestate.operators.windows.general.groups import Gathered, closed, column_numbers, int_bounds
+from tidestate.operators.windows.general.groups import Gathered, column_numbers, int_bounds, trigger_finished
 from tidestate.operators.windows.general.names import (
     CLOCK,
     COUNTED,
     ELEMENTS,
+    EMITTED,
     END,
     ENDS,
     GROUPS,
     MARKS,
     PANES,
     PENDING,
-    SHOWN,
     SINCE,
     START,
 )
@@ -43,7 +43,7 @@ NO_ROWS = np.empty(0, np.int64)
 
 
 def gather_groups(plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Gathered:
-    """Everything this step may show or change."""
+    """All groups that this step may fire or change."""
     timed = _timed(plan, view, at)
     if plan.per_event and plan.order and not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
@@ -58,7 +58,7 @@ def gather_groups(plan: GeneralTables, view: StateView, arriving: pa.Table, at: 
 
 
 def _without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """What arrives, and what windows refuse that have closed for good."""
+    """The arrivals, and those that windows refuse because their composite trigger has finished."""
     if not plan.triggers.finishes:
         return arriving, arriving.slice(0, 0)
     names = plan.group_keys if plan.sessions else plan.identity
@@ -66,20 +66,20 @@ def _without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -
 
 
 def _timed(plan: GeneralTables, view: StateView, at: StepTimes) -> pa.Table:
-    """Identities of groups that are due by the clock, or by the watermark before their end; some are out of date."""
+    """Identities of groups that are due by the clock, or by the watermark before their end; some are outdated."""
     names = [*plan.group_keys, START, END]
-    found = [plan.clock.schema.empty_table().select(names)]
-    # What waited long enough as its end was passed is due in the next step, whether the clock moves or not.
+    timers = [plan.clock.schema.empty_table().select(names)]
+    # A timer that ran out when the window's end was passed is due in the next step, even if the clock stands still.
     due = ((CLOCK, at.now, plan.triggers.by_clock), (MARKS, at.after, at.after > at.before))
     for name, bound, moved in due:
         if moved:
             upper = (bound + 1,) if bound < END_US else None
-            found += [rows.select(names) for rows in view[name].scan(key_range(upper=upper))]
-    return _distinct(pa.concat_tables(found))
+            timers += [rows.select(names) for rows in view[name].scan(key_range(upper=upper))]
+    return _distinct(pa.concat_tables(timers))
 
 
 def _spans(plan: GeneralTables, at: StepTimes) -> list[tuple[int, int]]:
-    """Ranges of window ends, as (after, up to), that this step passes: on time, and closing."""
+    """Ranges of window ends, exclusive to inclusive, that this step passes: on time, and closing."""
     spans = [(at.before, at.after)] if at.after > at.before else []
     low, high = plan.closed_before(at.before), plan.closed_at(at.after)
     late = (low, min(high, at.before))
@@ -103,7 +103,7 @@ def _fixed(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.T
 
 
 def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
-    """All sessions of the keys in question are read; those that a batch joins become one."""
+    """Sessions: all of the keys concerned are read, and those that arrivals join are merged."""
     names = plan.group_keys
     due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
     asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
@@ -112,18 +112,18 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
         stored = open_to(plan, stored, at.before)
     arriving, refused = _without_closed(plan, stored, arriving)
     if plan.triggers.finishes:
-        stored = stored.filter(pa.array(~closed(stored)))
+        stored = stored.filter(pa.array(~trigger_finished(stored)))
     identity = [*names, START, END]
     both = pa.concat_tables([stored.select(identity), arriving.select(identity)])
     merged = merge_sessions(names, int_bounds(both))
     of_stored, of_new = merged.owner[: stored.num_rows], merged.owner[stored.num_rows :]
     starts, ends = merged.windows[START].to_numpy(), merged.windows[END].to_numpy()
     same = (starts[of_stored] == column_numbers(stored, START)) & (ends[of_stored] == column_numbers(stored, END))
-    ours = _in_spans(plan, ends, at)
-    ours[of_new] = True
-    ours[of_stored[_among(stored, timed)]] = True
-    windows = merged.windows if ours.all() else merged.windows.filter(pa.array(ours))
-    place, here = np.cumsum(ours) - 1, ours[of_stored]
+    concerned = _in_spans(plan, ends, at)
+    concerned[of_new] = True
+    concerned[of_stored[_among(stored, timed)]] = True
+    windows = merged.windows if concerned.all() else merged.windows.filter(pa.array(concerned))
+    place, here = np.cumsum(concerned) - 1, concerned[of_stored]
     rows = stored if here.all() else stored.filter(pa.array(here))
     owner = place[of_new]
     groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), at)
@@ -132,7 +132,7 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
 
 
 def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
-    """Messages get their numbers here, where all of a key come together."""
+    """Count windows: arrivals are numbered here, where all of a key are together."""
     kind, names = of_type(plan.kind, Counted), plan.group_keys
     both = pa.concat_tables([arriving.select(names), timed.select(names)])
     key_of, many = ranks(both)
@@ -160,7 +160,7 @@ def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa
 
 
 def _combined(plan: GeneralTables, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:
-    """`combine` by key and window, without looking at the keys again."""
+    """`combine` by key and window, from the numbers of keys."""
     owner, count = ranks(pa.table({"key": key_of, "start": starts}))
     windows = new.select(plan.bare.key_names).take(pa.array(firsts(owner, count)))
     values = combine_values(plan.arriving, new, owner, count)
@@ -169,7 +169,9 @@ def _combined(plan: GeneralTables, new: pa.Table, key_of: Numbers, starts: Numbe
 
 @dataclass(frozen=True)
 class _Owners:
-    """To which group each stored row belongs, and each new one; and which stored rows are of the very same window."""
+    """The index of the group of each ``stored`` and each ``new`` row. ``same``: the group has the stored row's
+    bounds.
+    """
 
     stored: Numbers
     new: Numbers
@@ -177,7 +179,7 @@ class _Owners:
 
 
 def _same_windows(plan: GeneralTables, stored: pa.Table, new: pa.Table, at: StepTimes) -> tuple[pa.Table, Numbers]:
-    """The groups of windows that do not change, and of which of them each new row is."""
+    """The groups of windows with fixed bounds, and the index of each new row's group."""
     names = plan.identity
     (of_stored, of_new), count = shared_ranks([stored.select(names), new.select(names)])
     both = pa.concat_tables([rows.select(plan.bare.key_names) for rows in (stored, new)])
@@ -189,7 +191,7 @@ def _same_windows(plan: GeneralTables, stored: pa.Table, new: pa.Table, at: Step
 def _joined(
     plan: GeneralTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, at: StepTimes
 ) -> pa.Table:
-    """Groups of these windows: stored ones with what is new."""
+    """The groups of these windows: stored rows combined with new ones."""
     parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, at))]
     count = windows.num_rows
     known = {name: windows[name].cast(plan.whole.schema.field(name).type) for name in plan.whole.key_names}
@@ -202,16 +204,16 @@ def _joined(
     kept = np.flatnonzero(owners.same)
     place = np.full(count, -1)
     place[owners.stored[kept]] = kept
-    # With other bounds it is another window, which has shown nothing.
+    # With other bounds it is another window, which has emitted nothing.
     other = pa.array(place < 0)
-    known |= {name: pc.if_else(other, 0, known[name]) for name in (SHOWN, PANES)}
+    known |= {name: pc.if_else(other, 0, known[name]) for name in (EMITTED, PANES)}
     remembered = taken(stored.select([column.name for column in plan.remembered]), place)
     known |= dict(zip(remembered.column_names, remembered.columns, strict=True))
     return pa.table([known[name] for name in plan.whole.schema.names], schema=plan.whole.schema)
 
 
 def _as_groups(plan: GeneralTables, new: pa.Table, at: StepTimes) -> pa.Table:
-    """Arrivals as groups of which nothing has been shown."""
+    """Arrivals as groups that have emitted nothing."""
     count = new.num_rows
     since = pa.array(np.full(count, at.now))
     given: dict[str, Values] = {PENDING: new[ELEMENTS], SINCE: since}
@@ -231,11 +233,11 @@ def _in_spans(plan: GeneralTables, ends: Numbers, at: StepTimes) -> Flags:
 
 
 def _among(rows: pa.Table, timed: pa.Table) -> Flags:
-    """Which rows are among the groups that are due by a timer."""
+    """Which rows belong to groups that are due by a timer."""
     if not timed.num_rows:
         return np.zeros(rows.num_rows, bool)
-    (due, own), count = shared_ranks([timed, rows.select(timed.column_names)])
-    return (lasts(due, count) >= 0)[own]
+    (due, of_rows), count = shared_ranks([timed, rows.select(timed.column_names)])
+    return (lasts(due, count) >= 0)[of_rows]
 
 
 def _distinct(rows: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Groups of a step as data: what was gathered of them, in which phase each is, and which show a pane. Pure."""
+"""The groups of a step: their rows, the phase of each, and which fire. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from tidestate.operators.windows.general.names import CLOSED, END, START
 from tidestate.statestore.arrays import Flags, Numbers
 
 NEVER = END_US
+"""The time of a timer that is not set."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """``groups``: rows of `GeneralTables.whole`.
+    """``groups``: rows of `GeneralTables.whole`, arrivals included.
 
-    ``stored``: those there were; ``new``: what the batch brings, in order, where each event travels by itself; and
-    ``owner`` to which of the groups.
-    ``replaced``: stored sessions that became part of others, as stored; ``became``: the end of what they are now.
-    ``reached``: of counted windows how many messages their key has now; ``counts``: rows of the counted table to put.
-    ``refused``: what the batch brings to windows that have closed for good, with their bounds.
+    ``stored``: the groups before the step. ``new``: the arrivals, in order if they are single events; ``owner``: the
+    index of the group of each. ``replaced``: stored sessions that were merged into others; ``became``: the ends of
+    these. ``refused``: arrivals at windows whose composite trigger has finished, with the bounds of the window.
+    Of count windows ``reached`` is the number of messages of each group's key, ``counts`` the rows of the counted
+    table to put.
     """
 
     groups: pa.Table
@@ -38,33 +39,34 @@ class Gathered:
 
     @property
     def touched(self) -> Flags:
-        """To which groups the batch brings something."""
-        found = np.zeros(self.groups.num_rows, bool)
-        found[self.owner] = True
-        return found
+        """The groups with arrivals."""
+        touched = np.zeros(self.groups.num_rows, bool)
+        touched[self.owner] = True
+        return touched
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Where each group's end lies: behind both watermarks, or between them; whether it takes no event any more
-    (``over``), since this step (``closing``); and whether it is not kept any longer (``gone``).
+    """Masks over groups: the watermark had passed the end before this step (``behind``), or passes it (``passing``);
+    the window accepts no more events (``closed``), from this step on (``closing``); its state is dropped
+    (``expired``).
     """
 
     behind: Flags
     passing: Flags
-    over: Flags
+    closed: Flags
     closing: Flags
-    gone: Flags
+    expired: Flags
 
     @property
     def open(self) -> Flags:
-        """Not passed yet."""
+        """Groups whose end the watermark has not passed yet."""
         return ~self.behind & ~self.passing
 
 
 @dataclass(frozen=True)
 class Fired:
-    """Masks over groups: which show an early, an on-time, a late pane; disjoint."""
+    """Masks over groups, disjoint: which emit an early, an on-time and a late pane."""
 
     early: Flags
     on_time: Flags
@@ -72,29 +74,29 @@ class Fired:
 
     @property
     def any(self) -> Flags:
-        """Those that show a pane at all."""
+        """All groups that emit a pane."""
         return self.early | self.on_time | self.late
 
     def among(self, where: Flags) -> Fired:
-        """Those of them ``where`` it holds."""
+        """Only the groups ``where``."""
         return Fired(self.early & where, self.on_time & where, self.late & where)
 
 
 def column_numbers(rows: pa.Table, name: str, missing: int = 0) -> Numbers:
-    """A column as int64, nulls as ``missing``. Shape ``(rows,)``."""
+    """A column as int64 of shape ``(rows,)``; nulls become ``missing``."""
     column = rows[name].cast(pa.int64())
     filled = pc.fill_null(column, missing) if column.null_count else column
     values: Numbers = filled.to_numpy()
     return values
 
 
-def closed(groups: pa.Table) -> Flags:
-    """Groups whose composite trigger has finished: they take nothing more."""
+def trigger_finished(groups: pa.Table) -> Flags:
+    """Groups whose composite trigger has finished: they accept no more elements."""
     return column_numbers(groups, CLOSED) > 0
 
 
 def int_bounds(rows: pa.Table) -> pa.Table:
-    """``rows`` with window bounds as whole numbers."""
+    """``rows`` with window bounds as int64."""
     for name in (START, END):
         rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.int64()))
     return rows

@@ -1,4 +1,4 @@
-"""The general operator next to the input: windows of the accepted events, and what they bring to each. Pure."""
+"""The general operator next to the input: accepted events as partials of their windows. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidestate.statestore.table.fold import combine, combine_values
 
 
 def arriving_parts(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-    """What accepted events bring: rows of `GeneralTables.exchanged`; one per window and key, or one per event."""
+    """Accepted events as rows of `GeneralTables.exchanged`: one per window and key, or one per event and window."""
     if plan.overlapping and not plan.per_event:
         return _overlapping(plan, events, times, arrival)
     index, starts, ends = assign_windows(plan.kind, times, events)
@@ -27,28 +27,28 @@ def arriving_parts(plan: GeneralTables, events: pa.Table, times: Times, arrival:
         open_ = ~refusing(plan, ends, arrival.watermark_us, reprocessing=arrival.reprocessing)
         index, starts, ends = index[open_], starts[open_], ends[open_]
     places = pa.array(index)
-    keys: list[Values] = [events[name].take(places) for name in plan.key_names] or [_alone(len(index))]
+    keys: list[Values] = [events[name].take(places) for name in plan.key_names] or [_single_key(len(index))]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     columns = [column.take(places) for column in plan.lifted(events)]
     sizes = [pa.array(np.ones(len(index), np.int64))]
     if plan.signed:
         sizes.append(pa.array(signs(events)[index]))
     if plan.per_event:
-        beside: list[Values] = [events[name].take(places) for name in plan.order]
+        extra: list[Values] = [events[name].take(places) for name in plan.order]
         if plan.in_order:
-            beside.append(pa.array(times[index]))
+            extra.append(pa.array(times[index]))
         if plan.triggers.finishes:
-            beside.append(_whole(plan, events).take(places))
-        return pa.table([*keys, *bounds, *sizes, *columns, *beside], schema=plan.exchanged.schema)
+            extra.append(_whole(plan, events).take(places))
+        return pa.table([*keys, *bounds, *sizes, *columns, *extra], schema=plan.exchanged.schema)
     rows = pa.table([*keys, *bounds, *sizes, *columns], schema=plan.arriving.schema)
     return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
 
 
 def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-    """One row per window and key, of windows that share events: by slice where no order counts, in bands."""
+    """One row per window and key, for windows that share events: by slice if the order does not matter, in bands."""
     kind, spec = of_type(plan.kind, Sliding), plan.slices_of_events
     ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
-    keys: list[Values] = [events[name] for name in plan.key_names] or [_alone(len(times))]
+    keys: list[Values] = [events[name] for name in plan.key_names] or [_single_key(len(times))]
     sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.signed else [])]
     rows = pa.table([*keys, ends, *sizes, *plan.lifted(events)], schema=spec.schema)
     only = own_windows(events)
@@ -73,18 +73,18 @@ def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: A
 
 
 def _whole(plan: GeneralTables, events: pa.Table) -> pa.Array:
-    """Each event as one value, for the ledger."""
+    """Each event as one struct, for the ledger."""
     columns = [events[name].combine_chunks() for name in plan.input_schema.names]
     names = [f"_{number}" for number in range(len(columns))]
     return pa.StructArray.from_arrays(columns, names=names)
 
 
 def _merged(plan: GeneralTables, rows: pa.Table) -> pa.Table:
-    """``rows`` of sessions as those they merge to."""
+    """``rows`` of sessions, merged."""
     merged = merge_sessions(plan.group_keys, int_bounds(rows))
     values = combine_values(plan.arriving, rows, merged.owner, merged.windows.num_rows)
     return pa.table([*merged.windows.columns, *values.columns], schema=plan.arriving.schema)
 
 
-def _alone(count: int) -> pa.Array:
+def _single_key(count: int) -> pa.Array:
     return pa.array(np.zeros(count, np.int8))

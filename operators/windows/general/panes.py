@@ -1,4 +1,4 @@
-"""Results of groups, and what takes the last panes back. Pure and vectorised."""
+"""Results of groups, and retractions of their last panes. Pure and vectorised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def values_where(plan: GeneralTables, groups: pa.Table, where: Flags) -> pa.Table:
-    """Results of the groups asked for, nulls in the others: a function of yours may read a lot for them."""
+    """Results of the groups ``where``, null in the others: a function of the user may be expensive."""
     if where.all():
         return results(plan.aggregates, groups)
     values = results(plan.aggregates, groups.filter(pa.array(where)))
@@ -27,7 +27,7 @@ def values_where(plan: GeneralTables, groups: pa.Table, where: Flags) -> pa.Tabl
 
 
 def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
-    """Window, key and values of stored ``groups``, for people."""
+    """Window, key and results of stored ``groups``, for queries."""
     if plan.signed:
         groups = groups.filter(pc.greater(groups[NET], 0))
     values = results(plan.aggregates, groups)
@@ -35,8 +35,8 @@ def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
     return pa.table(columns, names=[START, END, *plan.key_names, *values.column_names])
 
 
-def taken_back(plan: GeneralTables, groups: pa.Table, timing: str) -> pa.Table:
-    """The last panes of ``groups`` once more, as retractions."""
+def retractions(plan: GeneralTables, groups: pa.Table, timing: str) -> pa.Table:
+    """The last panes of ``groups`` again, as retractions."""
     results = [groups[f"_last_{a.name}"] for a in plan.aggregates]
     values = pa.table(results, names=[a.name for a in plan.aggregates])
     number = pc.subtract(groups[PANES], 1)

@@ -1,4 +1,4 @@
-"""The general window operator: its tables, and the steps that it takes."""
+"""The general window operator: its plan."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tidestate.statestore.spec.store import StateView
 
 @dataclass(frozen=True)
 class GeneralPlan(GeneralTables):
-    """A plan with triggers, for any kind of window."""
+    """The plan of windows of any kind, with triggers."""
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
-        """By the event's time or by the ends of its windows; counted windows take everything that comes back."""
+        """By the event's time or the ends of its windows; count windows accept every reprocessed event."""
         if self.rule == "window" or reprocessing:
             if self.by_number:
                 return np.zeros(len(times), bool)
@@ -33,21 +33,17 @@ class GeneralPlan(GeneralTables):
         return late
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
-        """A row per event and window that takes it no more."""
         if not self.overlapping or not (self.rule == "window" or reprocessing):
             return None
         return refused_windows(self, accepted, times, watermark, reprocessing=reprocessing)
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-        """Windows of the events, and what they bring to each."""
         return arriving_parts(self, accepted, times, arrival)
 
     def output_watermark(self, watermark: int, column: str) -> int:
-        """By the windows that have not ended yet."""
         return output_watermark(self, watermark, column)
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        """Groups with what is new; panes by their triggers."""
         return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
 
     def _taken(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:

@@ -1,8 +1,8 @@
-"""Merging sessions: intervals of one key that overlap become one. Pure and vectorised.
+"""Merges sessions: intervals of one key that overlap become one. Pure and vectorised.
 
-A session of an event at t is ``[t, t + gap)``; two sessions merge when they overlap, so that events closer than the
-gap end up together and sessions that only touch stay apart. Overlap is passed on: a new event between two sessions
-makes one of all three. Sorted by start, a session ends where nothing seen so far reaches the next start.
+The session of an event at t is ``[t, t + gap)``; two sessions merge if they overlap, so events less than the gap
+apart are together, and sessions that only touch stay apart. Overlap is transitive: a new event between two sessions
+makes all three one. Sorted by start, a session ends where no earlier interval reaches the next start.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tidestate.statestore.table.sorting import firsts, order, ranks
 
 @dataclass(frozen=True)
 class MergedSessions:
-    """What overlapping intervals amount to."""
+    """The sessions of intervals."""
 
     windows: pa.Table
     """Key columns as given, ``window_start`` and ``window_end`` (int64): a row per session, by key, then start."""
     owner: Numbers
-    """Of shape ``(intervals,)``: the row of ``windows`` that each interval became part of."""
+    """Of shape ``(intervals,)``: the row of ``windows`` that contains each interval."""
 
 
 def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
-    """The sessions that ``intervals`` merge to.
+    """Merge ``intervals`` into sessions.
 
-    ``intervals`` has the columns ``keys`` (none for one key over all), without nulls, and ``window_start`` and
-    ``window_end`` (int64), each end after its start; others are ignored. Its rows come in any order: which sessions
-    they make does not depend on it, and ``owner`` follows it.
+    ``intervals`` has the columns ``keys`` (none for a single key), without nulls, and ``window_start`` and
+    ``window_end`` (int64), each end after its start; other columns are ignored. Rows are in any order, which the
+    sessions do not depend on; ``owner`` has the same order.
     """
     key_of = _in_key_order(intervals.select(keys))
     starts, ends = _int64(intervals["window_start"]), _int64(intervals["window_end"])
@@ -48,7 +48,7 @@ def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
 
 
 def _in_key_order(keys: pa.Table) -> Numbers:
-    """A number for each row's key, rising with the key: only distinct ones are compared."""
+    """The rank of each row's key among all keys: only distinct keys are compared."""
     numbers, count = ranks(keys)
     if count < 2:
         return numbers
@@ -59,10 +59,10 @@ def _in_key_order(keys: pa.Table) -> Numbers:
 
 
 def _first_of_session(first_of_key: Flags, starts: Numbers, ends: Numbers) -> Flags:
-    """Of rows sorted by key and start: whether each begins a session. All of shape ``(rows,)``.
+    """Whether each row begins a session, of rows sorted by key and start. All of shape ``(rows,)``.
 
-    Each key gets a stretch of its own on one line, in order. Then one running maximum of the ends serves all keys:
-    what a key reaches lies before all starts of the next.
+    Keys are laid out on one line, one after another, so that one running maximum of the ends serves all keys: all
+    ends of a key are before all starts of the next.
     """
     if not len(starts):
         return first_of_key
@@ -75,9 +75,10 @@ def _first_of_session(first_of_key: Flags, starts: Numbers, ends: Numbers) -> Fl
 
 
 def _on_a_line(times: Numbers, copies: int) -> tuple[Numbers, int]:
-    """``times`` (not empty) as numbers in [0, width) in the same order, and a width of which ``copies`` fit in int64.
+    """``times`` (not empty) as numbers in [0, width) in the same order, and that width; ``copies`` times it fits in
+    int64.
 
-    Distances from the earliest where they are small enough, as they are in practice; else ranks, which always are.
+    They are distances from the earliest if those are small enough, as in practice; else ranks.
     """
     earliest = int(times.min())
     width = int(times.max()) - earliest + 1

@@ -1,7 +1,7 @@
-"""Composite triggers that look after each element: elements of a batch take their steps one by one. Pure.
+"""Composite triggers that are evaluated after each element: a step per element. Pure.
 
-The n-th elements of all windows take one step together, so a batch costs as many steps as its fullest window has
-elements. The watermark moves with the last step, which has no elements.
+The n-th elements of all windows share a step, so a batch costs as many steps as its largest window has elements. The
+watermark advances in the last step, which has no elements.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ StepFunction = Callable[[GeneralTables, StateView, pa.Table, StepTimes], Transit
 def step_by_element(
     plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes, step: StepFunction
 ) -> Transition:
-    """``step`` once for each element of the fullest window, and once for the watermark."""
+    """Run ``step`` once for each element of the largest window, and once for the watermark."""
     if not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     state, steps = OverlayView(view, plan.tables), []
     still = replace(at, after=at.before)
-    for rows, moments in [*((rows, still) for rows in _by_number(plan, arriving)), (arriving.slice(0, 0), at)]:
-        steps.append(step(plan, state, rows, moments))
+    for rows, times in [*((rows, still) for rows in _by_number(plan, arriving)), (arriving.slice(0, 0), at)]:
+        steps.append(step(plan, state, rows, times))
         state.apply(steps[-1].changes)
-    rejected = [one.rejected for one in steps if one.rejected is not None]
+    rejected = [moved.rejected for moved in steps if moved.rejected is not None]
     return Transition(
         state.changes(),
-        pa.concat_tables([one.panes for one in steps]),
-        total([one.counters for one in steps]),
+        pa.concat_tables([moved.panes for moved in steps]),
+        total([moved.counters for moved in steps]),
         pa.concat_tables(rejected) if rejected else None,
         steps[-1].due_us,
     )
 
 
 def _by_number(plan: GeneralTables, arriving: pa.Table) -> list[pa.Table]:
-    """The first element of each window, then the second of each, and so on. Windows that depend on others of their
-    key (sessions, counted ones) take one element of the key at a time.
+    """The first element of each window, then the second of each, and so on. For windows that depend on others of
+    their key (sessions, count windows), one element of the key at a time.
     """
     if not arriving.num_rows:
         return []

@@ -1,7 +1,8 @@
-"""The general operator next to the state: what it shows, what it keeps. A pure function of its arguments.
+"""The general operator next to the state: emits panes and updates groups. A pure function of its arguments.
 
-A step: groups with what the batch brings; panes of windows passed before (late), passed now (on time), open ones
-(early); closing panes of windows that are forgotten now. At most one of each per key, window and batch.
+A step combines groups with the arrivals of the batch, and emits panes of windows that the watermark passed before
+(late) or passes now (on time), of open ones (early), and of those that close: at most one of each kind per key and
+window, except for panes of single elements.
 """
 
 from __future__ import annotations
@@ -18,15 +19,23 @@ from tidestate.operators.plan.transition import StepTimes, Transition, check_on_
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.columns import chosen, equal, with_columns
 from tidestate.operators.windows.general.composite import Tree
-from tidestate.operators.windows.general.elements import OneByOne, one_by_one
+from tidestate.operators.windows.general.elements import ElementPanes, element_panes
 from tidestate.operators.windows.general.firing import closes, due_next, fire, phases
 from tidestate.operators.windows.general.gather import gather_groups
-from tidestate.operators.windows.general.groups import NEVER, Fired, Gathered, Phases, closed, column_numbers
+from tidestate.operators.windows.general.groups import (
+    NEVER,
+    Fired,
+    Gathered,
+    Phases,
+    column_numbers,
+    trigger_finished,
+)
 from tidestate.operators.windows.general.names import (
     CLOCK,
     COUNTED,
     DUE_CLOCK,
     DUE_MARK,
+    EMITTED,
     END,
     ENDS,
     EVENT,
@@ -35,11 +44,10 @@ from tidestate.operators.windows.general.names import (
     NET,
     PANES,
     PENDING,
-    SHOWN,
     SINCE,
     START,
 )
-from tidestate.operators.windows.general.panes import taken_back, values_where
+from tidestate.operators.windows.general.panes import retractions, values_where
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
@@ -50,35 +58,35 @@ from tidestate.statestore.spec.tables import TableSpec
 
 
 def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-    """Take ``arriving`` (rows of `GeneralTables.exchanged`) into the state that ``view`` shows."""
+    """The transition of the state in ``view`` by ``arriving``, rows of `GeneralTables.exchanged`."""
     gathered = gather_groups(plan, view, arriving, at)
     phase = phases(plan, gathered, at)
     first, rejected = None, None
-    if plan.triggers.counts_elements and (first := one_by_one(plan, gathered, phase, at)) is not None:
+    if plan.triggers.counts_elements and (first := element_panes(plan, gathered, phase, at)) is not None:
         gathered = replace(gathered, groups=first.groups)
     groups = gathered.groups
     if plan.triggers.when is None:
-        due = fire(plan, gathered, phase, at, _shown_already(groups, first))
+        due = fire(plan, gathered, phase, at, _emitted_already(groups, first))
     else:
         rejected = _rejected(plan, gathered, at)
         tree = Tree(plan, groups, phase, at)
         due = _closing(plan, groups, phase, tree.fire())
         groups = with_columns(groups, tree.progress())
     values = values_where(plan, groups, due.any)
-    fired = _unlike_the_last(plan, groups, values, due) if plan.triggers.only_updated else due
+    fired = _changed(plan, groups, values, due) if plan.triggers.only_updated else due
     emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
     if plan.signed:
-        fired, emptied = _of_what_is_left(plan, groups, due, fired)
+        fired, emptied = _signed(plan, groups, due, fired)
     _check_fired(plan, groups, fired, at)
-    gone, shown = _panes(plan, gathered, groups, values, phase, fired, emptied, at)
+    retracted, emitted = _panes(plan, gathered, groups, values, phase, fired, emptied, at)
     counters = first.counters if first is not None else {}
     counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired)}])
-    counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in gone)}
+    counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in retracted)}
     if rejected is not None:
         counters["window_closed"] = rejected.num_rows
-    changes = _changes(plan, gathered, _shown(plan, groups, values, due, fired, emptied.any), phase, at)
+    changes = _changes(plan, gathered, _after_panes(plan, groups, values, due, fired, emptied.any), phase, at)
     before = [_not_last(first, fired.any)] if first is not None else []
-    rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *gone, *shown])
+    rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *emitted])
     counters = {name: count for name, count in counters.items() if count}
     return Transition(changes, rows, counters, rejected, _due_us(plan, view, changes[CLOCK], at))
 
@@ -91,21 +99,21 @@ def _check_fired(plan: GeneralTables, groups: pa.Table, fired: Fired, at: StepTi
     )
 
 
-def _shown_already(groups: pa.Table, first: OneByOne | None) -> Flags:
-    shown = np.zeros(groups.num_rows, bool)
+def _emitted_already(groups: pa.Table, first: ElementPanes | None) -> Flags:
+    emitted = np.zeros(groups.num_rows, bool)
     if first is not None:
-        shown[first.owner] = True
-    return shown
+        emitted[first.owner] = True
+    return emitted
 
 
-def _not_last(first: OneByOne, again: Flags) -> pa.Table:
-    """Panes of single elements: those of groups that show another one in this step are not the last."""
+def _not_last(first: ElementPanes, again: Flags) -> pa.Table:
+    """Panes of single elements: if the group emits another one in this step, they are not the last."""
     last = np.asarray(first.panes["last"]) & ~again[first.owner]
     return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
 
 
 def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: StepTimes) -> int | None:
-    """The processing time at which a group is due next, of those there were and those of this step."""
+    """The processing time at which a group is due next, stored timers and new ones."""
     if not plan.triggers.by_clock:
         return None
     first = (int(rows["due"][0].as_py()) for rows in view[CLOCK].scan(key_range((at.now + 1,))) if rows.num_rows)
@@ -114,7 +122,7 @@ def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: Step
 
 
 def _rejected(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> pa.Table | None:
-    """Ledger rows of elements whose window has closed for good, by its composite trigger."""
+    """Ledger rows of elements whose window is closed because its composite trigger has finished."""
     if not gathered.refused.num_rows:
         return None
     events, bounds = gathered.refused[EVENT].combine_chunks(), gathered.refused
@@ -125,33 +133,34 @@ def _rejected(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> pa.Tabl
     return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)
 
 
-def _closing(plan: GeneralTables, groups: pa.Table, phase: Phases, showing: Flags) -> Fired:
-    """By phase; with closing panes of windows that take no more, beside a composite trigger."""
-    fired = Fired(showing & phase.open, showing & phase.passing, showing & phase.behind)
-    closing = closes(plan, phase, column_numbers(groups, PENDING) > 0) & ~fired.any & ~closed(groups)
+def _closing(plan: GeneralTables, groups: pa.Table, phase: Phases, firing: Flags) -> Fired:
+    """The panes of a composite trigger by timing, and closing panes of other windows that close."""
+    fired = Fired(firing & phase.open, firing & phase.passing, firing & phase.behind)
+    closing = closes(plan, phase, column_numbers(groups, PENDING) > 0) & ~fired.any & ~trigger_finished(groups)
     return Fired(fired.early, fired.on_time | (closing & phase.passing), fired.late | (closing & ~phase.passing))
 
 
-def _unlike_the_last(plan: GeneralTables, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
-    """Only panes that differ from the one shown last, or are the first."""
-    if plan.mode == "discarding":  # two equal parts are two parts
+def _changed(plan: GeneralTables, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
+    """Only panes that differ from the last one of their window, or are the first."""
+    if plan.mode == "discarding":  # equal parts are different parts
         return fired.among(column_numbers(groups, PENDING) > 0)
-    same = column_numbers(groups, SHOWN) > 0
+    same = column_numbers(groups, EMITTED) > 0
     for aggregate in plan.aggregates:
         same &= equal(values[aggregate.name], groups[f"_last_{aggregate.name}"])
     return fired.among(~same)
 
 
-def _of_what_is_left(plan: GeneralTables, groups: pa.Table, due: Fired, fired: Fired) -> tuple[Fired, Fired]:
-    """Where rows take others back: which windows show a pane, and which had shown one and have nothing left.
+def _signed(plan: GeneralTables, groups: pa.Table, due: Fired, fired: Fired) -> tuple[Fired, Fired]:
+    """If rows retract others: which windows emit a pane, and which are ``emptied``, with a pane but no rows left.
 
-    A window that has nothing and has shown nothing is none. In discarding mode panes are differences, always shown.
+    A window without rows and without a pane does not exist. In discarding mode panes are differences, and all
+    emitted.
     """
-    left, shown = column_numbers(groups, NET) > 0, column_numbers(groups, SHOWN) > 0
+    left, emitted = column_numbers(groups, NET) > 0, column_numbers(groups, EMITTED) > 0
     if plan.mode == "discarding":
-        return fired.among(left | shown), due.among(np.zeros_like(left))
-    emptied = due.among(shown & ~left)
-    return fired.among(left if plan.mode == "retracting" else left | shown), emptied
+        return fired.among(left | emitted), due.among(np.zeros_like(left))
+    emptied = due.among(emitted & ~left)
+    return fired.among(left if plan.mode == "retracting" else left | emitted), emptied
 
 
 def _masks(fired: Fired) -> list[tuple[str, Flags]]:
@@ -168,45 +177,45 @@ def _panes(
     emptied: Fired,
     at: StepTimes,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
-    """Retractions, then what is shown: late, on time, early."""
-    gone, shown = [], []
+    """Retractions and emitted panes, each in the order late, on time, early."""
+    retracted, emitted = [], []
     if plan.mode == "retracting" and gathered.replaced.num_rows:
-        gone += _replaced(plan, gathered, at)
+        retracted += _replaced(plan, gathered, at)
     for (timing, mask), (_, empty) in zip(_masks(fired), _masks(emptied), strict=True):
         if plan.mode == "retracting" and (mask | empty).any():
-            again = (mask | empty) & (column_numbers(groups, SHOWN) > 0)
-            gone.append(taken_back(plan, groups.filter(pa.array(again)), timing))
+            again = (mask | empty) & (column_numbers(groups, EMITTED) > 0)
+            retracted.append(retractions(plan, groups.filter(pa.array(again)), timing))
         if not mask.any():
             continue
         where = pa.array(mask)
         rows = groups.filter(where)
-        last = phase.over[mask]
-        shown.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last))
-    return gone, shown
+        last = phase.closed[mask]
+        emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last))
+    return retracted, emitted
 
 
 def _replaced(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
-    """What sessions had shown before they became part of others, timed as what they became."""
-    rows, shown = plan.whole.conform(gathered.replaced), column_numbers(gathered.replaced, SHOWN) > 0
+    """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
+    rows, emitted = plan.whole.conform(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
     behind, passed = gathered.became <= at.before, gathered.became <= at.after
     timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
-    return [taken_back(plan, rows.filter(pa.array(mask & shown)), timing) for timing, mask in timings]
+    return [retractions(plan, rows.filter(pa.array(mask & emitted)), timing) for timing, mask in timings]
 
 
-def _shown(
+def _after_panes(
     plan: GeneralTables, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired, emptied: Flags
 ) -> pa.Table:
-    """Groups after their panes: nothing is pending where one was due, also where it would have been the same; and
-    nothing stands of what was ``emptied``.
+    """The groups after their panes: nothing is pending if a pane was due, even an equal one that was not emitted; a
+    group that was ``emptied`` has no pane.
     """
     if not due.any.any():
         return groups
-    where, taken = pa.array(fired.any), pa.array(due.any)
+    where, was_due = pa.array(fired.any), pa.array(due.any)
     changed: dict[str, pa.Array | pa.ChunkedArray] = {
-        PENDING: pc.if_else(taken, 0, groups[PENDING]),
-        SINCE: pc.if_else(taken, pa.scalar(None, pa.int64()), groups[SINCE]),
+        PENDING: pc.if_else(was_due, 0, groups[PENDING]),
+        SINCE: pc.if_else(was_due, pa.scalar(None, pa.int64()), groups[SINCE]),
         PANES: pc.add(groups[PANES], where.cast(pa.int64())),
-        SHOWN: pa.array(np.where(fired.any, 1, column_numbers(groups, SHOWN)) * ~emptied),
+        EMITTED: pa.array(np.where(fired.any, 1, column_numbers(groups, EMITTED)) * ~emptied),
     }
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"
@@ -219,25 +228,25 @@ def _shown(
 
 
 def _changes(plan: GeneralTables, gathered: Gathered, groups: pa.Table, phase: Phases, at: StepTimes) -> ChangeSet:
-    """What is kept: groups, their ends, their timers; and what is forgotten."""
+    """Changes of the tables: groups, their ends and timers; and what expires."""
     clock, marks = due_next(plan, groups, phase, at)
     fresh_clock = (clock != NEVER) & (clock != column_numbers(groups, DUE_CLOCK, NEVER))
     fresh_marks = (marks != NEVER) & (marks != column_numbers(groups, DUE_MARK, NEVER))
-    stays = ~phase.gone
+    stays = ~phase.expired
     groups = with_columns(
         groups, {DUE_CLOCK: pa.array(clock, mask=clock == NEVER), DUE_MARK: pa.array(marks, mask=marks == NEVER)}
     )
     kept = groups.filter(pa.array(stays))
     bound = None if at.after == BEGINNING_US else min(plan.expired_at(at.after), END_US - 1)
     changes = {
-        CLOCK: TableChanges(put=_timers(plan.clock, groups, clock, fresh_clock & stays), expire=_moment(at.now - 1)),
-        MARKS: TableChanges(put=_timers(plan.marks, groups, marks, fresh_marks & stays), expire=_moment(at.after)),
+        CLOCK: TableChanges(put=_timers(plan.clock, groups, clock, fresh_clock & stays), expire=_bound(at.now - 1)),
+        MARKS: TableChanges(put=_timers(plan.marks, groups, marks, fresh_marks & stays), expire=_bound(at.after)),
     }
     put = _some(plan.groups.conform(kept))
     if plan.by_number:
-        gone = _some(plan.groups.conform_keys(groups.filter(pa.array(phase.gone))))
+        expired = _some(plan.groups.conform_keys(groups.filter(pa.array(phase.expired))))
         counts = _some(gathered.counts) if gathered.counts is not None else None
-        return changes | {GROUPS: TableChanges(delete=gone, put=put), COUNTED: TableChanges(put=counts)}
+        return changes | {GROUPS: TableChanges(delete=expired, put=put), COUNTED: TableChanges(put=counts)}
     if not plan.sessions:
         return changes | {GROUPS: TableChanges(put=put, expire=bound)}
     replaced = gathered.replaced
@@ -254,7 +263,7 @@ def _timers(spec: TableSpec, groups: pa.Table, moments: npt.NDArray[np.int64], w
     return _some(spec.conform(rows))
 
 
-def _moment(moment: int) -> int | None:
+def _bound(moment: int) -> int | None:
     return None if moment == BEGINNING_US else min(moment, END_US - 1)
 
 

@@ -1,13 +1,13 @@
-"""Tables of the general window operator: one row per open window and key, whatever kind of window it is.
+"""Tables of the general window operator: a group is a row per window and key, for any kind of window.
 
-| windows | ``groups``: key, forgets by | beside it |
+| windows | ``groups``: key; expires by | other table |
 |---|---|---|
 | tumbling, sliding, global | window end, window start, key; end | – |
 | sessions | key, window start; end | ``ends``: window end, key, window start |
 | counted | key, window start | ``counted``: key; messages so far |
 
-``clock`` and ``marks`` hold when a group is due next, by processing time and by event time: (due, key, window start,
-window end). What stands there and does not agree with the group any more is passed over.
+``clock`` and ``marks`` have the time at which a group is due next, by processing time and by event time: (due, key,
+window start, window end). A timer that differs from its group is outdated, and ignored.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tidestate.operators.windows.general.names import (
     DUE_CLOCK,
     DUE_MARK,
     ELEMENTS,
+    EMITTED,
     END,
     ENDS,
     EVENT,
@@ -37,7 +38,6 @@ from tidestate.operators.windows.general.names import (
     NO_KEY,
     PANES,
     PENDING,
-    SHOWN,
     SINCE,
     START,
     TIME_OF,
@@ -49,24 +49,24 @@ from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableS
 
 @dataclass(frozen=True)
 class GeneralTables(Plan):
-    """What the steps of the operator know of it: columns and tables."""
+    """The columns and tables of a plan."""
 
     reprocesses = True
     late_option = ".late(allowed=…)"
 
     @property
-    def succeeds(self) -> bool:
-        """Whether all of the state is another plan's."""
+    def only_slices(self) -> bool:
+        """Whether all of the state is in slices."""
         return False
 
     @property
     def by_number(self) -> bool:
-        """Whether windows are of messages, not of time."""
+        """Whether windows count messages."""
         return isinstance(self.kind, Counted)
 
     @property
     def sessions(self) -> bool:
-        """Whether windows grow and merge."""
+        """Whether windows are sessions, which grow and merge."""
         return isinstance(self.kind, Sessions)
 
     @cached_property
@@ -75,7 +75,7 @@ class GeneralTables(Plan):
 
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:
-        """Key columns of all tables; a constant where the stream has no key."""
+        """Key columns of all tables; a constant if the stream has no key."""
         return self.key_specs or (Column(NO_KEY, "int8", "key"),)
 
     @property
@@ -85,7 +85,7 @@ class GeneralTables(Plan):
 
     @property
     def identity(self) -> list[str]:
-        """The columns that say which group a row is of, in the order of the groups table's key."""
+        """The columns that identify a group, in the order of the groups table's key."""
         return self.groups.key_names
 
     @cached_property
@@ -99,20 +99,20 @@ class GeneralTables(Plan):
 
     @cached_property
     def nodes(self) -> tuple[Trigger, ...]:
-        """Of a composite trigger all parts, parents first."""
+        """All parts of the composite trigger, parents first."""
         return self.triggers.when.nodes if self.triggers.when else ()
 
     @property
     def sizes(self) -> tuple[Column, ...]:
-        """How many elements came to a window, for its triggers; and how many are left where some take others back."""
+        """The number of elements of a window, for its triggers; and the number left if some retract others."""
         elements = Column(ELEMENTS, "int64", "count", "sum")
         return (elements, Column(NET, "int64", "", "sum")) if self.signed else (elements,)
 
     @cached_property
     def progress(self) -> tuple[Column, ...]:
-        """How far a window's triggers are; combined when sessions merge."""
+        """The progress of a window's triggers; combined when sessions merge."""
         sums = (*self.sizes, Column(PENDING, "int64", "", "sum"))
-        most = tuple(Column(name, "int64", "", "max") for name in (PANES, SHOWN, CLOSED))
+        most = tuple(Column(name, "int64", "", "max") for name in (PANES, EMITTED, CLOSED))
         parts = [
             (Column(f"_count_{node}", "int64", "", "sum"), Column(f"_done_{node}", "int64", "", "max"))
             for node in range(len(self.nodes))
@@ -123,13 +123,13 @@ class GeneralTables(Plan):
 
     @cached_property
     def remembered(self) -> tuple[Column, ...]:
-        """What only the very same window keeps: when it is due, and the values it last showed."""
+        """Columns that are lost when a window's bounds change: when it is due, and the result it last emitted."""
         dues = (Column(DUE_CLOCK, "int64"), Column(DUE_MARK, "int64"))
         return (*dues, *(Column(f"_last_{a.name}", type_text(a.result_type), "result") for a in self.aggregates))
 
     @cached_property
     def groups(self) -> TableSpec:
-        """One row per open window and key."""
+        """The state table with one row per window and key."""
         values = (*self.progress, *self.state, *self.remembered)
         start, end = self._bounds
         if self.sessions or self.by_number:
@@ -140,63 +140,63 @@ class GeneralTables(Plan):
 
     @cached_property
     def arriving(self) -> TableSpec:
-        """What a batch brings to each group: not stored."""
+        """The arrivals of a batch by group; not stored."""
         start, end = self._bounds
         values = (*self.sizes, *self.state)
         return TableSpec("arriving", (*self.key_columns, start, end), values, None, self.state_groups)
 
     @cached_property
     def slices_of_events(self) -> TableSpec:
-        """What a batch brings to each slice of windows that share events: not stored."""
+        """The arrivals of a batch by slice, for windows that share events; not stored."""
         key = (*self.key_columns, Column("slice_end", type_text(self.bound_type)))
         return TableSpec("by_slice", key, (*self.sizes, *self.state), None, self.state_groups)
 
     @cached_property
     def orderless(self) -> bool:
-        """Whether aggregates come to the same in whatever order elements are combined."""
+        """Whether results do not depend on the order in which elements are combined."""
         return not self.state_groups and all(column.combiner in HASHED for column in self.state)
 
     @cached_property
     def merging(self) -> TableSpec:
-        """Groups keyed by what they become: not stored, it combines stored rows and a batch's."""
+        """Groups keyed by their new bounds, to combine stored rows and arrivals; not stored."""
         start, end = self._bounds
         values = (*self.progress, *self.state)
         return TableSpec("merging", (*self.key_columns, start, end), values, None, self.state_groups)
 
     @cached_property
     def whole(self) -> TableSpec:
-        """A group by its key and bounds, with all that is known of it: not stored."""
+        """All columns of a group, by key and bounds; not stored."""
         start, end = self._bounds
         values = (*self.progress, *self.state, *self.remembered)
         return TableSpec("whole", (*self.key_columns, start, end), values, None, self.state_groups)
 
     @cached_property
     def bare(self) -> TableSpec:
-        """Which window and key: not stored."""
+        """Key and bounds of a group; not stored."""
         return TableSpec("bare", (*self.key_columns, *self._bounds), ())
 
     @cached_property
     def ends(self) -> TableSpec:
-        """Sessions by their end."""
+        """The state table of sessions by their end."""
         return TableSpec(
             ENDS, (self._bounds[1], *self.key_columns, self._bounds[0]), (), END, partition_by=self.partition_by
         )
 
     @cached_property
     def counted(self) -> TableSpec:
-        """Messages so far, per key."""
+        """The state table with the number of messages so far, by key."""
         return TableSpec(
             COUNTED, self.key_columns, (Column("count", "int64", "count"),), partition_by=self.partition_by
         )
 
     @cached_property
     def clock(self) -> TableSpec:
-        """Groups by the processing time at which they are due."""
+        """The state table of groups by the processing time at which they are due."""
         return TableSpec(CLOCK, self._due_key, (), "due", partition_by=self.partition_by)
 
     @cached_property
     def marks(self) -> TableSpec:
-        """Groups by the watermark at which they are due before their end."""
+        """The state table of groups by the watermark at which they are due before their end."""
         return TableSpec(MARKS, self._due_key, (), "due", partition_by=self.partition_by)
 
     @property
@@ -205,12 +205,12 @@ class GeneralTables(Plan):
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        beside = (self.ends,) if self.sessions else (self.counted,) if self.by_number else ()
-        return (self.groups, *beside, self.clock, self.marks, *self.held_tables)
+        other = (self.ends,) if self.sessions else (self.counted,) if self.by_number else ()
+        return (self.groups, *other, self.clock, self.marks, *self.held_tables)
 
     @property
     def per_event(self) -> bool:
-        """Whether each event travels by itself: to be numbered, to show a pane of its own, to be refused."""
+        """Whether events reach the state one by one: to number, refuse or order them, or for a pane after each."""
         return self.by_number or self.triggers.per_element or self.triggers.finishes or self.in_order
 
     @cached_property
@@ -218,18 +218,18 @@ class GeneralTables(Plan):
         if not self.per_event:
             return self.arriving
         types = [type_text(self.input_schema.field(name).type) for name in self.order]
-        beside = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
+        extra = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
         if self.in_order:
-            beside.append(Column(TIME_OF, "int64"))
+            extra.append(Column(TIME_OF, "int64"))
         if self.triggers.finishes:
-            # By number: names of the input may be anything.
+            # By number: names of input columns may be anything.
             fields = [pa.field(f"_{number}", field.type) for number, field in enumerate(self.input_schema)]
-            beside.append(Column(EVENT, type_text(pa.struct(fields))))
-        return TableSpec("arriving", self.arriving.key, (*self.arriving.values, *beside))
+            extra.append(Column(EVENT, type_text(pa.struct(fields))))
+        return TableSpec("arriving", self.arriving.key, (*self.arriving.values, *extra))
 
     @property
     def order_names(self) -> list[str]:
-        """What the columns of the order are called where each event travels by itself."""
+        """Names of the order's columns in `exchanged`, if events are sent one by one."""
         return [f"_order_{number}" for number in range(len(self.order))]
 
     @property
@@ -245,7 +245,7 @@ class GeneralTables(Plan):
         kind: str,
         last: Flags,
     ) -> pa.Table:
-        """Rows of `pane_schema` about ``groups``, with these values and numbers."""
+        """Panes of ``groups``, in `pane_schema`, with these values, pane numbers and flags ``last``."""
         count = groups.num_rows
         columns = [
             groups[START],

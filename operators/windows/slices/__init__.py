@@ -1,1 +1,1 @@
-"""The fast path: tumbling and sliding windows that fire on time, and late with each batch. No reads to take in."""
+"""The fast path: tumbling and sliding windows that fire on time, and late with each batch; no reads at intake."""

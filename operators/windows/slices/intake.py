@@ -1,4 +1,4 @@
-"""The fast path next to the input: events as partials of the slices they lie in, aggregated where that pays."""
+"""The fast path next to the input: events as partials of their slices, aggregated if that pays."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tidestate.statestore.table.fold import combine
 
 SLICE_SAMPLE_ROWS = 1 << 16
 PAYS_BELOW = 0.5
-"""Aggregating next to the input pays while it leaves fewer rows than this share."""
+"""Aggregating next to the input pays if it leaves a smaller share of the rows."""
 
 
 def partials_of(plan: SliceTables, accepted: pa.Table, times: Times) -> pa.Table:
-    """Rows of the slices table, keys may repeat."""
+    """Events as rows of the slices table; keys may repeat."""
     return _aggregate(plan, _lift(plan, accepted, times))
 
 
@@ -28,18 +28,18 @@ def _lift(plan: SliceTables, accepted: pa.Table, times: Times) -> pa.Table:
 
 
 def _aggregate(plan: SliceTables, lifted: pa.Table) -> pa.Table:
-    """Combine rows of one slice and key, unless a sample says that hardly any share them."""
+    """Combine rows of one slice and key, unless a sample has almost only distinct ones."""
     if lifted.num_rows > 2 * SLICE_SAMPLE_ROWS:
-        seen = combine(plan.slices, lifted.slice(0, SLICE_SAMPLE_ROWS)).num_rows
-        if expected_groups(SLICE_SAMPLE_ROWS, seen, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
+        groups = combine(plan.slices, lifted.slice(0, SLICE_SAMPLE_ROWS)).num_rows
+        if expected_groups(SLICE_SAMPLE_ROWS, groups, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
             return lifted
     return combine(plan.slices, lifted)
 
 
 def expected_groups(sample_rows: int, sample_groups: int, rows: int) -> float:
-    """How many groups ``rows`` rows have, when ``sample_rows`` of them had ``sample_groups`` (groups alike in size).
+    """The number of groups in ``rows`` rows if ``sample_rows`` of them have ``sample_groups`` groups of similar size.
 
-    Solves groups·(1 − e^(−sample/groups)) = seen by bisection; a skewed stream has fewer than this says.
+    Solves groups·(1 − e^(−sample/groups)) = sample_groups by bisection; a skewed stream has fewer groups.
     """
     low, high = float(sample_groups), float(sample_groups) * 2**20
     for _ in range(60):

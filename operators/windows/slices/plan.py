@@ -1,4 +1,4 @@
-"""The fast path: its tables, and the steps that it takes."""
+"""The fast path: its plan."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tidestate.statestore.spec.store import StateView
 
 @dataclass(frozen=True)
 class SlicePlan(SliceTables):
-    """Windows of a fixed size, kept in slices."""
+    """The plan of windows of a fixed size, stored in slices."""
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
-        """By its own time, whatever its windows; what comes back, by its windows."""
+        """By the event's time; reprocessed events by their windows."""
         if reprocessing:
             return too_late(self, events, times, watermark, reprocessing=True)
         late: Flags = times < self.closed_at(watermark)
         return late
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
-        """Of events that come back, a row per window that is gone."""
+        """Only for reprocessed events: a row per window that has expired."""
         if not (reprocessing and self.overlapping):
             return None
         return refused_windows(self, accepted, times, watermark, reprocessing=True)
@@ -39,13 +39,12 @@ class SlicePlan(SliceTables):
         """Partials of slices and keys; keys may repeat."""
         if ONLY in accepted.column_names and accepted[ONLY].null_count < accepted.num_rows:
             raise UsageError(
-                "windows of this job share their state, so an event cannot be fed to one of them alone",
+                "windows of this job share their state, so an event cannot be reprocessed for one of them alone",
                 code="feed-window",
             )
         return partials_of(self, accepted, times)
 
     def output_watermark(self, watermark: int, column: str) -> int:
-        """By the windows that have not ended yet."""
         return output_watermark(self, watermark, column)
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:

@@ -1,7 +1,7 @@
-"""The second half of a step, next to the state: what fires, what changes. A pure function of its arguments.
+"""The fast path next to the state: fires windows and updates slices. A pure function of its arguments.
 
-``before`` is the watermark that classified the batch, ``after`` the one at its end. Both exclusive: a window
-fires on time when ``before < end <= after``.
+``before`` is the watermark at the start of the batch, ``after`` the one at its end. Both are exclusive: a window
+fires on time if ``before < end <= after``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidestate.operators.plan.transition import (
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.expansion import SHARE, combined_parts, expand_windows
-from tidestate.operators.windows.slices.requests import Asked
+from tidestate.operators.windows.slices.requests import RequestedWindows
 from tidestate.operators.windows.slices.tables import SliceTables
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import Lookup, TableChanges
@@ -38,11 +38,11 @@ from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.fold import combine
 
 LOOKED_UP = 1 << 18
-"""Up to so many slices are looked up one by one."""
+"""Up to this number, slices are looked up one by one."""
 
 
 def slice_step(plan: SliceTables, view: StateView, partials: pa.Table, at: StepTimes) -> Transition:
-    """Take ``partials`` (rows of the slices table, keys may repeat) into the state that ``view`` shows."""
+    """The transition of the state in ``view`` by ``partials``, rows of the slices table; keys may repeat."""
     low, high = at.before, max(at.before, at.after)
     on_time = _fire_on_time(plan, view, partials, replace(at, after=high)) if high > low else None
     closed_bound, fired_bound, slice_bound = bounds(plan, high)
@@ -69,7 +69,7 @@ def slice_step(plan: SliceTables, view: StateView, partials: pa.Table, at: StepT
 
 
 def whole_windows(plan: SliceTables, view: StateView, after_us: int) -> pa.Table:
-    """Windows that end after ``after_us``, whether they have fired or not, with ``window_start``; for people."""
+    """All windows that end after ``after_us``, fired or not, with ``window_start``; for queries."""
     stored = view[plan.slices.name].scan(folded=False)
     rows = by_window(plan, stored, after_us, END_US)
     starts = pa.array(_times(rows["window_end"]) - plan.windows.size).cast(TIME)
@@ -77,7 +77,7 @@ def whole_windows(plan: SliceTables, view: StateView, after_us: int) -> pa.Table
 
 
 def _fire_on_time(plan: SliceTables, view: StateView, partials: pa.Table, at: StepTimes) -> pa.Table:
-    """Value of each key and window with ``before < end <= after``: state and batch folded together."""
+    """The value of each key and window with ``before < end <= after``: state and batch combined."""
     first = None if at.before == BEGINNING_US else plan.windows.oldest_slice_after(at.before) + 1
     last = None if at.after == END_US else at.after + 1
     own = partials if first is None and last is None else _between(partials, first, last)
@@ -89,9 +89,9 @@ def _fire_on_time(plan: SliceTables, view: StateView, partials: pa.Table, at: St
 def by_window(
     plan: SliceTables, slices: Iterable[pa.Table], low: int, high: int, budget_bytes: int = BUDGET_BYTES
 ) -> pa.Table:
-    """Slices combined per window and key, of the windows with ``low < end <= high``.
+    """Combine slices by window and key, for the windows with ``low < end <= high``.
 
-    They are taken in piece by piece; only the order of slices, where it matters, needs all of them at once.
+    Slices are combined piece by piece; only if their order matters are all of them in memory.
     """
     spec = plan.windows_spec
     if plan.windows.tumbles:
@@ -100,10 +100,10 @@ def by_window(
             spec, pa.concat_tables([plan.slices.schema.empty_table(), *slices]).rename_columns(spec.schema.names)
         )
     pieces = _pieces(plan, slices, budget_bytes)
-    return combined_parts(spec, (part for rows in pieces for part in _spread(plan, rows, low, high, budget_bytes)))
+    return combined_parts(spec, (part for rows in pieces for part in _expanded(plan, rows, low, high, budget_bytes)))
 
 
-def _spread(plan: SliceTables, rows: pa.Table, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
+def _expanded(plan: SliceTables, rows: pa.Table, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
     first, counts = plan.windows.windows_of(_times(rows["slice_end"]), low, high)
 
     def pairs(index: Numbers, nth: Numbers) -> pa.Table:
@@ -114,7 +114,7 @@ def _spread(plan: SliceTables, rows: pa.Table, low: int, high: int, budget_bytes
 
 
 def _pieces(plan: SliceTables, slices: Iterable[pa.Table], budget_bytes: int) -> Iterator[pa.Table]:
-    """Slices in tables of a share of the budget; where values depend on the order of time, so and in one table."""
+    """Slices in tables of a share of the budget; if their order matters, in one table in the order of time."""
     held, size = [plan.slices.schema.empty_table()], 0
     for rows in slices:
         held.append(rows)
@@ -131,7 +131,7 @@ def _pieces(plan: SliceTables, slices: Iterable[pa.Table], budget_bytes: int) ->
 def _fire_late(
     plan: SliceTables, view: StateView, partials: pa.Table, at: StepTimes, closed_bound: int | None
 ) -> tuple[pa.Table, pa.Table, pa.Table] | None:
-    """Retractions, new panes, and what to remember, of windows fired before that this batch touches."""
+    """Retractions, late panes and rows of the fired table, for late windows that this batch changes."""
     low = at.before
     if low == BEGINNING_US or not partials.num_rows:
         return None
@@ -139,15 +139,15 @@ def _fire_late(
     touching = partials.filter(pa.array(first_ends <= low)) if bool((first_ends <= low).any()) else None
     if touching is None:
         return None
-    news = by_window(plan, [_fold_up(plan, touching)], plan.expired_at(low), low, at.budget_bytes)
-    if not news.num_rows:
+    added = by_window(plan, [combine(plan.slices, touching)], plan.expired_at(low), low, at.budget_bytes)
+    if not added.num_rows:
         return None
-    keys = news.select(plan.fired.key_names)
+    keys = added.select(plan.fired.key_names)
     fired = view[plan.fired.name].lookup(keys)
-    values = news
+    values = added
     if plan.mode != "discarding":
         values = values_of_windows(plan, view, keys, partials, at.budget_bytes).rows
-    # Numbered after the last ones; 0 where the window never fired.
+    # The number after the last pane; 0 if the window never fired.
     number = pc.fill_null(pc.add(fired.rows["pane"], 1), 0)
     values = _finished(plan, values)
     emissions = _panes(plan, values, "late", "emit", number, closed_bound)
@@ -158,7 +158,7 @@ def _fire_late(
 
 
 def _retractions(plan: SliceTables, fired: Lookup) -> pa.Table:
-    """The last panes once more, as retractions, of the windows that had fired."""
+    """The last panes of windows that had fired, as retractions."""
     rows = fired.rows.filter(fired.found)
     columns = [
         pc.subtract(rows["window_end"].cast(pa.int64()), plan.windows.size).cast(TIME),
@@ -180,35 +180,31 @@ def values_of_windows(
     partials: pa.Table | None = None,
     budget_bytes: int = BUDGET_BYTES,
 ) -> Lookup:
-    """The full value of each (window, key) in ``keys``, in their order: stored slices and this batch's."""
+    """The complete value of each (window, key) in ``keys``, in their order: from stored slices and ``partials``."""
     if not keys.num_rows:
         return Lookup(pa.array([], pa.bool_()), plan.windows_spec.schema.empty_table())
-    asked = Asked(plan, keys)
-    partials = plan.slices.schema.empty_table() if partials is None else _fold_up(plan, partials)
-    pieces = _pieces(plan, chain(_asked_slices(plan, view, asked), [partials]), budget_bytes)
-    values = combined_parts(asked.spec, (part for rows in pieces for part in asked.partition_by(rows, budget_bytes)))
-    return asked.found(values)
+    requested = RequestedWindows(plan, keys)
+    partials = plan.slices.schema.empty_table() if partials is None else combine(plan.slices, partials)
+    pieces = _pieces(plan, chain(_requested_slices(plan, view, requested), [partials]), budget_bytes)
+    parts = (part for rows in pieces for part in requested.combined(rows, budget_bytes))
+    return requested.lookup(combined_parts(requested.spec, parts))
 
 
-def _asked_slices(plan: SliceTables, view: StateView, asked: Asked) -> Iterator[pa.Table]:
-    """The stored slices of these windows: looked up where they are few; else all in their range, which is cheaper."""
-    low, counts = asked.slices
+def _requested_slices(plan: SliceTables, view: StateView, requested: RequestedWindows) -> Iterator[pa.Table]:
+    """The stored slices of these windows: looked up if they are few, else a scan of their range, which is cheaper."""
+    low, counts = requested.slices
     if int(counts.sum()) > LOOKED_UP:
-        lower, upper = int(low.min()) + 1, int(asked.ends.max()) + 1
+        lower, upper = int(low.min()) + 1, int(requested.ends.max()) + 1
         return view[plan.slices.name].scan(key_range((lower,), (upper,)), folded=False)
     index = np.repeat(np.arange(len(counts)), counts)
     ends = low[index] + (places_within(counts) + 1) * plan.windows.slice
-    wanted = asked.keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
+    wanted = requested.keys.take(pa.array(index)).set_column(0, "slice_end", pa.array(ends).cast(TIME))
     found = view[plan.slices.name].lookup(wanted)
     return iter([found.rows.filter(found.found)])
 
 
-def _fold_up(plan: SliceTables, partials: pa.Table) -> pa.Table:
-    return combine(plan.slices, partials)
-
-
 def _finished(plan: SliceTables, values: pa.Table) -> pa.Table:
-    """The results of windows with these partials, beside window end and key."""
+    """The results of windows with these partials, with window end and key."""
     results = finished(plan.aggregates, values)
     return pa.table(
         [*values.select(plan.fired.key_names).columns, *results.columns],
@@ -224,7 +220,7 @@ def _panes(
     number: pa.Array | pa.ChunkedArray | None,
     closed_bound: int | None,
 ) -> pa.Table:
-    """Pane rows of windows with finished ``values``. A pane is the last one when its window takes no more events."""
+    """Panes of windows with these results. A pane is the last one if its window accepts no more events."""
     rows = values.num_rows
     ends = _times(values["window_end"])
     final = np.zeros(rows, bool) if closed_bound is None else ends <= closed_bound
@@ -242,7 +238,7 @@ def _panes(
 
 
 def _remember(plan: SliceTables, values: pa.Table, number: pa.Array | pa.ChunkedArray | None) -> pa.Table:
-    """Rows of the fired table for panes with these finished values."""
+    """Rows of the fired table for panes with these results."""
     numbers = pa.array(np.zeros(values.num_rows, np.int64)) if number is None else number
     results = [values[aggregate.name] for aggregate in plan.aggregates]
     keys = [values[name] for name in plan.fired.key_names]
@@ -250,7 +246,7 @@ def _remember(plan: SliceTables, values: pa.Table, number: pa.Array | pa.Chunked
 
 
 def _still_open(plan: SliceTables, remembered: list[pa.Table], fired_bound: int | None) -> pa.Table | None:
-    """Of the panes fired, those whose window may fire again."""
+    """The rows of the fired table whose window may fire again."""
     if not remembered:
         return None
     return _after(plan.fired.expiry, pa.concat_tables(remembered), fired_bound)
@@ -267,13 +263,13 @@ def _after(column: str | None, rows: pa.Table, bound: int | None) -> pa.Table | 
 
 
 def bounds(plan: SliceTables, watermark: int) -> tuple[int | None, int | None, int | None]:
-    """Up to which window end windows take no more events, and are not kept; up to which slice end slices are not."""
+    """The last window end that is closed, the last window end and slice end that are expired; None for none."""
     if watermark == BEGINNING_US:
         return None, None, None
     if watermark == END_US:
         return END_US - 1, END_US - 1, END_US - 1
-    forgotten = plan.expired_at(watermark)
-    return plan.closed_at(watermark), forgotten, plan.windows.oldest_slice_after(forgotten)
+    expired = plan.expired_at(watermark)
+    return plan.closed_at(watermark), expired, plan.windows.oldest_slice_after(expired)
 
 
 def _between(rows: pa.Table, first: int | None, last: int | None) -> pa.Table:

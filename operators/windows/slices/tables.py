@@ -1,4 +1,4 @@
-"""Tables of the fast path: partials per slice, and the last pane of windows that may fire again."""
+"""Tables of the fast path: partials by slice, and the last pane of windows that may fire again."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SLICES, FIRED = "slices", "fired"
 
 @dataclass(frozen=True)
 class SliceTables(Plan):
-    """What the steps of the fast path know of it: columns and tables."""
+    """The columns and tables of a plan."""
 
     reprocesses = True
     late_option = ".late(allowed=…)"
 
     @property
     def windows(self) -> Sliding:
-        """The windows."""
+        """The kind of window: sliding, or tumbling."""
         return of_type(self.kind, Sliding)
 
     @cached_property
     def slices(self) -> TableSpec:
-        """Partial aggregates per slice and key. A tumbling window is one slice."""
+        """The state table with partials by slice and key. A tumbling window is one slice."""
         role = "window_end" if self.windows.tumbles else "slice_end"
         state = tuple(column for aggregate in self.aggregates for column in aggregate.state)
         key = (_time("slice_end", role), *self.key_specs)
@@ -36,7 +36,7 @@ class SliceTables(Plan):
 
     @cached_property
     def fired(self) -> TableSpec:
-        """The last pane of each window and key that may still fire again: its number and values."""
+        """The state table with the last pane of each window and key that may fire again: its number and values."""
         results = tuple(Column(a.name, type_text(a.result_type), "result") for a in self.aggregates)
         last = Column("pane", "int64", "pane_index")
         key = (_time("window_end", "window_end"), *self.key_specs)
@@ -52,13 +52,13 @@ class SliceTables(Plan):
 
     @cached_property
     def windows_spec(self) -> TableSpec:
-        """The slices table keyed by window: not stored, it combines slices of one window into its value."""
+        """The slices table keyed by window, to combine the slices of a window; not stored."""
         key = (_time("window_end", "window_end"), *self.key_specs)
         return TableSpec("by_window", key, self.slices.values, None, self.state_groups)
 
     @cached_property
     def ordered(self) -> bool:
-        """Whether a window's value depends on the order of its slices: lists, and the first or last of equals."""
+        """Whether a window's result depends on the order of its slices: as of lists, or the first of equal values."""
         return bool(self.state_groups) or any(column.combiner == "append" for column in self.slices.values)
 
 

@@ -1,8 +1,7 @@
-"""The general operator over a state that the fast path began: windows out of slices, until these are forgotten.
+"""The general operator on state of the fast path: windows are computed from slices until these have expired.
 
-A window that the general operator has touched is a row of ``groups``, whole. Of any other its slices say what it
-holds and the fired table what it showed last, so that row is made when it is asked for. Nothing is rewritten; the two
-tables run empty as their windows are forgotten.
+A window that the general operator has changed is a row of ``groups``. For any other window that row is computed from
+its slices and the fired table when it is read. No state is rewritten; the two tables become empty as windows expire.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.general.names import (
     CLOCK,
     ELEMENTS,
+    EMITTED,
     END,
     GROUPS,
     MARKS,
     NO_KEY,
     PANES,
     PENDING,
-    SHOWN,
     START,
 )
 from tidestate.operators.windows.general.plan import GeneralPlan
@@ -44,14 +43,14 @@ from tidestate.statestore.table.sorting import order
 
 
 @dataclass(frozen=True)
-class SucceedingPlan(GeneralPlan):
-    """``first``: the general operator has no tables there yet."""
+class BridgePlan(GeneralPlan):
+    """The general operator's plan on state of the fast path. ``fresh``: it has no tables of its own yet."""
 
-    first: bool = False
+    fresh: bool = False
 
     @property
     def slices(self) -> SlicePlan:
-        """The plan whose state this goes on from."""
+        """The plan of the fast path."""
         return SlicePlan(**{field.name: getattr(self, field.name) for field in fields(Plan)})
 
     @property
@@ -59,18 +58,17 @@ class SucceedingPlan(GeneralPlan):
         return (*super().tables, *self.slices.tables)
 
     @property
-    def begun_empty(self) -> tuple[str, ...]:
-        """Its own, where the fast path was at work until now."""
-        return (GROUPS, CLOCK, MARKS) if self.first else ()
+    def may_lack(self) -> tuple[str, ...]:
+        """The general operator's own tables, at the first start."""
+        return (GROUPS, CLOCK, MARKS) if self.fresh else ()
 
     @property
-    def succeeds(self) -> bool:
-        """Whether all of the state is the fast path's."""
-        return self.first
+    def only_slices(self) -> bool:
+        return self.fresh
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        """As the general operator, over windows of both."""
-        moved = self._taken(Succession(self, view, self.expired_at(at.before)), arriving, at)
+        """The step of the general operator, on windows of both."""
+        moved = self._taken(BridgeView(self, view, self.expired_at(at.before)), arriving, at)
         slices = self.slices
         _, window_bound, slice_bound = bounds(slices, max(at.before, at.after))
         expired = {
@@ -80,23 +78,23 @@ class SucceedingPlan(GeneralPlan):
         return Transition(dict(moved.changes) | expired, moved.panes, moved.counters, moved.rejected, moved.due_us)
 
 
-class Succession(StateView):
-    """A view of the general operator's state in which windows of the fast path that end after ``forgotten`` are
+class BridgeView(StateView):
+    """A view of the general operator's state in which windows of the fast path that end after ``expired_us`` are
     groups too.
     """
 
-    def __init__(self, plan: SucceedingPlan, view: StateView, forgotten: int = BEGINNING_US) -> None:
-        self._view, self._groups = view, _Groups(plan, view, forgotten)
+    def __init__(self, plan: BridgePlan, view: StateView, expired_us: int = BEGINNING_US) -> None:
+        self._view, self._groups = view, _Groups(plan, view, expired_us)
 
     def __getitem__(self, table: str) -> TableView:
         return self._groups if table == GROUPS else self._view[table]
 
 
 class _Groups(TableView):
-    """The groups table, with windows out of slices."""
+    """The groups table, with windows computed from slices."""
 
-    def __init__(self, plan: SucceedingPlan, view: StateView, forgotten: int) -> None:
-        self._plan, self._view, self._slices, self._forgotten = plan, view, plan.slices, forgotten
+    def __init__(self, plan: BridgePlan, view: StateView, expired_us: int) -> None:
+        self._plan, self._view, self._slices, self._expired_us = plan, view, plan.slices, expired_us
         self._stored = view[GROUPS]
 
     @property
@@ -104,20 +102,20 @@ class _Groups(TableView):
         return self._stored.expired
 
     def lookup(self, keys: pa.Table) -> Lookup:
-        """Groups that are stored, else as slices and the fired table make them."""
+        """Stored groups, else those computed from slices."""
         found = self._stored.lookup(keys)
         if np.asarray(found.found).all():
             return found
-        asked = self._plan.groups.conform_keys(keys).filter(pc.invert(found.found))
-        windows = asked.rename_columns(["window_end" if name == END else name for name in asked.column_names])
+        missing = self._plan.groups.conform_keys(keys).filter(pc.invert(found.found))
+        windows = missing.rename_columns(["window_end" if name == END else name for name in missing.column_names])
         values = values_of_windows(self._slices, self._view, windows.select(self._slices.fired.key_names))
         made = self._as_groups(values.rows.filter(values.found))
         return align(self._plan.groups, keys, pa.concat_tables([found.rows.filter(found.found), made]))
 
     def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
-        """Groups of both. Bounds are ends of windows, as the general operator gives them."""
+        """Groups of both. Bounds are window ends, as the general operator passes them."""
         stored = list(self._stored.scan(keys))
-        low = max(self._forgotten, BEGINNING_US if keys.lower is None else int(keys.lower.values[0]) - 1)
+        low = max(self._expired_us, BEGINNING_US if keys.lower is None else int(keys.lower.values[0]) - 1)
         high = END_US if keys.upper is None else int(keys.upper.values[0]) - 1
         made = self._as_groups(self._between(low, high))
         names, both = self._plan.groups.key_names, pa.concat_tables([made.slice(0, 0), *stored])
@@ -139,13 +137,13 @@ class _Groups(TableView):
         return by_window(slices, self._view[slices.slices.name].scan(key_range(first, last), folded=False), low, high)
 
     def _as_groups(self, windows: pa.Table) -> pa.Table:
-        """Rows of the groups table for windows with these partials."""
+        """Windows with these partials as rows of the groups table."""
         plan, count = self._plan, windows.num_rows
-        shown = self._view[FIRED].lookup(windows.select(self._slices.fired.key_names))
-        was = np.asarray(shown.found)
+        fired = self._view[FIRED].lookup(windows.select(self._slices.fired.key_names))
+        emitted = np.asarray(fired.found)
         columns: dict[str, Values] = {column.name: windows[column.name] for column in plan.state}
-        if plan.mode == "discarding" and was.any():
-            unseen = pa.array(np.arange(count), mask=was)
+        if plan.mode == "discarding" and emitted.any():
+            unseen = pa.array(np.arange(count), mask=emitted)
             columns = {name: values.take(unseen) for name, values in columns.items()}
         ends = windows["window_end"].cast(pa.int64()).to_numpy()
         elements = self._elements(windows)
@@ -155,28 +153,21 @@ class _Groups(TableView):
             START: pa.array(ends - self._slices.windows.size).cast(TIME),
             END: windows["window_end"],
             ELEMENTS: pa.array(elements),
-            PENDING: pa.array(np.where(was, 0, elements)),
-            PANES: pc.fill_null(pc.add(shown.rows["pane"], 1), 0),
-            SHOWN: pa.array(was.astype(np.int64)),
+            PENDING: pa.array(np.where(emitted, 0, elements)),
+            PANES: pc.fill_null(pc.add(fired.rows["pane"], 1), 0),
+            EMITTED: pa.array(emitted.astype(np.int64)),
         }
-        columns |= {f"_last_{one.name}": shown.rows[one.name] for one in plan.aggregates}
+        columns |= {f"_last_{a.name}": fired.rows[a.name] for a in plan.aggregates}
         schema = plan.groups.schema
         zero = pa.array(np.zeros(count, np.int64))
         summed = {column.name for column in plan.progress if column.combiner in ("sum", "max")}
-        found = [
-            columns[field.name]
-            if field.name in columns
-            else zero
-            if field.name in summed
-            else pa.nulls(count, field.type)
-            for field in schema
-        ]
-        return pa.table(found, schema=schema)
+        defaults = {field.name: zero if field.name in summed else pa.nulls(count, field.type) for field in schema}
+        return pa.table([columns.get(name, default) for name, default in defaults.items()], schema=schema)
 
     def _elements(self, windows: pa.Table) -> npt.NDArray[np.int64]:
-        """How many elements each holds, where an aggregate counts them; else that there is one."""
-        for one in self._plan.aggregates:
-            if one.aggregate.function == "count" and one.aggregate.column is None:
-                counted: npt.NDArray[np.int64] = pc.fill_null(windows[one.state[0].name], 1).to_numpy()
+        """The number of elements of each window if an aggregate counts them, else 1."""
+        for bound in self._plan.aggregates:
+            if bound.aggregate.function == "count" and bound.aggregate.column is None:
+                counted: npt.NDArray[np.int64] = pc.fill_null(windows[bound.state[0].name], 1).to_numpy()
                 return np.maximum(counted, 1)
         return np.ones(windows.num_rows, np.int64)
