@@ -1,5 +1,5 @@
-"""Aggregates as three vectorised steps: lift events into partials, combine partials, finish a result.
+"""Aggregates as three vectorised steps: lift events into partials, combine partials, finish a result. Pure.
 
-Pure. What is between lift and finish is declared in state columns with combiners, so any store can fold it and any
-reader can see it. Nulls are ignored; what an aggregate is over nothing but nulls stands in docs/AGGREGATES.md.
+Partials are state columns with declared combiners, so any store can combine them and any reader can read them. Nulls
+are ignored; docs/AGGREGATES.md has the results of windows with only nulls.
 """

@@ -1,4 +1,4 @@
-"""What every aggregate is: asked for by name and column, then bound to the types of its input."""
+"""The base of all aggregates: a function of columns, then bound to the types of its input."""
 
 from __future__ import annotations
 
@@ -19,34 +19,40 @@ from tidestate.statestore.spec.lists import flat, nested
 from tidestate.statestore.spec.tables import Column, Group
 
 KIND, RETRACT = "kind", "retract"
-"""The column of rows of which some take others back, and what it says of those."""
+"""The column that marks retractions, and its value in those."""
 
 
 class Aggregate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", omit_defaults=True):
-    """A function over columns of the input (``column`` is None for a count of events)."""
+    """An aggregate as the user describes it; ``column`` is None for a count of events."""
 
     function: str
     column: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input columns it reads, besides the event time."""
+        """The input columns that it reads, without the event time."""
         by = getattr(self, "by", None)
         return tuple(name for name in (self.column, by) if name is not None)
 
     @property
     def input_column(self) -> str:
-        """The column, of an aggregate that is bound to one."""
+        """``column``, for an aggregate that needs one."""
         return expect(self.column, "this aggregate reads a column", function=self.function)
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Under this name, over an input of these columns and types. Raises `UsageError`."""
+        """Bind to an input of this schema; ``name`` is the column of results. Raises `UsageError` for a type it does
+        not take.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class BoundAggregate(ABC):
-    """An aggregate with its name and the Arrow type of its column (null type for a count of events)."""
+    """An aggregate bound to its input: the name of its results, and the type of its column (null for a count of
+    events).
+
+    ``lift`` makes partials, stores combine them as `state` and `groups` declare, ``finish`` makes results.
+    """
 
     name: str
     aggregate: Aggregate
@@ -55,38 +61,38 @@ class BoundAggregate(ABC):
     @property
     @abstractmethod
     def state(self) -> tuple[Column, ...]:
-        """Its state columns."""
+        """The state columns of a partial."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Which of its state columns combine together."""
+        """State columns that are combined together."""
         return ()
 
     @property
     @abstractmethod
     def result_type(self) -> pa.DataType:
-        """The Arrow type of its result."""
+        """The Arrow type of results."""
 
     @property
     def invertible(self) -> bool:
-        """Whether `subtract` can take events back without reading the others again."""
+        """Whether `subtract` can remove events without reading the others again."""
         return False
 
     @abstractmethod
     def lift(self, events: pa.Table) -> list[Values]:
-        """Each event as a partial of its own, one array per state column."""
+        """One partial per event: an array of shape ``(events,)`` for each state column."""
 
     @abstractmethod
     def finish(self, partials: pa.Table) -> Values:
-        """The result of each folded row."""
+        """One result per combined partial, of shape ``(partials,)``."""
 
     def subtract(self, wholes: pa.Table, parts: pa.Table) -> list[Values]:
-        """State columns of each of ``wholes`` without the events of the row beside it in ``parts``.
+        """The partials ``wholes`` without the events in the partials of the same row of ``parts``.
 
-        Raises `UsageError` where the aggregate is not `invertible`.
+        Raises `UsageError` if the aggregate is not `invertible`.
         """
         raise UsageError(
-            "this aggregate cannot take events back: compute it anew from what is left",
+            "this aggregate cannot remove events: compute it again from those that are left",
             code="not-invertible",
             aggregate=self.name,
             function=self.aggregate.function,
@@ -94,17 +100,17 @@ class BoundAggregate(ABC):
 
 
 def bind(name: str, aggregate: Aggregate, schema: pa.Schema, event_time: str = "") -> BoundAggregate:
-    """Check an aggregate against the input's schema. Raises `UsageError` naming the column."""
+    """Bind an aggregate to the input's schema. Raises `UsageError` with the column."""
     return aggregate.bind(name, schema, event_time)
 
 
 def inputs(aggregates: Iterable[Aggregate]) -> list[str]:
-    """The input columns the aggregates need, each once, in order."""
+    """The input columns that the aggregates read, each once, in order."""
     return list(dict.fromkeys(column for aggregate in aggregates for column in aggregate.columns))
 
 
 def unsupported_type(name: str, aggregate: Aggregate, column: str | None, kind: pa.DataType, why: str) -> UsageError:
-    """The error of a column whose type an aggregate does not take."""
+    """The error for a column whose type an aggregate does not take."""
     return UsageError(
         f"{aggregate.function} cannot be taken of this column: {why}",
         code="aggregate-type",
@@ -115,9 +121,8 @@ def unsupported_type(name: str, aggregate: Aggregate, column: str | None, kind: 
 
 
 def kept_type(name: str, aggregate: Aggregate, column: str, schema: pa.Schema, *, sorts: bool = False) -> pa.DataType:
-    """The type of a column whose values are kept as they are. Raises `UsageError` where no store can hold it.
-
-    With ``sorts``, also where values of the type have no order.
+    """The type of a column whose values are stored as they are. Raises `UsageError` if no store can store it, with
+    ``sorts`` also if values of the type have no order.
     """
     kind = schema.field(column).type
     try:
@@ -144,30 +149,30 @@ def ones(values: pa.ChunkedArray | None, rows: int) -> Values:
 
 
 def doubles(values: Values) -> Values:
-    """Numbers as double, rounded where they are too long for it."""
+    """Numbers as double, rounded if necessary."""
     if pa.types.is_integer(values.type) or pa.types.is_decimal(values.type):
         return values.cast(pa.float64(), safe=False)
     return values.cast(pa.float64())
 
 
 def canonical_zero(values: Values) -> Values:
-    """Values as sets tell them apart: there is one zero."""
+    """Values with -0.0 replaced by 0.0, so that sets have one zero."""
     return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
 
 
 def singles(values: Values, keep: Values) -> pa.Array:
-    """Each event's value as a list of one, or of none where it is not to be kept."""
+    """Each event's value as a list of one; empty unless ``keep``."""
     wanted = np.asarray(keep)
     kept = values if wanted.all() else values.filter(pa.array(wanted))
     return nested(kept, wanted.astype(np.int64), pa.list_(values.type))
 
 
 def filled(lists: Values) -> pa.Array:
-    """Lists with an empty one for each null."""
+    """Lists with each null replaced by an empty list."""
     values, owners = flat(lists)
     return nested(values, values_per_row(owners, len(lists)), lists.type)
 
 
 def values_per_row(owners: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
-    """How many values each row owns."""
+    """The number of values of each row."""
     return np.bincount(owners, minlength=rows).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Aggregates that are numbers: count, sum, smallest, largest, mean, variance, standard deviation."""
+"""Count, sum, minimum, maximum, mean, variance, standard deviation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def max_(column: str) -> Aggregate:
 
 
 def mean(column: str) -> Aggregate:
-    """The arithmetic mean, double. Kept as sum and count, so it is exact for integers up to the last division."""
+    """The arithmetic mean, double. Stored as sum and count, so it is exact for integers up to the division."""
     return Plain("mean", column)
 
 
@@ -53,12 +53,12 @@ def variance(column: str, *, population: bool = False) -> Aggregate:
 
 
 def stddev(column: str, *, population: bool = False) -> Aggregate:
-    """The standard deviation, the root of `variance`."""
+    """The standard deviation: the square root of `variance`."""
     return Variance("stddev", column, population)
 
 
 class Plain(Aggregate, frozen=True, tag="plain"):
-    """Aggregates whose state columns combine by themselves."""
+    """Count, sum, minimum, maximum and mean: state columns are combined separately."""
 
     function: Literal["count", "sum", "min", "max", "mean"]
 
@@ -117,17 +117,17 @@ class BoundPlain(BoundAggregate):
         return pc.divide(doubles(total), doubles(divisor))
 
     def subtract(self, wholes: pa.Table, parts: pa.Table) -> list[Values]:
-        """Sums less sums. A sum of which all is taken back is 0, not null."""
+        """Differences of sums. A sum without values left is 0, not null."""
         if not self.invertible:
             return super().subtract(wholes, parts)
-        found: list[Values] = []
+        columns: list[Values] = []
         for column in self.state:
             kind = column.arrow
             # Arrow gives a difference of decimals one digit more, for which 128 bits may have no room.
             room = pa.decimal256(39, kind.scale) if pa.types.is_decimal(kind) else kind
             less = pc.fill_null(parts[column.name].cast(room), pa.scalar(0, pa.int64()).cast(room))
-            found.append(pc.subtract(wholes[column.name].cast(room), less).cast(kind))
-        return found
+            columns.append(pc.subtract(wholes[column.name].cast(room), less).cast(kind))
+        return columns
 
     @property
     def _sum_type(self) -> pa.DataType:
@@ -140,7 +140,7 @@ class BoundPlain(BoundAggregate):
 
 
 class Variance(Aggregate, frozen=True, tag="variance"):
-    """Variance and standard deviation."""
+    """Variance or standard deviation, of a sample or a population."""
 
     function: Literal["variance", "stddev"]
     population: bool = False
@@ -154,7 +154,7 @@ class Variance(Aggregate, frozen=True, tag="variance"):
 
 @dataclass(frozen=True)
 class BoundMoments(BoundAggregate):
-    """State: count, mean, and the sum of squared distances from it, which loses no digits as squares would."""
+    """State: count, mean, and the sum of squared distances from it, which keeps digits that sums of squares lose."""
 
     population: bool
 
@@ -182,7 +182,7 @@ class BoundMoments(BoundAggregate):
     def lift(self, events: pa.Table) -> list[Values]:
         values = events[self.aggregate.input_column]
         known = pc.fill_null(doubles(values), 0.0)
-        # An infinite value has no distance from itself.
+        # The distance of a value from itself: 0, but NaN for an infinite one.
         return [ones(values, events.num_rows), known, pc.multiply(pc.subtract(known, known), 0.0)]
 
     def finish(self, partials: pa.Table) -> Values:
@@ -200,8 +200,8 @@ class BoundMoments(BoundAggregate):
         with np.errstate(all="ignore"):
             shift = (mean - gone_mean) * (gone / safe)
             rest = mean + shift
-            partition_by = m2 - gone_m2 - (rest - gone_mean) ** 2 * (left * (gone / np.where(number == 0, 1, number)))
+            squares = m2 - gone_m2 - (rest - gone_mean) ** 2 * (left * (gone / np.where(number == 0, 1, number)))
         empty = left == 0
-        # Rounding may leave a little less than nothing.
-        columns = (left, np.where(empty, 0.0, rest), np.where(empty, 0.0, np.maximum(partition_by, 0.0)))
+        # Rounding may make it slightly negative.
+        columns = (left, np.where(empty, 0.0, rest), np.where(empty, 0.0, np.maximum(squares, 0.0)))
         return [pa.array(column) for column in columns]

@@ -35,15 +35,15 @@ def list_(column: str) -> Aggregate:
 
 
 def sorted_list(column: str, *, by: str | None = None, descending: bool = False) -> Aggregate:
-    """All values in the order of ``by``, or in their own; equal ones in the order of arrival."""
+    """All values, sorted by ``by`` or by themselves; equal ones in the order of arrival."""
     return ListAggregate("sorted_list", column, by, descending)
 
 
 def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") -> Aggregate:
-    """The value with a share ``q`` of all below it, exact. NaN counts only when there is nothing else.
+    """The exact quantile: a share ``q`` of all values is below it. NaN counts only if there is nothing else.
 
-    Between two values ``linear`` gives a double in between; ``lower``, ``higher`` and ``nearest`` (of a half: the
-    even place) one of the two, so they do for times and text as well.
+    Between two values ``linear`` interpolates, as a double; ``lower``, ``higher`` and ``nearest`` (of a half: the
+    even position) return one of the two, so they also work for times and text.
     """
     if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
         raise UsageError("a quantile lies between 0 and 1", code="aggregate-option", found=repr(q))
@@ -57,19 +57,18 @@ def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") 
 
 
 def median(column: str) -> Aggregate:
-    """The middle value, or the mean of the two in the middle; double."""
+    """The middle value, or the mean of the two middle ones; double."""
     return Quantile("median", column)
 
 
 class ListAggregate(Aggregate, frozen=True, tag="list"):
-    """Lists of all values."""
+    """A list of all values, in the order of arrival or sorted."""
 
     function: Literal["list", "sorted_list"]
     by: str | None = None
     descending: bool | None = None
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Check that what they are sorted by has an order."""
         kind = kept_type(
             name, self, self.input_column, schema, sorts=self.function == "sorted_list" and self.by is None
         )
@@ -79,7 +78,7 @@ class ListAggregate(Aggregate, frozen=True, tag="list"):
 
 @dataclass(frozen=True)
 class BoundKept(BoundAggregate):
-    """State: the values as they came, and beside them what they are sorted by when the window fires."""
+    """State: the values in the order of arrival, and the values that sort them when the window fires."""
 
     by: str | None
     by_type: pa.DataType
@@ -104,7 +103,6 @@ class BoundKept(BoundAggregate):
         return [singles(values, known), singles(events[self.by], known)]
 
     def finish(self, partials: pa.Table) -> Values:
-        """The lists, sorted when that was asked for."""
         if self.descending is None:
             return filled(partials[self.name])
         values, owners = flat(partials[self.name])
@@ -114,25 +112,25 @@ class BoundKept(BoundAggregate):
 
 
 class Quantile(Aggregate, frozen=True, tag="quantile"):
-    """A quantile over all values."""
+    """A quantile of all values."""
 
     function: Literal["quantile", "median"]
     q: float = 0.5
     interpolation: Interpolation = "linear"
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Between two values there must be a number, or one of the two is taken."""
+        """As in `Aggregate`; linear interpolation needs numbers."""
         kind = kept_type(name, self, self.input_column, schema, sorts=True)
         if self.interpolation == "linear" and not is_number(kind):
             raise unsupported_type(
-                name, self, self.column, kind, "it is no number; interpolation='lower' takes one of its values"
+                name, self, self.column, kind, "it is not a number; interpolation='lower' returns one of its values"
             )
         return BoundQuantile(name, self, kind, self.q, self.interpolation)
 
 
 @dataclass(frozen=True)
 class BoundQuantile(BoundAggregate):
-    """State: all values."""
+    """State: a list of all values."""
 
     q: float
     interpolation: Interpolation
@@ -143,7 +141,7 @@ class BoundQuantile(BoundAggregate):
 
     @property
     def result_type(self) -> pa.DataType:
-        """Double where it may lie between two values, else the column's type."""
+        """Double with linear interpolation, else the column's type."""
         return pa.float64() if self.interpolation == "linear" else self.input_type
 
     def lift(self, events: pa.Table) -> list[Values]:
@@ -151,7 +149,7 @@ class BoundQuantile(BoundAggregate):
         return [singles(values, values.is_valid())]
 
     def finish(self, partials: pa.Table) -> Values:
-        """Sorted by window and value, the answer of each lies at a place that is a matter of counting."""
+        """As in `BoundAggregate`: the position of each quantile in the values sorted by window and value."""
         values, owners = flat(partials[self.state[0].name])
         rows = partials.num_rows
         ordered = values.take(pa.array(by_value(values, owners)))
@@ -159,7 +157,7 @@ class BoundQuantile(BoundAggregate):
         known = values_per_row(owners, rows)
         if pa.types.is_floating(values.type):
             numbers = values_per_row(owners[~np.asarray(pc.is_nan(values))], rows)
-            # NaN comes last: the first place is one only where there is no number.
+            # NaN is last: position 0 has one only if there is no number.
             known = np.where(numbers == 0, np.minimum(known, 1), numbers)
         return self._between(ordered, starts, known)
 
@@ -173,5 +171,5 @@ class BoundQuantile(BoundAggregate):
         pair = [doubles(ordered).take(pa.array(starts + place, mask=empty)) for place in (low, high)]
         least, most = (pc.fill_null(values, 0.0).to_numpy() for values in pair)
         with np.errstate(all="ignore"):
-            found = np.where(least == most, least, least + (most - least) * (exact - low))
-        return pa.array(np.where(low == high, least, found), mask=empty)
+            between = np.where(least == most, least, least + (most - least) * (exact - low))
+        return pa.array(np.where(low == high, least, between), mask=empty)

@@ -1,7 +1,7 @@
-"""Aggregates of your own: an accumulation over a declared Arrow state, and a function over all rows of a window.
+"""Aggregates of your own: an accumulation with a declared Arrow state, and a function of all rows of a window.
 
-Your functions get whole Arrow tables, never one row at a time. State is what you declare it to be in Arrow types, so
-files hold no pickled objects; the name and version you give stand in the manifest in the functions' place.
+Your functions get Arrow tables of many rows, never one row at a time. The state has declared Arrow types, so files
+contain no pickled objects; the manifest has the name and version that you give, not the functions.
 """
 
 from __future__ import annotations
@@ -40,20 +40,22 @@ def accumulate(
     result_type: pa.DataType,
     version: int = 1,
 ) -> Aggregate:
-    """An aggregate of your own: three functions of Arrow tables, over a state declared in Arrow types.
+    """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
 
     ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event. ``merge`` gets two
-    tables of state, the rows side by side: the older of a window and the newer; it returns a row for each pair. It
-    must be associative; it need not be commutative. ``result`` gets a table of state, a row for each window, and
-    returns an array of ``result_type``. Nulls are yours to treat; but a row of nulls alone stands for nothing, and no
-    function is asked about it.
+    tables of state with equal row counts, the older and the newer part of each window, and returns a row for each
+    pair. It must be associative; it need not be commutative. ``result`` gets a table of state, a row for each window,
+    and returns an array of ``result_type``. Your functions treat nulls; but a row with only nulls means an empty
+    state, and no function gets it.
 
-    ``name`` and ``version`` stand for the functions: change the version when they compute something else. Another
-    process that reads the state imports the module that calls this, see `register_combiner`.
+    ``name`` and ``version`` identify the functions: change the version when they compute something else. Another
+    process that reads the state must import the module that calls this, see `register_combiner`.
     """
     keeps = tuple((column, _declared(kind)) for column, kind in state.items())
     if not keeps or not columns:
-        raise UsageError("an accumulation reads a column and keeps one", code="aggregate-option", name=name)
+        raise UsageError(
+            "an accumulation needs columns to read and columns of state", code="aggregate-option", name=name
+        )
     return Accumulate(
         function="accumulate",
         name=name,
@@ -74,15 +76,16 @@ def apply_rows(
     version: int = 1,
     per_group: bool = False,
 ) -> Aggregate:
-    """A function over all rows of a window: the ``columns`` of its events are kept, nulls too, in order of arrival.
+    """A function of all rows of a window: the ``columns`` of its events are stored, nulls too, in the order of
+    arrival.
 
-    It gets one table of all windows and keys that fire together, with a column ``group`` (int64: 0, 1, 2 …,
-    ascending) beside the ``columns``, and returns an array of ``result_type``, one value a group. With ``per_group``
-    it is called for each group with that group's rows and returns a Python value. ``name`` (by default the
-    function's) and ``version`` stand for it in the manifest.
+    It gets one table of all windows and keys that fire together, with the ``columns`` and a column ``group`` (int64:
+    0, 1, 2 …, ascending), and returns an array of ``result_type``, one value per group. With ``per_group`` it is
+    called for each group with that group's rows, and returns a Python value. ``name`` (by default the function's) and
+    ``version`` identify it in the manifest.
     """
     if not columns or "group" in columns:
-        raise UsageError("name the columns to keep; none may be called group", code="aggregate-option")
+        raise UsageError("name the columns to store; none may be called group", code="aggregate-option")
     return ApplyRows(
         function="apply_rows",
         name=name or _named(function),
@@ -139,7 +142,7 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
 
 
 class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
-    """What `accumulate` asks for. Wherever it is made or unpickled, its merge is known to the stores there."""
+    """The aggregate of `accumulate`. Creating or unpickling it registers its merge function in that process."""
 
     function: Literal["accumulate"]
     keeps: Fields = msgspec.field(name="state")
@@ -153,14 +156,14 @@ class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
             register_combiner(self.name, self.version)(combine)
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Any input will do: what the functions cannot take they say themselves."""
+        """Bind to any input: the types are up to the functions."""
         self.step("lift")
         return BoundAccumulation(name, self, pa.null(), self)
 
 
 @dataclass(frozen=True)
 class BoundAccumulation(BoundAggregate):
-    """State: the declared columns, under the aggregate's name."""
+    """State: the declared columns, with the aggregate's name as a prefix."""
 
     own: Accumulate
 
@@ -196,7 +199,7 @@ class BoundAccumulation(BoundAggregate):
 
 
 def _pairwise(own: Accumulate, rows: pa.Table, starts: Starts) -> pa.Table:
-    """One row a key: neighbours are merged, then what came of them, so that few calls do for many rows."""
+    """One row per key: adjacent rows are merged in pairs, repeatedly, so that few calls merge many rows."""
     names = rows.column_names
     rows = rows.rename_columns([name for name, _ in own.keeps])
     owners = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, rows.num_rows)))
@@ -216,24 +219,24 @@ def _pairwise(own: Accumulate, rows: pa.Table, starts: Starts) -> pa.Table:
 
 
 def _something(states: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows of state that are not all null: a window that had begun before its job computed this has such a one."""
-    there: npt.NDArray[np.bool_] = np.logical_or.reduce([np.asarray(one.is_valid()) for one in states.columns])
-    return there
+    """Rows of state that are not only nulls: a window that is older than the aggregate has such a row."""
+    present: npt.NDArray[np.bool_] = np.logical_or.reduce([np.asarray(c.is_valid()) for c in states.columns])
+    return present
 
 
 def _spread(bound: BoundAggregate, partials: pa.Table, there: npt.NDArray[np.bool_]) -> Values:
-    """The results of the rows that have something, null for the others."""
-    found = bound.finish(partials.filter(pa.array(there)))
-    return found.take(pa.array(np.cumsum(there) - 1, mask=~there))
+    """Results of the rows with a state, null for the others."""
+    results = bound.finish(partials.filter(pa.array(there)))
+    return results.take(pa.array(np.cumsum(there) - 1, mask=~there))
 
 
 def _checked(own: Accumulate, step: str, found: Any, rows: int) -> pa.Table:
-    """What a function returned, as state columns. Raises `UsageError` when it cannot be."""
+    """The table that a function returned, as state columns. Raises `UsageError` if it does not fit."""
     wanted = pa.schema([pa.field(name, kind) for name, kind in own.keeps])
     facts = {"accumulation": own.name, "step": step}
     if not isinstance(found, pa.Table) or found.num_rows != rows or set(wanted.names) - set(found.column_names):
         raise UsageError(
-            "lift and merge return an Arrow table of the state's columns, as many rows as they were given",
+            "lift and merge return an Arrow table of the state's columns, with as many rows as they get",
             code="own-function",
             expected=f"{rows} rows of {', '.join(wanted.names)}",
             found=f"{found.num_rows} rows of {', '.join(found.column_names)}" if _is_table(found) else repr(found),
@@ -242,7 +245,9 @@ def _checked(own: Accumulate, step: str, found: Any, rows: int) -> pa.Table:
     try:
         return found.select(wanted.names).cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise UsageError(f"the state has other types than declared ({error})", code="own-function", **facts) from None
+        raise UsageError(
+            f"the state does not have the declared types ({error})", code="own-function", **facts
+        ) from None
 
 
 def _is_table(found: Any) -> bool:
@@ -252,7 +257,7 @@ def _is_table(found: Any) -> bool:
 def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:
     if not isinstance(found, (pa.Array, pa.ChunkedArray)) or len(found) != rows:
         raise UsageError(
-            "the result is an Arrow array, one value a window",
+            "the result is an Arrow array with one value per window",
             code="own-function",
             name=name,
             expected=rows,
@@ -262,12 +267,12 @@ def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:
         return found.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
-            f"the result has another type than declared ({error})", code="own-function", name=name
+            f"the result does not have the declared type ({error})", code="own-function", name=name
         ) from None
 
 
 class ApplyRows(OwnAggregate, frozen=True, kw_only=True, tag="apply_rows"):
-    """What `apply_rows` asks for."""
+    """The aggregate of `apply_rows`."""
 
     function: Literal["apply_rows"]
     per_group: bool
@@ -281,7 +286,7 @@ class ApplyRows(OwnAggregate, frozen=True, kw_only=True, tag="apply_rows"):
 
 @dataclass(frozen=True)
 class BoundRows(BoundAggregate):
-    """State: the columns, a list each."""
+    """State: a list for each column."""
 
     own: ApplyRows
     kinds: tuple[pa.DataType, ...]
@@ -300,7 +305,7 @@ class BoundRows(BoundAggregate):
         return [singles(events[name], everything) for name in self.own.reads]
 
     def finish(self, partials: pa.Table) -> Values:
-        """By the function given, for all groups at once or for each."""
+        """As in `BoundAggregate`; the function is called once for all groups, or once per group."""
         if not partials.num_rows:
             return pa.array([], self.result_type)
         owners = flat(partials[self.state[0].name])[1]

@@ -1,4 +1,4 @@
-"""Aggregates over different values: sets, their sizes, how often each value came, and the first n in an order."""
+"""Aggregates of distinct values: sets, their sizes, counts by value, and the first n in an order."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from tidestate.statestore.spec.tables import Column, Group
 
 
 def set_(column: str) -> Aggregate:
-    """The different values, sorted: a list. NaN is one value, and comes last."""
+    """The distinct values as a sorted list. NaN is one value, and comes last."""
     return Distinct("set", column)
 
 
 def count_distinct(column: str) -> Aggregate:
-    """How many different values there are, exact: they are all kept. int64."""
+    """The exact number of distinct values, which are all stored. int64."""
     return Distinct("count_distinct", column)
 
 
 def count_by_value(column: str) -> Aggregate:
-    """How often each value came: a map from the value, in ascending order, to its count."""
+    """The count of each value: a map with the values in ascending order."""
     return Distinct("count_by_value", column)
 
 
 def top_n(column: str, n: int, *, by: str | None = None, largest: bool = True) -> Aggregate:
     """The ``n`` values with the largest (or smallest) ``by``, or the ``n`` largest themselves, best first: a list.
 
-    The same value may come more than once. Of equals those that arrived first are kept.
+    The same value may occur more than once. Of equal ones those that arrived first are kept.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise UsageError("top_n keeps one value at least", code="aggregate-option", found=repr(n))
+        raise UsageError("top_n keeps at least one value", code="aggregate-option", found=repr(n))
     return Top("top_n", column, n, by, largest)
 
 
@@ -56,13 +56,12 @@ class Distinct(Aggregate, frozen=True, tag="distinct"):
     function: Literal["set", "count_distinct", "count_by_value"]
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Check that values can be told apart by sorting."""
         return BoundDistinct(name, self, kept_type(name, self, self.input_column, schema, sorts=True))
 
 
 @dataclass(frozen=True)
 class BoundDistinct(BoundAggregate):
-    """State: a sorted list of the different values; for a count by value, the counts beside it."""
+    """State: a sorted list of the distinct values; for counts by value, also a list of the counts."""
 
     @property
     def state(self) -> tuple[Column, ...]:
@@ -91,7 +90,6 @@ class BoundDistinct(BoundAggregate):
         return lists
 
     def finish(self, partials: pa.Table) -> Values:
-        """The lists, how long they are, or both together as a map."""
         lists = partials[self.state[0].name]
         if self.aggregate.function == "set":
             return filled(lists)
@@ -108,7 +106,7 @@ class BoundDistinct(BoundAggregate):
 
 
 class Top(Aggregate, frozen=True, tag="top"):
-    """The first n in an order."""
+    """The first n values in an order."""
 
     function: Literal["top_n"]
     n: int = 1
@@ -116,7 +114,6 @@ class Top(Aggregate, frozen=True, tag="top"):
     largest: bool = True
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Check that what they are chosen by has an order."""
         kind = kept_type(name, self, self.input_column, schema, sorts=self.by is None)
         by_type = kind if self.by is None else kept_type(name, self, self.by, schema, sorts=True)
         return BoundTop(name, self, kind, self.n, self.by, by_type, self.largest)
@@ -124,7 +121,7 @@ class Top(Aggregate, frozen=True, tag="top"):
 
 @dataclass(frozen=True)
 class BoundTop(BoundAggregate):
-    """State: at most n values, best first, and beside them what they were chosen by."""
+    """State: at most n values, best first, and the values of ``by``."""
 
     n: int
     by: str | None

@@ -1,7 +1,7 @@
-"""Aggregates that choose one event of a window and give a column of it: first, latest, arg-min and so on.
+"""Aggregates that select one event of a window and return a column of it: first, latest, arg-min and so on.
 
-Events with a null in the column or in what orders them are passed over. Of equals `first`, `earliest`, `arg_min` and
-`arg_max` keep the one that arrived first, `last` and `latest` the one that arrived last.
+Events with a null in the column, or in the column that orders them, are ignored. Of equal events `first`, `earliest`,
+`arg_min` and `arg_max` select the one that arrived first, `last` and `latest` the one that arrived last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMBINER_BY_FUNCTION = {
 
 
 def first(column: str, *, by: str) -> Aggregate:
-    """The value of the event with the smallest ``by``, an offset or any other column that has an order."""
+    """The value of the event with the smallest ``by``, an offset or another column that has an order."""
     return Choice("first", column, by)
 
 
@@ -58,13 +58,12 @@ def arg_max(column: str, *, by: str) -> Aggregate:
 
 
 class Choice(Aggregate, frozen=True, tag="choice"):
-    """One value, chosen by another; by the event time where none is named."""
+    """The value of the event selected by a column, by default the event time."""
 
     function: Literal["first", "last", "earliest", "latest", "arg_min", "arg_max"]
     by: str | None = None
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Check that what it goes by has an order."""
         kind = kept_type(name, self, self.input_column, schema)
         by = self.by or event_time
         return BoundChoice(name, self, kind, by, kept_type(name, self, by, schema, sorts=True))
@@ -72,7 +71,7 @@ class Choice(Aggregate, frozen=True, tag="choice"):
 
 @dataclass(frozen=True)
 class BoundChoice(BoundAggregate):
-    """State: the value, and what it was chosen by."""
+    """State: the value, and the value of ``by``."""
 
     by: str
     by_type: pa.DataType

@@ -1,8 +1,8 @@
-"""Aggregates over rows of which some take others back: a row of the kind ``retract`` is the same row, counted −1.
+"""Aggregates of rows with retractions: a row of the kind ``retract`` is the same row, counted −1.
 
-Counts, and sums and means of whole numbers and decimals, subtract: exactly, in any order. The others keep what each
-row brings with its sign, and compute anew from the rows that are left. So do sums of doubles: a difference of rounded
-numbers would be wrong by as much as the largest of them was ever rounded, and nothing takes back an infinity.
+Counts, and sums and means of whole numbers and decimals, are subtracted: exactly, in any order. The other aggregates
+store the partial of each row with its sign, and are computed from the rows that are left. So are sums of doubles: a
+difference of rounded numbers has the rounding error of the largest, and nothing subtracts an infinity.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ROW = "_row"
 
 
 def signs(events: pa.Table) -> Numbers:
-    """−1 for each row that takes back, 1 for any other. Shape ``(rows,)``."""
+    """−1 for each retraction, 1 for any other row. Shape ``(rows,)``."""
     back = pc.fill_null(pc.equal(events[KIND].cast(pa.string()), RETRACT), False)
     return np.where(np.asarray(back), -1, 1)
 
 
 def signed(bound: BoundAggregate, *, adds_up: bool = False) -> BoundAggregate:
-    """The aggregate over rows with signs. ``adds_up``: its results are differences, to be added up by the reader."""
+    """The aggregate of rows with signs. ``adds_up``: its results are differences, which the reader adds up."""
     if not bound.state:
         return bound
     exact = bound.invertible and not any(pa.types.is_floating(column.arrow) for column in bound.state)
@@ -44,13 +44,13 @@ def signed(bound: BoundAggregate, *, adds_up: bool = False) -> BoundAggregate:
 
 
 def linear(bound: BoundAggregate) -> bool:
-    """Whether what a part of the rows gives, some with −1, can be added to what the others give."""
+    """Whether the results of two parts of the rows can be added up."""
     return not bound.state or (isinstance(bound, BoundDifference) and bound.aggregate.function in ("count", "sum"))
 
 
 @dataclass(frozen=True)
 class BoundDifference(BoundAggregate):
-    """State: what the aggregate itself keeps, which can be subtracted from; beside a sum the number of its values."""
+    """State: that of the aggregate, which can be subtracted from; for a sum also the number of its values."""
 
     inner: BoundAggregate
     adds_up: bool
@@ -65,7 +65,6 @@ class BoundDifference(BoundAggregate):
         return self.inner.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """Each event as a partial of its own, with its sign."""
         sign = pa.array(signs(events))
         columns = [self._times(column, sign) for column in self.inner.lift(events)]
         if self._counts:
@@ -73,16 +72,16 @@ class BoundDifference(BoundAggregate):
         return columns
 
     def finish(self, partials: pa.Table) -> Values:
-        """The result; null for a sum of no value, though the sum of what was taken back is 0."""
-        found = self.inner.finish(partials)
+        """As in `BoundAggregate`; a sum without values left is null."""
+        results = self.inner.finish(partials)
         if not self._counts:
-            return found
+            return results
         none = pc.equal(pc.fill_null(partials[self.state[-1].name], 0), 0)
-        return pc.if_else(none, pa.scalar(None, found.type), found)
+        return pc.if_else(none, pa.scalar(None, results.type), results)
 
     @property
     def _counts(self) -> bool:
-        # A difference between two sums is one, whatever the numbers of their values.
+        # A difference of sums is never null, whatever the number of values.
         return self.aggregate.function == "sum" and not self.adds_up
 
     def _times(self, column: Values, sign: pa.Array) -> Values:
@@ -92,7 +91,7 @@ class BoundDifference(BoundAggregate):
             return pc.multiply_checked(column, sign)
         except pa.ArrowInvalid:
             raise LimitError(
-                "a value that is taken back has no negative in its type: cast it to a decimal",
+                "a retracted value has no negative in its type: cast it to a decimal",
                 code="sum-overflow",
                 column=self.aggregate.column,
             ) from None
@@ -100,7 +99,7 @@ class BoundDifference(BoundAggregate):
 
 @dataclass(frozen=True)
 class BoundNet(BoundAggregate):
-    """State: what each row brings, with its sign, in the order of arrival; what was taken back is gone."""
+    """State: the partial of each row, with its sign, in the order of arrival; without retracted rows."""
 
     inner: BoundAggregate
 
@@ -123,16 +122,15 @@ class BoundNet(BoundAggregate):
         return [nested(rows, np.ones(events.num_rows, np.int64), pa.list_(self._entry))]
 
     def finish(self, partials: pa.Table) -> Values:
-        """The result over the rows that are left."""
         rows, owners = _left(partials[self.state[0].name])
         there = np.bincount(owners, minlength=partials.num_rows) > 0
         places = np.cumsum(there) - 1
-        partition_by = pa.array(places, mask=~there)
+        indices = pa.array(places, mask=~there)
         folded = self._folded(rows, places[owners], int(there.sum()))
         if isinstance(self.aggregate, Accumulate | ApplyRows):
-            # A function of yours is not asked about nothing.
-            return whole(self.inner.finish(folded)).take(partition_by)
-        return self.inner.finish(folded.take(partition_by))
+            # A function of the user never gets an empty group.
+            return whole(self.inner.finish(folded)).take(indices)
+        return self.inner.finish(folded.take(indices))
 
     def _folded(self, rows: pa.Array, owners: Numbers, count: int) -> pa.Table:
         spec = TableSpec("net", (Column(ROW, "int64"),), self.inner.state, None, self.inner.groups)
@@ -143,17 +141,17 @@ class BoundNet(BoundAggregate):
 
     @property
     def _entry(self) -> pa.StructType:
-        """A row: its sign, and what it brings, by number."""
-        brings = [pa.field(f"_{number}", column.arrow) for number, column in enumerate(self.inner.state)]
-        return pa.struct([pa.field("sign", pa.int8()), *brings])
+        """The type of a row: its sign, and its partial by number."""
+        partial = [pa.field(f"_{number}", column.arrow) for number, column in enumerate(self.inner.state)]
+        return pa.struct([pa.field("sign", pa.int8()), *partial])
 
 
 @register_combiner(CANCEL)
 def cancel(rows: pa.Table, starts: Starts) -> pa.Table:
-    """Per key its rows in order, without those that a later one takes back: of equal ones the newest before it.
+    """The rows of each key in order, without retracted ones: a retraction removes the newest equal row before it.
 
-    One that takes back what is not there is kept, in front of whatever comes later: as brackets are matched, so that
-    any grouping gives the same.
+    A retraction without such a row is kept, and removes no later one. Rows match like brackets, so the result does
+    not depend on the grouping.
     """
     values, owners = flat(rows.column(0))
     owners = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, rows.num_rows)))[owners]
@@ -165,14 +163,14 @@ def cancel(rows: pa.Table, starts: Starts) -> pa.Table:
 
 
 def _left(column: Values) -> tuple[pa.Array, Numbers]:
-    """The rows that count, and whose they are: what was taken back before it came does not."""
+    """The rows that count, and the index of their owner: a row after its own retraction does not."""
     values, owners = flat(column)
     keep = _unmatched(values, owners)
     values, owners = values.filter(pa.array(keep)), owners[keep]
     found = _Runs.of(values, owners)
     if found is None:
         return values, owners
-    # In each run the −1 that found nothing stand in front; as many of those behind them are theirs.
+    # Unmatched −1 are first in each run; as many of the rows after them are retracted.
     back = np.add.reduceat(found.sign < 0, found.heads)[found.run]
     stays = np.ones(len(values), bool)
     stays[found.rows] = np.arange(len(found.run)) - found.heads[found.run] >= 2 * back
@@ -180,7 +178,7 @@ def _left(column: Values) -> tuple[pa.Array, Numbers]:
 
 
 def _unmatched(values: pa.Array, owners: Numbers) -> Flags:
-    """Which rows neither take back one before them nor are taken back by one behind them."""
+    """Which rows neither retract an earlier row nor are retracted by a later one."""
     found = _Runs.of(values, owners)
     keep = np.ones(len(values), bool)
     if found is not None:
@@ -190,7 +188,7 @@ def _unmatched(values: pa.Array, owners: Numbers) -> Flags:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Equal rows of an owner side by side, in their order: ``rows`` are their places, ``heads`` where runs begin."""
+    """Equal rows of an owner as runs, in their order: ``rows`` are their indices, ``heads`` the starts of runs."""
 
     rows: Numbers
     run: Numbers
@@ -199,7 +197,7 @@ class _Runs:
 
     @classmethod
     def of(cls, values: pa.Array, owners: Numbers) -> _Runs | None:
-        """The rows of owners that have a −1; None where none has."""
+        """The rows of owners that have a −1; None if none has."""
         first_field, *columns = struct_fields(values)
         sign: Numbers = first_field.to_numpy().astype(np.int64)
         if not (sign < 0).any():
@@ -207,11 +205,11 @@ class _Runs:
         concerned = np.zeros(int(owners.max()) + 1, bool)
         concerned[owners[sign < 0]] = True
         some = np.flatnonzero(concerned[owners])
-        like = group_ids([column.take(pa.array(some)) for column in columns], owners[some])
-        by_likeness = sorting(like)
-        like = like[by_likeness]
-        first = np.append(True, like[1:] != like[:-1])
-        rows = some[by_likeness]
+        ids = group_ids([column.take(pa.array(some)) for column in columns], owners[some])
+        by_id = sorting(ids)
+        ids = ids[by_id]
+        first = np.append(True, ids[1:] != ids[:-1])
+        rows = some[by_id]
         return cls(rows, np.cumsum(first) - 1, np.flatnonzero(first), sign[rows])
 
     def unmatched(self) -> Flags:
@@ -223,5 +221,5 @@ class _Runs:
         lowest = np.minimum(np.minimum.accumulate(sums - apart) + apart, 0)
         before = np.append(0, lowest[:-1])
         before[self.heads] = 0
-        found: Flags = np.where(self.sign > 0, lowest_after >= sums, sums < before)
-        return found
+        alone: Flags = np.where(self.sign > 0, lowest_after >= sums, sums < before)
+        return alone

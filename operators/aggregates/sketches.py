@@ -1,7 +1,7 @@
-"""Counting different values approximately, in a few kilobytes: HyperLogLog sketches of Apache DataSketches.
+"""Approximate counts of distinct values in a few kilobytes: HyperLogLog sketches of Apache DataSketches.
 
-A partial is a sketch as that library writes it (HLL_8), which its other languages and Spark's ``hll_sketch_estimate``
-read too. The library takes values and merges sketches one by one, in C++: that is the only loop over rows here.
+A partial is a sketch in the format of that library (HLL_8), which its other languages and Spark's
+``hll_sketch_estimate`` read too. The library updates and merges sketches one by one, in C++: the only loop over rows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ UNITE = "tidestate-hll"
 
 
 def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
-    """About how many different values there are: within 1.04 / √2^precision of it two times in three. int64.
+    """The approximate number of distinct values, int64. The standard error is 1.04 / √2^precision.
 
-    A sketch has 2^precision bytes at most. Needs the extra ``sketches``.
+    A sketch has at most 2^precision bytes. Needs the extra ``sketches``.
     """
     if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
         raise UsageError("a precision is between 7 and 21", code="aggregate-option", found=repr(precision))
@@ -36,20 +36,20 @@ def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
 
 
 class Sketch(Aggregate, frozen=True, tag="sketch"):
-    """A count of different values, by a sketch."""
+    """An approximate count of distinct values."""
 
     function: Literal["count_distinct_approx"]
     precision: int = 12
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
-        """Check the type, and that the library is here."""
+        """As in `Aggregate`. Raises `UsageError` if the library is not installed."""
         _library()
         return BoundSketch(name, self, kept_type(name, self, self.input_column, schema, sorts=True), self.precision)
 
 
 @dataclass(frozen=True)
 class BoundSketch(BoundAggregate):
-    """State: a sketch; null where there was no value."""
+    """State: a sketch; null without values."""
 
     precision: int
 
@@ -66,7 +66,7 @@ class BoundSketch(BoundAggregate):
         return pa.int64()
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """A sketch of each value, made once for all events that have it."""
+        """As in `BoundAggregate`: one sketch for all events with the same value."""
         library = _library()
         known = whole(events[self.aggregate.input_column]).dictionary_encode()
 
@@ -80,18 +80,17 @@ class BoundSketch(BoundAggregate):
 
     def finish(self, partials: pa.Table) -> Values:
         sketches = partials[self.state[0].name]
-        found = [0 if blob is None else _estimate(blob) for blob in sketches.to_pylist()]
-        return pa.array(found, pa.int64())
+        return pa.array([0 if blob is None else _estimate(blob) for blob in sketches.to_pylist()], pa.int64())
 
 
 @register_combiner(UNITE)
 def unite(rows: pa.Table, starts: Starts) -> pa.Table:
-    """Per key one sketch of what all its sketches saw."""
+    """The union of the sketches of each key."""
     column = rows.column(0)
     present = np.asarray(column.is_valid())
     several = np.add.reduceat(present.astype(np.int64), starts) > 1
     stops = np.append(starts[1:], len(column))
-    # The only sketch of a key, or null where it has none, stays as it is.
+    # A single sketch of a key, or its null, stays as it is.
     places = np.maximum.reduceat(np.where(present, np.arange(len(column)), -1), starts)
     alone = column.take(pa.array(np.maximum(places, 0), mask=(places < 0) | several))
     if not several.any():
@@ -111,7 +110,7 @@ def _united(blobs: Sequence[bytes | None]) -> bytes:
 
 
 def _estimate(blob: bytes) -> int:
-    """Of a sketch united with itself: then it depends on what was seen only, not on how it came together."""
+    """The estimate of a sketch united with itself: it depends only on the values, not on the order of merges."""
     library = _library()
     sketch = library.hll_sketch.deserialize(blob)
     union = library.hll_union(sketch.lg_config_k)
@@ -122,7 +121,7 @@ def _estimate(blob: bytes) -> int:
 
 
 def _updates(values: pa.Array) -> list[Any]:
-    """Distinct values as what the library takes: whole numbers of 64 bits, doubles or text."""
+    """Distinct values in types of the library: 64-bit integers, doubles or text."""
     kind = values.type
     if pa.types.is_floating(kind):
         return values.cast(pa.float64()).to_pylist()  # type: ignore[no-any-return]
@@ -138,7 +137,7 @@ def _updates(values: pa.Array) -> list[Any]:
         values = values.cast(pa.int8())
     elif pa.types.is_decimal(kind):
         values = values.cast(pa.string())
-    # The library passes over empty text, so that goes in as a number, which no other text does.
+    # The library ignores empty text, so it becomes a number, which no other text does.
     return [0 if value == "" else value for value in values.to_pylist()]
 
 

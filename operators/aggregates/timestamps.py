@@ -1,4 +1,4 @@
-"""The event time of a pane, for whoever reads panes as events: the end of its window, or of its events."""
+"""The event time of a pane, for operators that read panes as events: the end of its window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidestate.statestore.spec.tables import TIME, Column
 
 
 class EndOfWindow(Aggregate, frozen=True, tag="end_of_window"):
-    """The last moment of the window: its end less a microsecond."""
+    """The last instant of the window: its end minus a microsecond."""
 
     function: Literal["end_of_window"] = "end_of_window"
 
@@ -24,7 +24,7 @@ class EndOfWindow(Aggregate, frozen=True, tag="end_of_window"):
 
 @dataclass(frozen=True)
 class BoundEndOfWindow(BoundAggregate):
-    """Keeps nothing: the window says it."""
+    """No state: the result is computed from the window's end."""
 
     @property
     def state(self) -> tuple[Column, ...]:
@@ -40,7 +40,5 @@ class BoundEndOfWindow(BoundAggregate):
     def finish(self, partials: pa.Table) -> Values:
         ends = partials["window_end"]
         if not pa.types.is_timestamp(ends.type):
-            raise UsageError(
-                'count windows have no end in time: take the "earliest" or "latest" event', code="pane-timestamp"
-            )
+            raise UsageError('count windows have no end in time: use "earliest" or "latest"', code="pane-timestamp")
         return pa.array(ends.cast(pa.int64()).to_numpy() - 1).cast(TIME)
