@@ -67,6 +67,9 @@ FIRST = (
     "conformance/test_cases",
     "statestore/stores/test_contract",
     "operators/windows/test_general",
+    "operators/windows/test_cut_triggers",
+    "recovery/damage/test_every_file",
+    "recovery/moves/test_rescale",
     "recovery/retention/test_collection",
     "spark/test_bootstrap",
     "spark/test_progress",
@@ -91,7 +94,7 @@ FIRST = (
 """The longest files: begun last, one of them would run alone while the other processes have nothing to do."""
 
 
-OF_CONTRACT = ("test_any_history", "test_many_change_sets")
+OF_CONTRACT = ("test_any_history", "test_many_change_sets", "test_the_limits_themselves_are_allowed")
 """The slow ones of the contract of a store, which ships and knows no marks of ours."""
 
 

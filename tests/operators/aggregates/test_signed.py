@@ -159,6 +159,7 @@ def test_what_is_left_is_what_plain_python_says_however_cut_up(kind: str, data: 
                 assert given_[name] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["int8", "uint64", "double", "decimal", "string", "struct"])
 @settings(max_examples=max(10, settings.default.max_examples // 4))
 @given(data=st.data())

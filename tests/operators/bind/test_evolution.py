@@ -134,6 +134,7 @@ def test_a_changed_job_shows_what_is_promised(tmp_path: Path, case: str, pair: t
     check(tmp_path, *pair, CASES[case], Parquet(max_levels=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 @pytest.mark.parametrize("case", CASES if LONG else ["all", "early and added"])
 @pytest.mark.parametrize("kind", ["sliding", "session"] if LONG else ["sliding"])

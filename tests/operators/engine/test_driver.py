@@ -163,6 +163,7 @@ def test_harness_and_standalone_publish_deliver_and_warn_alike(
     assert any("late events have expired" in one for one in found[1])
 
 
+@pytest.mark.slow
 @given(streams.settings(), streams.batches())
 @settings(max_examples=max(5, settings.default.max_examples // 4))
 def test_any_stream_gives_both_the_same_checkpoints(

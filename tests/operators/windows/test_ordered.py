@@ -356,6 +356,7 @@ def test_rows_of_a_batch_have_no_order_but_the_declared_one(
         assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @patient
 @SOME
 @given(told=ORDERED.filter(splittable), data=st.data())

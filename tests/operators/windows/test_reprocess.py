@@ -283,6 +283,7 @@ def test_feeding_twice_changes_nothing(name: StoreName, told: tuple[OrderedSetti
         check_kept(real, twin)
 
 
+@pytest.mark.slow
 @patient
 @SOME
 @given(name=NAMES, told=strategies.with_history(strategies.feeding_settings()))
@@ -305,6 +306,7 @@ def patient_too(told: tuple[OrderedSetting, History]) -> bool:
     return plainly and setting.rule == "event" and setting.late == EACH_BATCH and setting.on_time == "always"
 
 
+@pytest.mark.slow
 @patient
 @SOME
 @given(name=NAMES, told=FED.filter(patient_too))

@@ -55,7 +55,7 @@ def test_list_shows_only_the_last_ones(root: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].split()[:3] == ["id", "kind", "batch"]
     assert [line.split()[:2] for line in lines[1:3]] == [["7", "batch"], ["8", "drained"]]
-    assert lines[3] == "6 older ones; --last 8 shows all"
+    assert lines[3] == "6 older checkpoints: use --last 8 to list all"
     assert [row["id"] for row in json.loads(tidestate("list", root, "--last", 2, "--json").stdout)] == [7, 8]
 
 

@@ -177,7 +177,7 @@ def test_a_start_falls_back_and_says_which_panes_come_again(root: Path, caplog: 
     with caplog.at_level(logging.WARNING, "tidestate"):
         job.standalone(checkpoint=root, sink=sink, policy=Policy(damaged="reset")).run(STREAM, drain=True)
     assert shown(root) == wanted
-    assert "back to checkpoint 5, the newest that is whole; abandoned: 6-8" in caplog.text
+    assert "back to checkpoint 5, the newest intact one; abandoned: 6-8" in caplog.text
     assert len([one for one in caplog.messages if one.startswith("checkpoint ") and " rejected by " not in one]) == 3
     assert came == [11, 13]
 

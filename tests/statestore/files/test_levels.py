@@ -119,6 +119,7 @@ def test_a_large_table_holds_what_was_written_while_it_is_folded_in_pieces(spec:
     assert max(len(level) for level in written.levels) > 2
 
 
+@pytest.mark.slow
 @given(spec=st.sampled_from([BY_KEY, BY_VALUE]), seed=st.integers(0, 1000), rows=st.integers(1, 150))
 def test_no_mix_of_sizes_changes_what_a_table_holds(spec: TableSpec, seed: int, rows: int) -> None:
     with TemporaryDirectory() as folder:

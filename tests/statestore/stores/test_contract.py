@@ -49,9 +49,10 @@ class TestRocksDB(StoreContract):
         return RocksStore(specs, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small_bands")
 class TestParquet(StoreContract):
-    """In RAM and spilled: nothing durable beside it, so it comes back empty."""
+    """In RAM and spilled: nothing durable of its own, so it comes back empty. It reads as the next."""
 
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return ParquetStore(specs, budget_bytes=SMALL_BUDGET)
