@@ -53,9 +53,6 @@ class JoinPlan(PairTables):
             return None
         return refused_windows(self, accepted, times, watermark, reprocessing=reprocessing)
 
-    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-        return self.exchanged.conform(accepted)
-
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         return self.taking(view, arriving, at, lambda rows: _pair_step(self, view, rows, at))
 
@@ -82,7 +79,7 @@ class SessionJoinPlan(SessionJoinTables):
         accepted = accepted.append_column(UNTIL, pa.array(ends))
         if not self.key_fields:
             accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(len(times), np.int8)))
-        return self.exchanged.conform(accepted)
+        return super().arrive(accepted, times, arrival)
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         return session_step(self, view, arriving, at)

@@ -49,11 +49,6 @@ class JoinTables(Plan):
         """Which rows meet."""
 
     @property
-    def computed(self) -> tuple[Column, ...]:
-        """Columns that `arrive` adds to the rows."""
-        return ()
-
-    @property
     def session_key(self) -> tuple[Column, ...]:
         """Key columns of sessions, as tables have them."""
         return ()
@@ -155,14 +150,6 @@ class JoinTables(Plan):
     def tables(self) -> tuple[TableSpec, ...]:
         ahead = [self.holding.ahead] if self.holding else []
         return (*self.sides.values(), *map(self.seen, self.identified), self.numbered, *ahead)
-
-    @cached_property
-    def exchanged(self) -> TableSpec:
-        """Rows as they are."""
-        key = self.key_specs or (Column(AT, str(TIME)),)
-        names = {column.name for column in key}
-        values = (Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names)
-        return TableSpec("rows", key, (*values, *self.computed))
 
     @cached_property
     def pane_schema(self) -> pa.Schema:

@@ -213,9 +213,17 @@ class Plan(ABC):
         return ()
 
     @property
-    @abstractmethod
+    def computed(self) -> tuple[Column, ...]:
+        """Columns that `arrive` adds to rows of the input."""
+        return ()
+
+    @cached_property
     def exchanged(self) -> TableSpec:
-        """Rows that travel from the input to the state."""
+        """Rows that travel from the input to the state: those of the input, unless they become partials first."""
+        key = self.key_specs or (Column(self.event_time, str(TIME)),)
+        names = {column.name for column in key}
+        values = (Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names)
+        return TableSpec("rows", key, (*values, *self.computed))
 
     @property
     def held_by(self) -> tuple[str, ...]:
@@ -252,9 +260,9 @@ class Plan(ABC):
         """
         return None
 
-    @abstractmethod
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         """What accepted events bring to the state: rows of ``exchanged``."""
+        return self.exchanged.conform(accepted)
 
     @abstractmethod
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:

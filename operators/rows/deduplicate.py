@@ -1,4 +1,4 @@
-"""Deduplication: one table of ids with the time until which each is remembered. A row is passed on or it is not."""
+"""Deduplication: the first row of each id passes; a table has the time until which each id is remembered. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.plan import Arrival, Plan
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.messages.identities import remember, unknown_rows
-from tidestate.statestore.spec.arrowtypes import positions, type_text
+from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import Column, TableSpec
-from tidestate.statestore.table.sorting import firsts, ranks
+from tidestate.statestore.table.sorting import firsts, lasts, ranks
 
 UNTIL = "remembered_until"
 
 
 @dataclass(frozen=True)
 class DedupPlan(Plan):
-    """Key columns are those that tell rows apart."""
+    """The key columns are the id of a row."""
 
     within_us: int | None = None
 
@@ -35,31 +35,19 @@ class DedupPlan(Plan):
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """All state tables."""
         return (self.seen, *self.held_tables)
-
-    @cached_property
-    def exchanged(self) -> TableSpec:
-        """Whole rows of the input."""
-        rest = [field for field in self.input_schema if field.name not in self.key_names]
-        return TableSpec("rows", self.key_specs, tuple(Column(field.name, type_text(field.type)) for field in rest))
 
     @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]
-        """Rows as they came."""
         return self.input_schema
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
-        """What is behind the watermark: its id may have been forgotten."""
+        """Rows behind the watermark: their ids may have expired."""
         late: Flags = times < watermark
         return late
 
-    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-        """Rows as they are, in order."""
-        return self.exchanged.conform(accepted)
-
     def output_watermark(self, watermark: int, column: str) -> int:
-        """Rows are passed on as they come, none from behind the watermark."""
+        """Rows pass as they arrive, none behind the watermark."""
         if column != self.event_time:
             return super().output_watermark(watermark, column)
         return watermark
@@ -72,24 +60,22 @@ class DedupPlan(Plan):
         return self._passed(new, new, arriving.num_rows, at)
 
     def _in_turn(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
-        """The same of rows in the order of their times: an id is forgotten as a row comes that is late enough."""
+        """The same for rows in the order of their times: an id expires when a row arrives that is late enough."""
         owner, count = ranks(rows.select(self.key_names))
         known = view[self.seen.name].lookup(rows.take(pa.array(firsts(owner, count))).select(self.key_names))
-        # Without `within` an id is remembered for the very moment of its row.
+        # Without `within` an id is remembered for the time of its row only.
         span = 1 if self.within_us is None else self.within_us
         until = pc.fill_null(known.rows[UNTIL], BEGINNING_US).to_numpy() + (self.within_us is None)
         times = positions(rows[self.event_time])
         passing = spaced(owner, times, until, span)
-        of_id = np.full(count, -1)
-        of_id[owner[passing]] = passing  # the last one of each
-        latest = rows.take(pa.array(of_id[of_id >= 0]))
-        return self._passed(rows.take(pa.array(passing)), latest, rows.num_rows, at)
+        new, last = rows.take(pa.array(passing)), lasts(owner[passing], count)
+        return self._passed(new, new.take(pa.array(last[last >= 0])), rows.num_rows, at)
 
     def _passed(self, new: pa.Table, latest: pa.Table, asked: int, at: StepTimes) -> Transition:
-        """``new`` rows are passed on, and remembered by the ``latest`` of each id."""
+        """``new`` rows pass; the ``latest`` of each id says until when the id is remembered."""
         times = positions(latest[self.event_time])
         until = pa.array(times + (0 if self.within_us is None else self.within_us))
-        # Without `within` an id is forgotten when its repetitions have become late.
+        # Without `within` an id expires when its duplicates have become late.
         bound = min(at.after if self.within_us is not None else at.after - 1, END_US - 1)
         expire = None if at.after == BEGINNING_US else bound
         changes = {self.seen.name: remember(self.seen, latest, until, expire)}
@@ -98,9 +84,9 @@ class DedupPlan(Plan):
 
 
 def spaced(owner: Times, times: Times, until: Times, span: int) -> Times:
-    """Of rows in the order of their ``times`` those that pass, in order: of each owner the first not before its
-    ``until``, then each first one that is at least ``span`` after the last that passed. Shapes ``(rows,)`` and, of
-    ``until``, ``(owners,)``.
+    """Which of the rows, in the order of their ``times``, pass: of each owner the first that is not before its
+    ``until``, then each first that is at least ``span`` after the last one that passed. Shapes ``(rows,)``; that of
+    ``until`` is ``(owners,)``.
     """
     count = len(times)
     by_owner = np.argsort(owner, kind="stable")
@@ -109,7 +95,7 @@ def spaced(owner: Times, times: Times, until: Times, span: int) -> Times:
     line = owner * (len(ranked[0]) + 1) + ranked[1]
     after = np.searchsorted(line, owner * (len(ranked[0]) + 1) + np.searchsorted(ranked[0], times + span))
     ends = np.searchsorted(owner, owner, "right")
-    # No row follows itself, though it be no time later; and none that is of another owner.
+    # A row does not follow itself, even with a span of nothing, nor a row of another owner.
     following = np.maximum(after, np.arange(count) + 1)
     following = np.append(np.where(following < ends, following, count), count)
     owners = np.arange(len(until))
@@ -118,7 +104,7 @@ def spaced(owner: Times, times: Times, until: Times, span: int) -> Times:
     passing = np.zeros(count + 1, bool)
     passing[begins] = True
     for _ in range(count.bit_length()):
-        # After k rounds: all that are fewer than 2^k passings from the first.
+        # After k rounds all rows that are fewer than 2^k steps from the first have passed.
         passing[following[passing]] = True
         following = following[following]
     return np.sort(by_owner[np.flatnonzero(passing[:count])])

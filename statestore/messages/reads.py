@@ -1,4 +1,4 @@
-"""Reading a message store: the messages of windows, sessions and equal fields, for many askers at once. Pure."""
+"""Reading a message store: the messages of windows, sessions and equal fields, for many requests at once. Pure."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def get_messages(
         if given is not None:
             _check(len(given) == len(columns) > 0, "give a value for each of these columns", columns)
             wanted |= dict(zip(columns, given, strict=True))
-    return messages_for(tables, view, _one_asker(tables, wanted)).rows
+    return messages_for(tables, view, _one_request(tables, wanted)).rows
 
 
-def messages_for(tables: MessageTables, view: StateView, askers: pa.Table) -> Ranges:
-    """For each row of ``askers`` its messages, in order of (time, offset, origin), or (offset, origin) by tuples.
+def messages_for(tables: MessageTables, view: StateView, requests: pa.Table) -> Ranges:
+    """For each row of ``requests`` its messages, in order of (time, offset, origin), or (offset, origin) by tuples.
 
-    ``askers`` may have the session key columns, the equality columns, and the inclusive bounds ``start_time``,
+    ``requests`` may have the session key columns, the equality columns, and the inclusive bounds ``start_time``,
     ``start_offset``, ``end_time``, ``end_offset`` (int64 or of the time column's type; null: none); one column at
-    least. A null in a session key or an equality column equals nothing. An asker that does not give what leads the
+    least. A null in a session key or an equality column equals nothing. A request that does not give what leads the
     key reads the whole store (or its whole session). Raises `UsageError`; nothing has happened then.
     """
-    ask = _Askers(tables, _checked(tables, askers))
+    ask = _Requests(tables, _checked(tables, requests))
     found = _candidates(tables, view, ask)
     keep = ask.wants(found)
     request_index, rows = np.asarray(found.request_index), found.rows.select(tables.schema.names)
@@ -70,8 +70,8 @@ def messages_for(tables: MessageTables, view: StateView, askers: pa.Table) -> Ra
 
 
 @dataclass(frozen=True)
-class _Askers:
-    """Askers without those that can find nothing, and their bounds as numbers: no bound is an end of the line."""
+class _Requests:
+    """Requests without those that can find nothing, and their bounds as numbers: no bound is an end of the line."""
 
     tables: MessageTables
     every: pa.Table
@@ -106,7 +106,7 @@ class _Askers:
 
     @property
     def reads_in_order(self) -> bool:
-        """Whether the messages of an asker come in order as they are stored."""
+        """Whether the messages of a request come in order as they are stored."""
         parts = self.tables.layout.parts
         split = "ts" in parts and "eq" in parts and parts.index("ts") < parts.index("eq")
         return self.bounded and (not split or set(self.tables.equal_names) <= set(self.names))
@@ -130,7 +130,7 @@ class _Askers:
         return lower, upper
 
     def wants(self, found: Ranges) -> npt.NDArray[np.bool_]:
-        """Which of the rows found lie within the exact bounds of their asker and equal what it gives."""
+        """Which of the rows lie within the exact bounds of their request and have the values it gives."""
         request_index, rows = np.asarray(found.request_index), found.rows
         place, offset = positions(rows[self.tables.position]), rows[OFFSET].to_numpy()
         start, end = self.start[request_index], self.end[request_index]
@@ -152,8 +152,8 @@ class _Askers:
         return numbers
 
 
-def _candidates(tables: MessageTables, view: StateView, ask: _Askers) -> Ranges:
-    """Rows that an asker may want, as narrow as the key allows."""
+def _candidates(tables: MessageTables, view: StateView, ask: _Requests) -> Ranges:
+    """Rows that a request may want, as narrow as the key allows."""
     lower, upper = ask.interval()
     if not ask.rows.num_rows:
         return Ranges(pa.array([], pa.int64()), tables.schema.empty_table())
@@ -163,8 +163,8 @@ def _candidates(tables: MessageTables, view: StateView, ask: _Askers) -> Ranges:
     return _shared(tables, view, ask, lower, upper)
 
 
-def _shared(tables: MessageTables, view: StateView, ask: _Askers, lower: pa.Array, upper: pa.Array) -> Ranges:
-    """One read of all positions anybody asks for, then to each asker its own."""
+def _shared(tables: MessageTables, view: StateView, ask: _Requests, lower: pa.Array, upper: pa.Array) -> Ranges:
+    """One read of all positions that are requested, then the share of each request."""
     first = int(ask.start.min()) if ask.bounded else FIRST
     last = int(ask.end.max()) if ask.bounded else LAST
     least, most = _limits(tables.schema.field(tables.position).type)
@@ -186,23 +186,23 @@ def _shared(tables: MessageTables, view: StateView, ask: _Askers, lower: pa.Arra
 
 def _order(tables: MessageTables, request_index: Numbers, rows: pa.Table) -> pa.Array:
     keys = [tables.position, OFFSET, ORIGIN] if tables.layout.by_time else [OFFSET, ORIGIN]
-    sortable = rows.select(keys).append_column("__asker", pa.array(request_index))
-    return pc.sort_indices(sortable, sort_keys=[(name, "ascending") for name in ("__asker", *keys)])
+    sortable = rows.select(keys).append_column("__request", pa.array(request_index))
+    return pc.sort_indices(sortable, sort_keys=[(name, "ascending") for name in ("__request", *keys)])
 
 
-def _checked(tables: MessageTables, askers: pa.Table) -> pa.Table:
-    """Askers with the types of the store's columns. Raises `UsageError`."""
+def _checked(tables: MessageTables, requests: pa.Table) -> pa.Table:
+    """Requests with the types of the store's columns. Raises `UsageError`."""
     bounds = BOUND_NAMES if tables.layout.by_time else ("start_offset", "end_offset")
     known = {*tables.session_names, *tables.equal_names, *bounds}
-    _check(set(askers.column_names) <= known, "askers of this store may have these columns", sorted(known))
-    _check(bool(askers.column_names), "askers need a column, of these", sorted(known))
+    _check(set(requests.column_names) <= known, "requests of this store may have these columns", sorted(known))
+    _check(bool(requests.column_names), "requests need a column, of these", sorted(known))
     for names in (tables.session_names, tables.equal_names):
-        given = [name for name in names if name in askers.column_names]
+        given = [name for name in names if name in requests.column_names]
         _check(given in ([], names), "give all of these columns or none", names)
     for bound in ("start", "end"):
-        paired = f"{bound}_offset" not in askers.column_names or f"{bound}_time" in askers.column_names
+        paired = f"{bound}_offset" not in requests.column_names or f"{bound}_time" in requests.column_names
         _check(paired or not tables.layout.by_time, "an offset bound needs its time", [f"{bound}_time"])
-    return pa.table({name: _typed(tables, name, askers[name]) for name in askers.column_names})
+    return pa.table({name: _typed(tables, name, requests[name]) for name in requests.column_names})
 
 
 def _typed(tables: MessageTables, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -212,7 +212,7 @@ def _typed(tables: MessageTables, name: str, column: pa.ChunkedArray) -> pa.Chun
         return column.cast(_type_of(tables, name))
     except (pa.ArrowException, ValueError) as error:
         raise UsageError(
-            f"a column of askers has another type ({error})", code="message-range", column=name
+            f"a column of requests has another type ({error})", code="message-range", column=name
         ) from None
 
 
@@ -223,7 +223,7 @@ def _type_of(tables: MessageTables, name: str) -> pa.DataType:
     return tables.schema.field(name).type
 
 
-def _one_asker(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
+def _one_request(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
     columns = {}
     for name, value in wanted.items():
         kind = pa.int64() if value is None or isinstance(value, int) else _type_of(tables, name)

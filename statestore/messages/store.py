@@ -6,7 +6,7 @@ position: a message and its identity are forgotten together. A replay of a forgo
 bound and is refused as out of retention. Cost: one look-up of the batch's identities within its range of offsets,
 and one index row a message (two int64 and the origin).
 
-Nothing here applies anything: put the changes of a step together (`together`) and apply them as one change set.
+Nothing here applies anything: all changes of a step are applied as one change set.
 """
 
 from __future__ import annotations
@@ -67,39 +67,18 @@ def expire_messages(tables: MessageTables, view: StateView, bound: int) -> Chang
     return _taken_in(tables, tables.schema.empty_table(), marks, after)
 
 
-def retire(tables: MessageTables, view: StateView, askers: pa.Table) -> ChangeSet:
-    """Delete the messages that each of ``askers`` would read (see `messages_for`), at once and for good.
+def retire(tables: MessageTables, view: StateView, requests: pa.Table) -> ChangeSet:
+    """Delete the messages that each of ``requests`` would read (see `messages_for`), at once and for good.
 
     Their identities stay known until their position is forgotten, so a replay does not bring them back.
     """
-    found = messages_for(tables, view, askers).rows
+    found = messages_for(tables, view, requests).rows
     once = first_of_each(found.select(tables.seen.key_names)) == np.arange(found.num_rows)
     rows = found.filter(pa.array(once))
     changes = {tables.messages.name: TableChanges(delete=tables.messages.conform_keys(rows))}
     if tables.counts_sizes:
         changes[tables.sizes.name] = TableChanges(merge=tally(tables, rows, -1))
     return changes
-
-
-def together(*changes: ChangeSet) -> ChangeSet:
-    """One change set of several that were computed from the same view."""
-    names = dict.fromkeys(name for change in changes for name in change)
-    return {name: _joined([change[name] for change in changes if name in change]) for name in names}
-
-
-def _joined(parts: list[TableChanges]) -> TableChanges:
-    bounds = [part.expire for part in parts if part.expire is not None]
-    return TableChanges(
-        delete=_stacked([part.delete for part in parts]),
-        put=_stacked([part.put for part in parts]),
-        merge=_stacked([part.merge for part in parts]),
-        expire=max(bounds, default=None),
-    )
-
-
-def _stacked(tables: list[pa.Table | None]) -> pa.Table | None:
-    given = [table for table in tables if table is not None]
-    return pa.concat_tables(given) if given else None
 
 
 def _judge(tables: MessageTables, view: StateView, rows: pa.Table, bound: int | None) -> npt.NDArray[np.int8]:

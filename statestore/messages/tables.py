@@ -27,7 +27,7 @@ OFFSET, ORIGIN, MESSAGE_TIME = "offset", "origin", "time"
 """Columns every message has."""
 
 BOUND_NAMES = ("start_time", "start_offset", "end_time", "end_offset")
-"""Columns by which askers bound what they read."""
+"""Columns by which requests bound what they read."""
 
 
 @dataclass(frozen=True)

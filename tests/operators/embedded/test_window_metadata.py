@@ -15,7 +15,7 @@ from tidestate.operators.embedded.window_metadata import WindowTables
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import choose_layout
 from tidestate.statestore.messages.reads import get_messages
-from tidestate.statestore.messages.store import add, together
+from tidestate.statestore.messages.store import add
 from tidestate.statestore.messages.tables import MessageTables
 from tidestate.statestore.spec.changes import Applied, ChangeSet
 from tidestate.statestore.spec.tables import TIME, Column
@@ -232,7 +232,7 @@ def step(windows: WindowTables, messages: MessageTables, store: MemoryStore, bat
     names = ["origin", "offset", "time", "k", "total"]
     added = add(messages, store, rows_of(windows, batch, names))
     rows = exploded(plain(added.stored), "time")
-    return together(added.changes, metadata.add_messages(windows, rows_of(windows, rows, BATCH)))
+    return {**added.changes, **metadata.add_messages(windows, rows_of(windows, rows, BATCH))}
 
 
 @settings(max_examples=SHARE)
@@ -272,7 +272,8 @@ def test_a_lost_message_store_is_rebuilt_from_the_earliest_window() -> None:
     windows, messages = WindowTables("time", SIZE, KEY), message_tables()
     stream = [{"k": "x", "origin": "ab"[n % 2], "offset": n, "time": n - 3, "total": n} for n in range(20)]
     store = MemoryStore((*windows.specs, *messages.specs))
-    apply(store, together(step(windows, messages, store, stream), metadata.expire_windows(windows, 6)))
+    apply(store, step(windows, messages, store, stream))
+    apply(store, metadata.expire_windows(windows, 6))
     start = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(windows, store).to_pylist()}
     assert min(start.values()) > 0
     rebuilt = MemoryStore(messages.specs)

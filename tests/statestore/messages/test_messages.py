@@ -40,7 +40,6 @@ from tidestate.statestore.messages.store import (
     add,
     expire_messages,
     retire,
-    together,
 )
 from tidestate.statestore.messages.tables import MessageTables, Retention
 from tidestate.statestore.spec.changes import Applied
@@ -283,16 +282,6 @@ def test_batches_and_askers_that_are_refused() -> None:
     for call in calls:
         with pytest.raises(UsageError, match="message-range"):
             get_messages(tables, store, **call)
-
-
-def test_change_sets_of_one_step_go_together() -> None:
-    tables = tables_of("ts_offset", Retention(count=3))
-    store = Store(tables)
-    store.add([simple(n, n) for n in range(3)])
-    added = add(tables, store.store, batch_of(tables, [simple(3, 3)]))
-    gone = retire(tables, store.store, pa.table({"start_time": [2], "end_time": [2]}))
-    store.apply(together(added.changes, gone, expire_messages(tables, store.store, 0)))
-    assert [m["offset"] for m in store.everything()] == [1, 3]
 
 
 def test_the_document_runs() -> None:
