@@ -129,8 +129,8 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
     def columns(self) -> tuple[str, ...]:
         return self.reads
 
-    def step(self, name: str) -> Callable[..., Any]:
-        """One of the functions. Raises `UsageError` where they are not here."""
+    def given(self) -> Functions:
+        """The functions. Raises `UsageError` where they are not here."""
         if self.functions is None:
             raise UsageError(
                 "only its description knows how this aggregate is computed: give description= and schema=",
@@ -138,7 +138,11 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
                 aggregate=self.name,
                 function=self.function,
             )
-        return self.functions.steps[name]
+        return self.functions
+
+    def step(self, name: str) -> Callable[..., Any]:
+        """One of the functions."""
+        return self.given().steps[name]
 
 
 class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
@@ -151,13 +155,13 @@ class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
         def combine(rows: pa.Table, starts: Starts) -> pa.Table:
             return _pairwise(self, rows, starts)
 
-        if self.functions is not None:
+        if self.functions is not None and self.functions.steps:
             combine.__qualname__ = _named(self.step("merge"))
             register_combiner(self.name, self.version)(combine)
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Bind to any input: the types are up to the functions."""
-        self.step("lift")
+        self.given()
         return BoundAccumulation(name, self, pa.null(), self)
 
 
@@ -279,7 +283,7 @@ class ApplyRows(OwnAggregate, frozen=True, kw_only=True, tag="apply_rows"):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         """Check that the columns can be kept."""
-        self.step("apply")
+        self.given()
         kinds = tuple(kept_type(name, self, column, schema) for column in self.reads)
         return BoundRows(name, self, pa.null(), self, kinds)
 

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 from msgspec.structs import replace
 
-from tidestate.operators.aggregates.arithmetic import Plain
-from tidestate.operators.aggregates.custom import OwnAggregate
+from tidestate.operators.aggregates.custom import Functions, OwnAggregate
 from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.operator import bind_plan
@@ -31,15 +30,15 @@ _PASSED_ON = ("query-description", "sketch-package")
 
 
 def plan_from(name: str, state: OperatorState, *, values: bool = True) -> Plan:
-    """The plan of a stored operator. It computes what was stored: functions of the user's are not.
+    """The plan of a stored operator. What it computes is stored, but for functions of the user.
 
-    Without ``values`` aggregates that lack their functions are left out, so that all else can be read; with them
-    they raise `UsageError`. Raises `CorruptionError` for what no job writes.
+    Raises `UsageError` where an aggregate lacks its functions, but not without ``values``: then all else can be read.
+    Raises `CorruptionError` for what no job writes.
     """
     with of_manifest(name):
         description = stored_description(state)
         if isinstance(description, Windowed) and not values:
-            description = replace(description, aggregates=_computable(description.aggregates))
+            description = replace(description, aggregates=_without_functions(description.aggregates))
         schema = pa.schema([(column, _parsed(text)) for column, text in state.types.items()])
         try:
             plan = _bound(description, schema, state)
@@ -87,12 +86,12 @@ def _bound(description: Description, schema: pa.Schema, state: OperatorState) ->
     return bind_plan(description, schema)
 
 
-def _computable(aggregates: Mapping[str, StoredAggregate]) -> dict[str, StoredAggregate]:
-    """Those that need no function of the user's; a count where all do, since there must be one."""
-    found: dict[str, StoredAggregate] = {
-        name: one for name, one in aggregates.items() if not isinstance(one, OwnAggregate)
+def _without_functions(aggregates: Mapping[str, StoredAggregate]) -> dict[str, StoredAggregate]:
+    """Aggregates that can be bound, but not computed."""
+    return {
+        name: replace(one, functions=Functions()) if isinstance(one, OwnAggregate) else one
+        for name, one in aggregates.items()
     }
-    return found or dict.fromkeys(list(aggregates)[:1], Plain("count"))
 
 
 def _parsed(text: str) -> pa.DataType:

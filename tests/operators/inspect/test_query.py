@@ -24,6 +24,7 @@ from tests.helpers.operator_messages import (
 )
 from tidestate.operators import (
     Retention,
+    apply_rows,
     arg_max,
     chain,
     count,
@@ -305,6 +306,22 @@ def test_each_operator_of_a_chain_is_asked_by_its_name(tmp_path: Path) -> None:
         assert given.windows().num_rows
         assert given.windows().equals(harness.windows(name))
         assert query(tmp_path, operator=name).windows().equals(harness.windows(name)), "no description is needed"
+
+
+def test_messages_that_only_a_function_reads_need_no_description(tmp_path: Path) -> None:
+    middle = apply_rows(len, columns=["v"], result_type=pa.int64(), per_group=True)
+    job = windowed(event_time="t", key="k").window(tumbling("6 seconds")).aggregate(middle=middle).late("1 day")
+    with operator(job, tmp_path, Parquet()) as running:
+        running.add_messages(table(stream(3, 1)[0]))
+        running.flush()
+        asked, kept = query(tmp_path), running.get_messages()
+        assert kept.num_rows
+        assert asked.get_messages().equals(kept)
+        assert asked.get_windows().equals(running.get_windows())
+        with pytest.raises(UsageError, match="query-description"):
+            asked.windows()
+        given = query(tmp_path, description=job, schema=SCHEMA).windows()
+    assert sum(given["middle"].to_pylist()) == kept.num_rows
 
 
 def test_sides_of_a_join_over_all_partitions(tmp_path: Path) -> None:
