@@ -1,6 +1,6 @@
-"""Verbs of ``tidestate`` that know what a window is: entry points of the group ``tidestate.commands``.
+"""The verb bootstrap.
 
-The list of all verbs loads this module: what takes a while to import is imported where it is used.
+The list of verbs loads this module, so slow imports are inside functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidestate.recovery.cli.app import AsJson
+from tidestate.recovery.cli.app import DRY, AsJson, Confirm
 from tidestate.recovery.cli.printing import key_value_table, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import Bar, bar
 from tidestate.statestore.errors import UsageError
@@ -29,33 +29,37 @@ bootstrap_command = typer.Typer(add_completion=False)
     "bootstrap", epilog="Example: tidestate bootstrap flights:job /data/flights --input history/ --confirm"
 )
 def bootstrap_root(
-    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A description, or a function that makes it.")],
-    root: Annotated[str, typer.Argument(help="The new folder, to be given as checkpoint=.")],
+    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A description, or a function that returns one.")],
+    root: Annotated[str, typer.Argument(help="The new folder, the checkpoint= of the job.")],
     files: Annotated[
-        list[str] | None, typer.Option("--input", metavar="FILES", help="A file, folder or pattern; several times.")
+        list[str] | None, typer.Option("--input", metavar="FILES", help="A file, folder or pattern; repeatable.")
     ] = None,
     named: Annotated[
-        list[str] | None, typer.Option("--stream", metavar="NAME=FILES", help="The same, where there are several.")
+        list[str] | None, typer.Option("--stream", metavar="NAME=FILES", help="The files of one of several streams.")
     ] = None,
     offsets: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="Where Spark's source goes on; where there are several, by name."),
+        typer.Option(metavar="JSON", help="The offsets from which Spark goes on; for several streams, by name."),
     ] = None,
     schema: Annotated[
-        str | None, typer.Option(metavar="COLUMNS", help='As Spark reads the files: "t timestamp, k string".')
+        str | None, typer.Option(metavar="COLUMNS", help='Their columns, for Spark: "t timestamp, k string".')
     ] = None,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Of the state; by default one for each core.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="State partitions; by default one for each core.")
+    ] = None,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="For the standalone runner, not for Spark.")
     ] = False,
-    undelivered: Annotated[bool, typer.Option("--no-deliver", help="Record its panes; no sink gets them.")] = False,
-    confirm: Annotated[bool, typer.Option("--confirm", help="Do it; else only say what would be done.")] = False,
+    undelivered: Annotated[
+        bool, typer.Option("--no-deliver", help="Record the panes without delivering them.")
+    ] = False,
+    confirm: Confirm = False,
     as_json: AsJson = False,
 ) -> None:
-    """A new root with the state that files of history lead to.
+    """Make a new root with the state that results from files of past events.
 
-    They are Parquet, CSV, JSON or Arrow, on this host, and are read in one process, without Spark. Spark's query then
-    reads all files but these, or goes on from the offsets given.
+    The files are Parquet, CSV, JSON or Arrow on this host, and are read in one process, without Spark. Spark's query
+    then reads all other files, or goes on from the given offsets.
     """
     from tidestate.operators.local.bootstrap import load_description
 
@@ -80,7 +84,7 @@ def bootstrap_root(
 
 
 def _counted(drawn: Bar, total: int | None) -> Callable[[int], None]:
-    """A bar for whoever tells how many rows it has read since it told last."""
+    """A callback that adds numbers of rows to a bar."""
     done = 0
 
     def read(rows: int) -> None:
@@ -102,13 +106,13 @@ def _archive(description: Any, files: list[str], named: list[str], schema: str |
             raise UsageError("a stream is NAME=FILES", code="read-value", found=one)
         given.setdefault(name, []).append(path)
     if not given:
-        raise UsageError("say which files hold the history: --input FILES", code="bootstrap-input", found="none")
+        raise UsageError("give the files with past events: --input FILES", code="bootstrap-input", found="none")
     columns = schema_of(schema) if schema else None
     return Archive.of(description, {name: HistoryFiles.find(paths, columns) for name, paths in given.items()})
 
 
 def _offsets(given: str | None, streams: list[str]) -> dict[str, Any] | None:
-    """What was given, by stream."""
+    """The given offsets, by stream."""
     if given is None or len(streams) == 1:
         return None if given is None else {streams[0]: given}
     try:
@@ -129,7 +133,7 @@ def _print_plan(
     from tidestate.recovery.log.summary import pluralize, time_text
 
     table = key_value_table()
-    table.add_row("would make", root)
+    table.add_row("to create", root)
     for name, one in found.items():
         table.add_row(f"stream {name}", f"{pluralize(one.files, 'file')}, {pluralize(one.rows, 'row')}")
         if one.first_us is not None:
@@ -138,7 +142,7 @@ def _print_plan(
         if not standalone:
             after = (offsets or {}).get(name)
             table.add_row("spark goes on", "from all other files" if after is None else f"from {after}")
-    print_out(table, "nothing was written: --confirm does it")
+    print_out(table, DRY)
 
 
 def _print_done(root: str, manifest: Manifest, as_json: bool) -> None:

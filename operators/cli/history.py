@@ -1,4 +1,4 @@
-"""The verb that says why a number is so."""
+"""The verb history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HistoryKeys = Annotated[
     list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="The key of the window.")
 ]
 HistoryWindow = Annotated[
-    str, typer.Option("--window", metavar="TIME", help="When it begins or ends; or a time that it alone holds.")
+    str, typer.Option("--window", metavar="TIME", help="Its start or end, or a time in it and in no other window.")
 ]
 
 
@@ -34,7 +34,7 @@ def history_of_window(
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Why a number is so: what came to one window, what was shown of it, refused by it, and when it was forgotten."""
+    """Explain the result of one window: what was added to it, emitted, rejected, and when it expired."""
     from tidestate.operators.inspect.history.printing import print_history
     from tidestate.operators.inspect.history.window_history import window_history
     from tidestate.recovery.log.checkpoint import Checkpoint

@@ -1,4 +1,4 @@
-"""The verb that writes one HTML file about a checkpoint root."""
+"""The verb report."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def write(
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     ),
-    last: Annotated[int, typer.Option("--last", min=1, help="Only the newest so many checkpoints.")] = 500,
+    last: Annotated[int, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = 500,
     read_data: ReadPercent = 0.0,
-    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """One HTML file about a checkpoint root, to read without a network: is it whole, how fast, how late, how large.
+    """Write an HTML report about a root: damage, progress, watermarks, late events, state, windows.
 
-    An earlier report is replaced, no other file. What is damaged is a finding in it. Needs the extra `report`.
+    The report is one file that needs no network. It replaces an earlier report, but no other file. Needs the extra
+    `report`.
     """
     from tidestate.operators.inspect.report.document import write_report
     from tidestate.recovery.log.summary import pluralize, size_text
@@ -48,5 +49,5 @@ def write(
         print_out(
             Text(f"{made.output}: {pluralize(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}")
         )
-    if show:
+    if open_it:
         webbrowser.open(output.resolve().as_uri())

@@ -1,7 +1,7 @@
-"""Which window a person means by a time: bounds of windows as numbers. Pure.
+"""Bounds of windows as numbers, and which window a time refers to. Pure.
 
-Windows are half-open, ``[start, end)``, in microseconds, or in offsets and counts. Regular ones follow from the
-configuration in the manifest; sessions and the like are found among the rows.
+Windows are half-open, ``[start, end)``, in microseconds, or in offsets and counts. Fixed windows follow from the
+configuration in the manifest; sessions and other windows are found among the rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidestate.recovery.log.summary import time_text, time_us, within_64
 from tidestate.statestore.errors import UsageError
 
 FEW_VALUES = 3
-"""So many windows are named to a person who means none of them."""
+"""How many windows an error suggests."""
 
 
 @dataclass(frozen=True, order=True)
@@ -30,28 +30,28 @@ class WindowBounds:
         return self.start < other.end and other.start < self.end
 
     def holds(self, place: int) -> bool:
-        """Whether an event there lies in it."""
+        """Whether an event at this place is in the window."""
         return self.start <= place < self.end
 
     def touches(self, place: int) -> bool:
-        """Whether it holds a place, or ends there."""
+        """Whether it contains a place, or ends there."""
         return self.start <= place <= self.end
 
 
 @dataclass(frozen=True)
 class BoundUnit:
-    """What bounds of windows count: microseconds since 1970 where ``timed``, else offsets or messages."""
+    """The unit of window bounds: microseconds since 1970 if ``timed``, or else offsets or messages."""
 
     timed: bool
 
     @classmethod
     def of(cls, windows: Windows | None) -> BoundUnit:
-        """Of windows."""
+        """The unit of windows."""
         return cls(windows is None or not (windows.by_offset or isinstance(windows, Counted)))
 
     @classmethod
     def of_watermark(cls, windows: Windows | None) -> BoundUnit:
-        """That of the operator's watermark: windows that count messages have one of times."""
+        """The unit of the operator's watermark: windows that count messages have a watermark of times."""
         return cls(windows is None or not windows.by_offset)
 
     def place(self, text: str) -> int:
@@ -63,7 +63,7 @@ class BoundUnit:
                 return number
             moment = datetime.fromisoformat(text)
         except ValueError as error:
-            kind = "a time, as 2013-01-01T10:00" if self.timed else "a whole number: these windows are no times"
+            kind = "a time such as 2013-01-01T10:00" if self.timed else "an integer: these windows have no times"
             raise UsageError(f"give {kind} ({error})", code="read-value", found=text[:100]) from None
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -78,8 +78,8 @@ class BoundUnit:
 
 
 def meant_windows(windows: Sliding, place: int) -> list[WindowBounds]:
-    """Windows that a place may stand for, the likeliest first: one that begins there, one that ends there, else
-    those that hold it.
+    """Windows that a place may refer to, the likeliest first: one that starts there, one that ends there, or else
+    those that contain it.
     """
     starts = [start for start in (place, place - windows.size) if (start - windows.shift) % windows.slide == 0]
     if not starts:

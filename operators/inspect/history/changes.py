@@ -1,11 +1,11 @@
-"""What came to a window: rows of changelog segments, told from one another by the roles of their columns.
+"""The content of windows: rows of state tables, whose columns are identified by their roles.
 
 | table | its rows | a change |
 |---|---|---|
 | of slices | end of a slice or of a tumbling window | is added |
 | of windows | start and end of a window | is what the window has become, or that it is gone |
 | of messages | the time of a message | is a row that came |
-| of panes | end of a window | is what was shown last |
+| of panes | end of a window | is the newest pane |
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BAND_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class TableForm:
-    """How rows of a table say which window they are of. ``grows``: a window's end may change."""
+    """How the rows of a table identify their window. ``grows``: the end of a window may change."""
 
     spec: TableSpec
     shape: Shape
@@ -53,14 +53,14 @@ class TableForm:
     grows: bool
 
     @property
-    def shown(self) -> list[str]:
-        """Columns of a row that say something of what came."""
+    def value_columns(self) -> list[str]:
+        """The columns with the content of a row."""
         hidden = {self.start, self.end}
         columns = (*self.spec.key, *self.spec.values)
         return [c.name for c in columns if c.name not in hidden and c.role != "key" and not c.name.startswith("_")]
 
     def may_touch(self, ref: FileRef, around: WindowBounds) -> bool:
-        """Whether a file can hold rows of windows around there, by the expiry in its manifest entry."""
+        """Whether a file can have rows of windows that touch ``around``, by the expiry in its manifest entry."""
         low, high, column = ref.expiry_min, ref.expiry_max, self.spec.expiry
         if low is None or high is None or column is None or column not in (self.start, self.end):
             return True
@@ -73,7 +73,7 @@ class TableForm:
 
 @dataclass(frozen=True)
 class StateChange:
-    """One row: the window it is of (a slice's or a message's place where that is all it says), and its values.
+    """One row: the bounds of its window, or the place of its slice or message, and its values.
 
     ``start`` is None for slices, ``end`` for windows that are deleted by their start alone.
     """
@@ -87,7 +87,7 @@ class StateChange:
     events: int | None = None
 
     def of(self, window: WindowBounds) -> bool:
-        """Whether it came to a window."""
+        """Whether it belongs to a window."""
         if self.form.shape == "messages":
             return self.start is not None and window.holds(self.start)
         if self.form.shape in ("slices", "panes"):
@@ -101,14 +101,14 @@ class StateChange:
 
 
 def forms_of(state: OperatorState) -> dict[str, TableForm]:
-    """The tables of an operator that say what came to windows."""
+    """The tables of an operator with the content of windows."""
     found = (form_of(spec) for spec in state.tables)
     return {form.spec.name: form for form in found if form is not None}
 
 
 @lru_cache(maxsize=1024)
 def form_of(spec: TableSpec) -> TableForm | None:
-    """How rows of a table say which window they are of; None where they do not, or say nothing of what came."""
+    """How the rows of a table identify their window; None if they do not, or have no content."""
     roles = {column.role: column.name for column in (*spec.key, *spec.values)}
     start, end = roles.get(START), roles.get(END)
     if not spec.values:
@@ -129,7 +129,7 @@ def form_of(spec: TableSpec) -> TableForm | None:
 def read_changes(
     checkpoint: Checkpoint, form: TableForm, ref: FileRef, keys: Mapping[str, str], around: WindowBounds
 ) -> list[StateChange]:
-    """Rows of a changelog segment of these keys, of windows that touch ``around``."""
+    """Rows of a changelog segment, of these keys and of windows that touch ``around``."""
     if not form.may_touch(ref, around):
         return []
     found: list[StateChange] = []
@@ -144,7 +144,7 @@ def read_changes(
 def read_folded(
     checkpoint: Checkpoint, form: TableForm, state: OperatorState, keys: Mapping[str, str], around: WindowBounds
 ) -> tuple[list[StateChange], int]:
-    """What folded files of a checkpoint hold of windows that touch ``around``; and the newest checkpoint in them."""
+    """Rows of folded files, of these keys and of windows that touch ``around``; and the newest checkpoint in them."""
     found: list[StateChange] = []
     newest = 0
     for partition in state.partitions:
@@ -158,12 +158,12 @@ def read_folded(
 
 
 def of_keys(rows: pa.Table, keys: Mapping[str, str]) -> pa.Table:
-    """Rows with these values in those of the columns that they have."""
+    """Rows with these values, in as far as they have the columns."""
     return Wanted({name: text for name, text in keys.items() if name in rows.column_names}).of(rows)
 
 
 def rows_around(form: TableForm, rows: pa.Table, around: WindowBounds) -> pa.Table:
-    """Rows of windows that touch ``around``; also those that do not say so."""
+    """Rows of windows that touch ``around``, and rows without bounds."""
     keep = np.ones(rows.num_rows, bool)
     if form.start is not None and form.start in rows.column_names:
         keep &= whole_numbers(rows, form.start) <= around.end
@@ -177,13 +177,13 @@ def rows_around(form: TableForm, rows: pa.Table, around: WindowBounds) -> pa.Tab
 
 
 def names_places(rows: pa.Table, *names: str) -> bool:
-    """Whether rows have these columns, of times or whole numbers: columns of other types may have such names."""
-    there = [rows.schema.field(name).type for name in names if name in rows.column_names]
-    return len(there) == len(names) and all(pa.types.is_timestamp(one) or pa.types.is_integer(one) for one in there)
+    """Whether rows have these columns with times or integers: a user's column of that name may have another type."""
+    types = [rows.schema.field(name).type for name in names if name in rows.column_names]
+    return len(types) == len(names) and all(pa.types.is_timestamp(one) or pa.types.is_integer(one) for one in types)
 
 
 def whole_numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    """A column of times (as microseconds) or whole numbers, without nulls."""
+    """A column of times, as microseconds, or of integers; null is 0."""
     column = rows[name]
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
@@ -191,14 +191,14 @@ def whole_numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
 
 
 def plain_values(rows: pa.Table, names: list[str]) -> list[dict[str, Any]]:
-    """Some columns as plain values by row: times as text, whatever a calendar holds."""
+    """Some columns as plain values by row; times as text, also beyond the calendar."""
     columns = []
     for name in names:
         column = rows[name]
         if pa.types.is_timestamp(column.type):
             known = column.is_valid().to_pylist()
             texts = map(time_text, whole_numbers(rows, name).tolist())
-            columns.append([text if there else None for text, there in zip(texts, known, strict=True)])
+            columns.append([text if valid else None for text, valid in zip(texts, known, strict=True)])
         else:
             columns.append(values_of(column))
     values = zip(*columns, strict=True) if names else ((),) * rows.num_rows
@@ -206,10 +206,10 @@ def plain_values(rows: pa.Table, names: list[str]) -> list[dict[str, Any]]:
 
 
 def _combined(spec: TableSpec, op: int, rows: pa.Table) -> pa.Table:
-    """Of a key that stands among merges several times, as each Spark task adds its part, one row."""
+    """One row for each key: merges have several, one from each Spark task."""
     try:
         return combine(spec, rows) if op == MERGE else rows
-    except UsageError:  # by a function of the job's own, which is not here
+    except UsageError:  # a custom combiner that is not registered here
         return rows
 
 
@@ -219,10 +219,10 @@ def _changes(form: TableForm, checkpoint: int, layer: Layer) -> list[StateChange
         whole_numbers(rows, name).tolist() if name and name in rows.column_names else [None] * rows.num_rows
         for name in (form.start, form.end)
     ]
-    shown = plain_values(rows, [name for name in form.shown if name in rows.column_names and layer.op != DELETE])
-    counted = "_elements" in rows.column_names and layer.op != DELETE
-    events = rows["_elements"].to_pylist() if counted else [None] * rows.num_rows
+    names = [] if layer.op == DELETE else [name for name in form.value_columns if name in rows.column_names]
+    has_counts = "_elements" in rows.column_names and layer.op != DELETE
+    events = rows["_elements"].to_pylist() if has_counts else [None] * rows.num_rows
     return [
         StateChange(checkpoint, form, OPS[layer.op], start, end, values, count)
-        for start, end, values, count in zip(*bounds, shown, events, strict=True)
+        for start, end, values, count in zip(*bounds, plain_values(rows, names), events, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What a job showed and what it rejected, of one window and key: rows of pane files and of the late ledger."""
+"""Rows of pane files and of the late ledger, for one window and key."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tidestate.statestore.files.segments import damaged
 from tidestate.statestore.files.tails import read_file_rows, read_metadata
 
 PANE_FIELDS = ("pane", "timing", "kind", "last")
-"""Columns of panes that say what kind of row it is."""
+"""Columns of panes with the kind of a row."""
 REASON, MARK = "reason", "watermark"
 
 
 @dataclass(frozen=True)
 class Pane:
-    """One row that was shown."""
+    """A row of a pane file."""
 
     checkpoint: int
     window: WindowBounds
@@ -34,7 +34,7 @@ class Pane:
 
 @dataclass(frozen=True)
 class Rejected:
-    """One row of the late ledger: the ``place`` of its event, and which ``window`` refused it, None where all did."""
+    """A row of the late ledger: the ``place`` of its event, and the ``window`` that rejected it, None for all."""
 
     checkpoint: int
     place: int | None
@@ -44,7 +44,7 @@ class Rejected:
     values: dict[str, Any]
 
     def of(self, window: WindowBounds) -> bool:
-        """Whether it would have come to a window."""
+        """Whether it would have been added to a window."""
         if self.window is not None:
             return self.window == window
         return self.place is not None and window.holds(self.place)
@@ -53,7 +53,7 @@ class Rejected:
 def emitted_panes(
     checkpoint: Checkpoint, number: int, ref: FileRef, keys: Mapping[str, str], around: WindowBounds
 ) -> list[Pane]:
-    """Panes of these keys, of windows that touch ``around``. None where panes name no windows."""
+    """Panes of these keys and of windows that touch ``around``; empty if panes have no window columns."""
     if not _may_touch(checkpoint, ref, around):
         return []
     rows = read_file_rows(checkpoint.objects, ref)
@@ -77,14 +77,14 @@ def emitted_panes(
 
 
 def _may_touch(checkpoint: Checkpoint, ref: FileRef, around: WindowBounds) -> bool:
-    """Whether its statistics, which are at its end, let it hold a window around there."""
+    """Whether a file can have a window that touches ``around``, by its Parquet statistics."""
     metadata = read_metadata(checkpoint.objects, ref)
     low, high = _statistic(metadata, START, "min"), _statistic(metadata, END, "max")
     return (low is None or low <= around.end) and (high is None or high >= around.start)
 
 
 def _statistic(metadata: pq.FileMetaData, name: str, which: str) -> int | None:
-    """The smallest or largest value of a column in the whole file; None where that is not known."""
+    """The smallest or largest value of a column in the whole file; None if unknown."""
     schema = metadata.schema.to_arrow_schema()
     place = schema.get_field_index(name)
     if place < 0 or str(schema.field(place).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
@@ -125,12 +125,12 @@ def read_rejected(
 def _optional(rows: pa.Table, name: str | None) -> list[int | None]:
     if name is None or not names_places(rows, name):
         return [None] * rows.num_rows
-    there = rows[name].is_valid().to_pylist()
-    return [value if known else None for value, known in zip(whole_numbers(rows, name).tolist(), there, strict=True)]
+    valid = rows[name].is_valid().to_pylist()
+    return [value if known else None for value, known in zip(whole_numbers(rows, name).tolist(), valid, strict=True)]
 
 
 def _place_column(rows: pa.Table, state: OperatorState, measure: BoundUnit) -> str | None:
-    """The column that says where an event lies: its time, or its offset where windows are of these."""
+    """The column with the place of an event: its time, or its offset for windows of offsets."""
     name = state.configuration.get("event_time" if measure.timed else "offset")
     if isinstance(name, str) and name in rows.column_names:
         return name

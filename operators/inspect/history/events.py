@@ -1,4 +1,4 @@
-"""What is known of one window, as data: what was found in the files, and what is told of it."""
+"""The history of one window, as data: the records in files, and the events made from them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tidestate.operators.inspect.history.changes import StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
 from tidestate.recovery.log.manifest import Ids
 
-EventKind = Literal["folded", "fork", "reset", "added", "became", "row", "gone", "pane", "rejected", "forgotten"]
+EventKind = Literal["folded", "fork", "reset", "added", "became", "row", "gone", "pane", "rejected", "expired"]
 ORDER: tuple[EventKind, ...] = (
-    "folded", "fork", "reset", "added", "gone", "became", "row", "pane", "rejected", "forgotten",
+    "folded", "fork", "reset", "added", "gone", "became", "row", "pane", "rejected", "expired",
 )  # fmt: skip
-"""What comes first within a checkpoint."""
+"""The order of events within a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened to the window. Times and bounds are text, in UTC, or whole numbers as text.
+    """One event in the history of a window. Times and bounds are text, in UTC, or integers as text.
 
-    ``input`` is what the checkpoint had taken in; ``watermark`` is that after it, of a rejected event the one it met.
-    ``abandoned``: a later reset went back behind this checkpoint, so it counts no more.
+    ``input`` is the input of the checkpoint; ``watermark`` is the one after it, for a rejected event the one at which
+    it was rejected. ``abandoned``: a later reset has abandoned this checkpoint, so it no longer counts.
     """
 
     checkpoint: int
@@ -42,9 +42,9 @@ class Event:
 
 @dataclass(frozen=True)
 class WindowHistory:
-    """What happened to a window, oldest first. Changes are known from the checkpoint ``known_from`` on; what had come
-    before is folded. ``shown``: rows that were shown and not taken back; of panes that follow one another the newest.
-    ``unread``: abandoned checkpoints that cannot be read, so what they had is not among the events.
+    """The history of a window, oldest first. Changes are known from the checkpoint ``known_from`` on; earlier ones
+    are folded. ``result``: rows that were emitted and not retracted; of successive panes the newest. ``unread``:
+    abandoned checkpoints that cannot be read, so their events are missing.
     """
 
     operator: str
@@ -52,14 +52,14 @@ class WindowHistory:
     start: str | None
     end: str | None
     known_from: int
-    shown: list[dict[str, Any]]
+    result: list[dict[str, Any]]
     events: list[Event]
     unread: tuple[Ids, ...] = ()
 
 
 @dataclass
 class WindowRecords:
-    """All there is of a key, of windows around some place."""
+    """All records of a key, of windows that touch some bounds."""
 
     folded: list[StateChange] = field(default_factory=list)
     folded_up_to: int = 0
@@ -68,19 +68,18 @@ class WindowRecords:
     rejected: list[Rejected] = field(default_factory=list)
 
     def add(self, other: WindowRecords) -> None:
-        """What one more checkpoint added."""
+        """Add the records of another checkpoint."""
         self.changes += other.changes
         self.panes += other.panes
         self.rejected += other.rejected
 
     def holds(self, window: WindowBounds) -> bool:
-        """Whether anything came to a window, or was shown of it, or refused by it."""
-        came = any(one.of(window) for one in (*self.folded, *self.changes))
-        shown = any(one.window == window for one in self.panes)
-        return came or shown or any(one.of(window) for one in self.rejected)
+        """Whether there is any record of a window."""
+        records: list[StateChange | Rejected] = [*self.folded, *self.changes, *self.rejected]
+        return any(one.of(window) for one in records) or any(pane.window == window for pane in self.panes)
 
     def windows(self) -> dict[WindowBounds, int]:
-        """All windows that rows name, and the newest checkpoint that does."""
+        """All windows with records, each with the newest checkpoint that has one."""
         named = [(one.window, one.checkpoint) for one in self.panes if one.facts.get("kind") != "retract"]
         named += [
             (WindowBounds(one.start, one.end), one.checkpoint)

@@ -1,4 +1,4 @@
-"""What was found of one window, told in order: what came, what was shown, what was refused, when it was forgotten."""
+"""Turn the records of one window into events in order: additions, panes, rejections, expiry."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def build_history(
     keys: Mapping[str, str],
     checkpoint: Checkpoint,
 ) -> WindowHistory:
-    """All of it in order."""
-    teller = _Narrator(steps, window, measure, checkpoint)
+    """The history of a window from its records."""
+    narrator = _Narrator(steps, window, measure, checkpoint)
     events = [
-        *teller.folded(found),
-        *teller.turns(),
-        *teller.changes(found.changes),
-        *teller.panes(found.panes, grows=any(one.form.grows for one in (*found.folded, *found.changes))),
-        *teller.rejected(found.rejected),
-        *teller.forgotten(found.panes),
+        *narrator.folded(found),
+        *narrator.turns(),
+        *narrator.changes(found.changes),
+        *narrator.panes(found.panes, grows=any(one.form.grows for one in (*found.folded, *found.changes))),
+        *narrator.rejected(found.rejected),
+        *narrator.expired(found.panes),
     ]
     events.sort(key=lambda one: (one.checkpoint, ORDER.index(one.kind)))
     return WindowHistory(
@@ -40,8 +40,8 @@ def build_history(
         key=dict(keys),
         start=measure.text(window.start),
         end=measure.text(window.end),
-        known_from=teller.known_from(found),
-        shown=_stands(events, apart=steps.newest.configuration.get("accumulation") == "discarding"),
+        known_from=narrator.known_from(found),
+        result=_result(events, discarding=steps.newest.configuration.get("accumulation") == "discarding"),
         events=events,
         unread=steps.unread,
     )
@@ -49,17 +49,17 @@ def build_history(
 
 @dataclass
 class _Windows:
-    """Windows there are at some checkpoint: end by start, and what was last put of each table and start."""
+    """The windows at some checkpoint: bounds by start, and the last values of each table and start."""
 
     bounds: dict[int, WindowBounds] = field(default_factory=dict)
     values: dict[tuple[str, int], tuple[Any, ...]] = field(default_factory=dict)
 
     def copy(self) -> _Windows:
-        """As they are now."""
+        """An independent copy."""
         return _Windows(dict(self.bounds), dict(self.values))
 
     def new(self, one: StateChange) -> bool:
-        """Take in a change; false where it changes nothing to be seen: only the window's triggers have moved on."""
+        """Apply a change; false if it changes nothing visible, only the state of triggers."""
         if one.op != "put" or one.form.shape != "windows" or one.start is None or one.end is None:
             return True
         self.bounds[one.start] = WindowBounds(one.start, one.end)
@@ -69,7 +69,7 @@ class _Windows:
 
 
 class _Narrator:
-    """Puts what was found into words."""
+    """Makes events from records."""
 
     def __init__(self, steps: HistorySteps, window: WindowBounds, measure: BoundUnit, checkpoint: Checkpoint) -> None:
         self._steps, self._window, self._measure, self._checkpoint = steps, window, measure, checkpoint
@@ -82,71 +82,70 @@ class _Narrator:
         return found.folded_up_to + 1 if found.folded_up_to else self._steps.all[0].id
 
     def folded(self, found: WindowRecords) -> Iterator[Event]:
-        """What had come before changes are known."""
+        """The content of the window before the first known change."""
         for one in found.folded:
             if one.of(self._window):
-                what = f"folded{self._part(one)}: all that came up to checkpoint {found.folded_up_to}"
+                what = f"folded{self._part(one)}: everything up to checkpoint {found.folded_up_to}"
                 yield Event(one.checkpoint, "folded", what, one.values, self._texts(one), one.events)
 
     def turns(self) -> Iterator[Event]:
-        """Where the job became a fork, and where it went back."""
+        """Where the job was forked, and where it was reset."""
         first = self._steps.all[0]
         if first.manifest is not None and first.manifest.id > 1 and not first.manifest.parent:
-            yield self._event(first, "fork", "the job begins as a fork: what came before is in the root it is of", {})
+            yield self._event(first, "fork", "the job begins as a fork: earlier changes are in the original root", {})
         for step in self._steps.all:
             if step.manifest is not None and step.manifest.kind == "reset":
-                what = f"the job went back to checkpoint {step.manifest.follows}: those between count no more"
+                what = f"the job went back to checkpoint {step.manifest.follows}: those between no longer count"
                 yield self._event(step, "reset", what, {})
 
     def changes(self, changes: Sequence[StateChange]) -> Iterator[Event]:
-        """What came, and which windows grew out of which."""
-        now, aside = _Windows(), _Windows()
+        """Additions to the window, and how windows grew and merged."""
+        line, windows = _Windows(), _Windows()
         for number in sorted({one.checkpoint for one in changes}):
-            own = [one for one in changes if one.checkpoint == number and one.of(self._window)]
+            of_window = [one for one in changes if one.checkpoint == number and one.of(self._window)]
             if not self._step(number).abandoned:
-                aside = now
-            elif aside is now:
-                aside = now.copy()  # what was abandoned leads nowhere
-            yield from self._changed(number, own, aside)
+                windows = line
+            elif windows is line:
+                windows = line.copy()  # abandoned changes do not affect later ones
+            yield from self._changed(number, of_window, windows)
 
-    def _changed(self, number: int, own: Sequence[StateChange], known: _Windows) -> Iterator[Event]:
-        """What one checkpoint changed of the windows that are ``known``."""
-        starts = [one.start for one in own if one.op == "delete" and one.start is not None]
-        parts = [known.bounds.pop(start) for start in starts if start in known.bounds]
-        for one in own:
-            if one.op == "delete" or not known.new(one):
-                continue
-            yield self._came(one, parts)
-        if parts and not any(one.op == "put" for one in own):
+    def _changed(self, number: int, changes: Sequence[StateChange], windows: _Windows) -> Iterator[Event]:
+        """What one checkpoint changed."""
+        starts = [one.start for one in changes if one.op == "delete" and one.start is not None]
+        parts = [windows.bounds.pop(start) for start in starts if start in windows.bounds]
+        for one in changes:
+            if one.op != "delete" and windows.new(one):
+                yield self._change(one, parts)
+        if parts and not any(one.op == "put" for one in changes):
             yield self._event(self._step(number), "gone", f"gone: {self._measure.texts(parts)}", {})
 
     def panes(self, panes: Sequence[Pane], *, grows: bool) -> Iterator[Event]:
-        """What was shown of the window, and of those that became part of it."""
+        """Panes of the window, and of windows that became part of it."""
         for one in panes:
             if one.window == self._window or (grows and one.window.overlaps(self._window)):
-                words = [str(one.facts[name]).replace("_", " ") for name in ("timing",) if name in one.facts]
-                number = [f"pane {one.facts['pane']}"] if "pane" in one.facts else ["shown"]
-                back = ["taken back:"] if one.facts.get("kind") == "retract" else []
-                what = " ".join([*back, *number, *words])
+                retracted = "retracted: " if one.facts.get("kind") == "retract" else ""
+                number = f"pane {one.facts['pane']}" if "pane" in one.facts else "emitted"
+                timing = f" {one.facts['timing']}".replace("_", " ") if "timing" in one.facts else ""
+                what = f"{retracted}{number}{timing}"
                 other = f" of {self._measure.texts([one.window])}" if one.window != self._window else ""
                 yield self._event(
                     self._step(one.checkpoint), "pane", what + other, one.values, one.window, facts=one.facts
                 )
 
     def rejected(self, rejected: Sequence[Rejected]) -> Iterator[Event]:
-        """Events that would have come to it."""
+        """Events that would have been added to the window."""
         for one in rejected:
             if not one.of(self._window):
                 continue
             what = f"rejected: {one.reason.replace('_', ' ')}"
             if one.reason == "very_late" and (fed := self._fed(one.checkpoint)) is not None:
-                what += f"; fed back in checkpoint {fed}"
+                what += f"; reprocessed in checkpoint {fed}"
             step = self._step(one.checkpoint)
             met = self._marks.text(one.watermark)
             yield self._event(step, "rejected", what, one.values, one.window, facts={"reason": one.reason}, met=met)
 
-    def forgotten(self, panes: Sequence[Pane]) -> Iterator[Event]:
-        """When its state was let go."""
+    def expired(self, panes: Sequence[Pane]) -> Iterator[Event]:
+        """When the state of the window expired."""
         columns = {c.name: c.role for spec in self._steps.newest.tables for c in (*spec.key, *spec.values)}
         for spec in self._steps.newest.tables:
             role = columns.get(spec.expiry or "")
@@ -157,20 +156,20 @@ class _Narrator:
                 expired = None if step.abandoned else step.expired(spec.name)
                 if expired is None or expired < bound:
                     continue
-                what = "forgotten" if step.id != self._steps.base_id else "forgotten here or before"
-                took = step.manifest is not None and step.manifest.kind in ("batch", "feed", "bootstrap")
-                if took and any(one.checkpoint == step.id and one.window == self._window for one in panes):
-                    what += "; what came last is in its panes only"
-                yield self._event(step, "forgotten", what, {})
+                what = "expired" if step.id != self._steps.base_id else "expired here or before"
+                has_input = step.manifest is not None and step.manifest.kind in ("batch", "feed", "bootstrap")
+                if has_input and any(one.checkpoint == step.id and one.window == self._window for one in panes):
+                    what += "; the last events are in its panes only"
+                yield self._event(step, "expired", what, {})
                 return
 
-    def _came(self, one: StateChange, parts: Sequence[WindowBounds]) -> Event:
+    def _change(self, one: StateChange, parts: Sequence[WindowBounds]) -> Event:
         step = self._step(one.checkpoint)
         if one.form.shape == "messages":
-            return self._event(step, "row", f"came to {one.form.spec.name}", one.values)
+            return self._event(step, "row", f"added to {one.form.spec.name}", one.values)
         if one.form.shape == "panes":
             values = {name: value for name, value in one.values.items() if name != "pane"}
-            what = f"pane {one.values.get('pane')} to the operators behind"
+            what = f"pane {one.values.get('pane')} to the next operators"
             return self._event(step, "pane", what, values, facts={"pane": one.values.get("pane")})
         if one.op == "merge":
             return self._event(step, "added", f"added{self._part(one)}", one.values, events=one.events)
@@ -183,7 +182,7 @@ class _Narrator:
         return self._event(step, "became", other + words, one.values, window, events=one.events)
 
     def _part(self, one: StateChange) -> str:
-        """Which slice of the window."""
+        """The slice of the window, in words."""
         sliced = one.form.shape == "slices" and not one.form.exact
         return f" to the slice up to {self._measure.text(one.end)}" if sliced else ""
 
@@ -234,16 +233,16 @@ class _Narrator:
         )
 
 
-def _stands(events: Sequence[Event], *, apart: bool) -> list[dict[str, Any]]:
-    """Rows that were shown and not taken back; of panes with a number the newest, unless each stands ``apart``."""
-    standing: list[dict[str, Any]] = []
+def _result(events: Sequence[Event], *, discarding: bool) -> list[dict[str, Any]]:
+    """Rows that were emitted and not retracted; of numbered panes the newest, unless panes are ``discarding``."""
+    result: list[dict[str, Any]] = []
     for one in events:
         if one.kind != "pane" or one.abandoned:
             continue
         if one.facts.get("kind") == "retract":
-            standing = [values for values in standing if values != one.values]
-        elif "pane" in one.facts and not apart:
-            standing = [one.values]
+            result = [values for values in result if values != one.values]
+        elif "pane" in one.facts and not discarding:
+            result = [one.values]
         else:
-            standing.append(one.values)
-    return standing
+            result.append(one.values)
+    return result

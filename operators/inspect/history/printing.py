@@ -8,16 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.table import Table
 from rich.text import Text
 
 from tidestate.operators.inspect.history.events import Event, WindowHistory
-from tidestate.recovery.cli.printing import Format, print_document, print_out, print_rows, redirected_to, text
+from tidestate.recovery.cli.printing import (
+    Format,
+    data_table,
+    print_document,
+    print_out,
+    print_rows,
+    redirected_to,
+    text,
+)
 from tidestate.recovery.log.ranges import ids_text
+from tidestate.recovery.log.summary import pluralize
 
 PRINTED_ROWS = 50
 LONG = 60
-"""Characters of a value after which it is cut in a table."""
+"""Longer values are cut in a table."""
 _TEXTS = ("created", "kind", "what", "window_start", "window_end", "values", "facts", "input", "input_text")
 SCHEMA = pa.schema(
     [
@@ -30,7 +38,7 @@ SCHEMA = pa.schema(
 
 
 def print_history(found: WindowHistory, form: Format, output: Path | None, limit: int | None) -> None:
-    """Print it to the terminal, or into the file ``output``; ``limit``: at most so many events."""
+    """Print a history to the terminal, or to the file ``output``; at most ``limit`` events."""
     if form is Format.table:
         with redirected_to(output):
             _print(found, PRINTED_ROWS if limit is None else limit)
@@ -42,7 +50,7 @@ def print_history(found: WindowHistory, form: Format, output: Path | None, limit
 
 
 def rows_of(found: WindowHistory) -> pa.Table:
-    """The events as rows; what has parts is JSON."""
+    """The events as rows; nested values are JSON."""
     return pa.Table.from_pylist([_row(one) for one in found.events], SCHEMA)
 
 
@@ -58,10 +66,8 @@ def _print(found: WindowHistory, limit: int) -> None:
     key = ", ".join(f"{name}={value}" for name, value in found.key.items())
     day = (found.start or "")[:11] if " " in (found.start or "") else ""
     head = f"window {found.start} to {_short(found.end, day)}{' of ' + key if key else ''}, operator {found.operator}"
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("id", justify="right", no_wrap=True)
-    for heading in ("made", "what", "values", "input", "watermark"):
-        table.add_column(heading, overflow="fold")
+    table = data_table(("id", "created", "event", "values", "input", "watermark"), ("id",))
+    table.columns[0].no_wrap = True
     last: int | None = None
     for one in found.events[:limit]:
         again, last = one.checkpoint == last, one.checkpoint
@@ -73,25 +79,25 @@ def _print(found: WindowHistory, limit: int) -> None:
             Text("" if again else text(one.input_text)),
             Text(_watermark(one, day, again=again)),
         )
-    stands = f"{len(found.shown):,} rows" if len(found.shown) > 1 else "nothing"
-    stands = values_text(found.shown[0]) if len(found.shown) == 1 else stands
+    rows = found.result
+    result = values_text(rows[0]) if len(rows) == 1 else f"{len(rows):,} rows" if rows else "none"
     more = len(found.events) - limit
     print_out(
         Text(head),
         Text(f"changes are known from checkpoint {found.known_from} on", style="dim"),
         *([Text(f"abandoned and not readable: {ids_text(found.unread)}", style="dim")] if found.unread else []),
         table,
-        Text(f"shown now: {stands}", style="bold"),
-        *([Text(f"{more:,} more: --limit says how many are shown", style="dim")] if more > 0 else []),
+        Text(f"result: {result}", style="bold"),
+        *([Text(f"{more:,} more events: use --limit to print them", style="dim")] if more > 0 else []),
     )
 
 
 def _count(events: int | None) -> str:
-    return "" if events is None else f" ({events:,} event{'s' if events != 1 else ''})"
+    return "" if events is None else f" ({pluralize(events, 'event')})"
 
 
 def values_text(values: dict[str, Any] | None = None) -> str:
-    """Values for people, long ones cut."""
+    """Values for people; long ones are cut."""
     texts = (
         (name, f"{value:g}" if isinstance(value, float) else text(value)) for name, value in (values or {}).items()
     )
@@ -103,13 +109,13 @@ def _created(one: Event) -> str:
 
 
 def _short(words: str | None, day: str) -> str:
-    """Times of the day at which the window begins, without the day."""
+    """Without the date, for times on the day on which the window starts."""
     return text(words).replace(day, "") if day else text(words)
 
 
 def _watermark(one: Event, day: str, *, again: bool) -> str:
     if one.kind == "rejected":
-        return f"met {_short(one.watermark, day)}"
+        return f"at {_short(one.watermark, day)}"
     if again or one.watermark is None:
         return ""
     moved = "→ " if one.watermark != one.watermark_before else ""

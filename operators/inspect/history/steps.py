@@ -25,8 +25,8 @@ from tidestate.statestore.spec.tables import TableSpec
 
 @dataclass
 class HistoryStep:
-    """One checkpoint as far as one operator goes. ``manifest`` is None for one that was collected: what it put out
-    (``output``) and wrote may still be there. ``segments`` are its changelog segments, with the tables they are of.
+    """One checkpoint of one operator. ``manifest`` is None if it was collected; its ``output`` and its files may
+    still exist. ``segments`` are its changelog segments with their tables.
     """
 
     id: int
@@ -40,12 +40,12 @@ class HistoryStep:
 
     @property
     def created(self) -> str | None:
-        """When it was made, in UTC, for people."""
+        """When it was created, in UTC, for people."""
         source = self.manifest or self.output
         return time_text(source.created_us // 1_000_000 * 1_000_000) if source else None
 
     def expired(self, table: str) -> int | None:
-        """Up to which expiry rows of a table are forgotten, in all state partitions."""
+        """The bound up to which rows of a table have expired in all state partitions."""
         bounds = [one.expired.get(table) for one in self.state.partitions] if self.state else []
         known = [bound for bound in bounds if bound is not None]
         return min(known) if known and len(known) == len(bounds) else None
@@ -53,27 +53,27 @@ class HistoryStep:
 
 @dataclass(frozen=True)
 class HistorySteps:
-    """All checkpoints there are. ``base`` is of the oldest manifest: its folded files are older than every change.
-    ``shows``: the operator's panes are those of the job, in files; else they went to the operators behind it.
-    ``unread``: ids that a reset has abandoned and whose manifests are gone or damaged.
+    """All checkpoints. ``base`` is the state at the oldest manifest: its folded files are older than every change.
+    ``emits``: the operator's panes are those of the job, in files, and not the input of other operators. ``unread``:
+    ids that a reset has abandoned and whose manifests are gone or damaged.
     """
 
     operator: str
     base: OperatorState
     newest: OperatorState
     base_id: int
-    shows: bool
+    emits: bool
     all: list[HistoryStep]
     unread: tuple[Ids, ...]
 
 
 def read_steps(checkpoint: Checkpoint, operator: str | None) -> HistorySteps:
-    """Every checkpoint of a root. Raises `NotFoundError` for a root without any, or without this operator, and
-    `CorruptionError` where one that counts is gone or damaged.
+    """Every checkpoint of a root. Raises `NotFoundError` if there is none, or no such operator, and `CorruptionError`
+    if one that counts is gone or damaged.
     """
     head = checkpoint.chosen(None).manifest
     ids = checkpoint.ids(last=head.id)
-    if not ids:  # a newer one came, and all up to this one was collected
+    if not ids:  # a newer checkpoint was published, and all up to this one were collected
         return read_steps(checkpoint, operator)
     unread = missing_ranges(ids, ids[0])
     name, state_now = operator_of(head, operator)
@@ -90,21 +90,21 @@ def read_steps(checkpoint: Checkpoint, operator: str | None) -> HistorySteps:
         _put_out(step, name, output_of(manifest))
         if state is not None:
             for spec, ref in _segments(state).values():
-                # The oldest manifest names what is older, too; of the others each brings its own.
+                # The oldest manifest names older segments too; every other one adds its own.
                 if base is None or ref.first == number:
                     steps.setdefault(ref.first, HistoryStep(ref.first)).segments.append((spec, ref))
             base = base or (number, state)
     for output in checkpoint.outputs(0, ids[0] - 1):
         _put_out(steps.setdefault(output.id, HistoryStep(output.id)), name, output)
     base_id, first = base or (ids[-1], state_now)
-    shows = name == list(head.operators)[-1]
+    emits = name == list(head.operators)[-1]
     return HistorySteps(
-        name, first, state_now, base_id, shows, [steps[number] for number in sorted(steps)], merged_ranges(unread)
+        name, first, state_now, base_id, emits, [steps[number] for number in sorted(steps)], merged_ranges(unread)
     )
 
 
 def _manifest(step: HistoryStep, read: Callable[[], Head]) -> Manifest | None:
-    """The manifest of a checkpoint; None where it is damaged and was abandoned for that."""
+    """The manifest of a checkpoint; None if it is damaged and abandoned."""
     try:
         return read().manifest
     except CorruptionError:
@@ -120,7 +120,7 @@ def _put_out(step: HistoryStep, operator: str, output: Output) -> None:
 
 
 def _segments(state: OperatorState) -> dict[tuple[int, str], tuple[TableSpec, FileRef]]:
-    """By root and path: state partitions may share a file after a rescale, each with a part of its rows."""
+    """Changelog segments by root and path: state partitions may share one after a rescale."""
     specs = {spec.name: spec for spec in state.tables}
     refs = (ref for partition in state.partitions for ref in partition.files)
     return {
@@ -131,9 +131,9 @@ def _segments(state: OperatorState) -> dict[tuple[int, str], tuple[TableSpec, Fi
 
 
 def input_of(checkpoint: Checkpoint, step: HistoryStep) -> dict[str, Any] | None:
-    """What a checkpoint took in, as plain values: offsets from and to per source, files, or the number of a batch."""
+    """The input of a checkpoint as plain values: offsets and files by source, or the number of a batch."""
     if step.manifest is not None and step.manifest.kind not in ("batch", "bootstrap"):
-        return None  # where Spark stands is another one's work
+        return None  # Spark's position is that of an earlier batch
     if step.output is not None and step.output.spark is not None:
         position = load_files(checkpoint.objects, step.output.spark)
         return _spark(position) if position is not None else None
@@ -151,7 +151,7 @@ def _spark(position: SparkPosition) -> dict[str, Any]:
 
 
 def input_text(taken: dict[str, Any] | None) -> str | None:
-    """The same for people, short."""
+    """The input of a checkpoint, for people."""
     if taken is None:
         return None
     if "batch" in taken:
@@ -171,7 +171,7 @@ def _source_text(source: dict[str, Any]) -> str:
 
 
 def _offsets(text: str | None) -> dict[str, Any]:
-    """Offsets by partition, as Kafka has them; by "" where a source has one alone, or has them in another form."""
+    """Offsets by partition, for Kafka; for a source with one offset, or in another form, the only key is ""."""
     try:
         found = json.loads(text) if text else {}
     except (ValueError, RecursionError):

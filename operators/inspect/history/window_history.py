@@ -1,7 +1,7 @@
-"""Everything that ever happened to one window of one key: it answers "why is this number so".
+"""The history of one window of one key, which explains its result.
 
-Read-only, beside a running job too. What each checkpoint added is in its changelog segment; of what was folded before
-the oldest manifest there is one value. What was shown and rejected is known as long as its files are kept.
+Read-only, and safe while the job runs. The changelog segment of a checkpoint has what it added; what was folded
+before the oldest manifest is a single value. Panes and rejected events are known as long as their files are kept.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ EVERYWHERE = WindowBounds(-(2**63), 2**63 - 1)
 def window_history(
     checkpoint: Checkpoint, window: str, keys: Mapping[str, str], operator: str | None = None
 ) -> WindowHistory:
-    """What happened to the window that ``window`` names: a time at which it begins, or ends, or that it alone holds.
+    """The history of the window with this start or end, or of the only window that contains this time.
 
-    ``keys``: a value, as text, of each key column. Raises `UsageError` for a key or window that cannot be,
-    `NotFoundError` for a window that nothing ever came to; it names those that are near.
+    ``keys``: a value, as text, for each key column. Raises `UsageError` for a key or window that is not possible, and
+    `NotFoundError`, which suggests other windows, for one without events.
     """
     steps = read_steps(checkpoint, operator)
     reader = _Reader(checkpoint, steps, _checked(steps.newest, keys))
@@ -39,7 +39,7 @@ def window_history(
     meant = meant_windows(regular, asked) if regular else []
     if len(meant) > 1 and not any(asked in (one.start, one.end) for one in meant):
         raise UsageError(
-            "several windows hold this time: give the one at which yours begins",
+            "several windows contain this time: give the start of the one that you mean",
             code="history-window",
             asked=window,
             windows=measure.texts(sorted(meant)),
@@ -59,7 +59,7 @@ def window_history(
 
 
 class _Reader:
-    """Reads what there is of one key."""
+    """Reads the records of one key."""
 
     def __init__(self, checkpoint: Checkpoint, steps: HistorySteps, keys: dict[str, str]) -> None:
         self.checkpoint, self.steps, self.keys = checkpoint, steps, keys
@@ -67,7 +67,7 @@ class _Reader:
         self.measure = BoundUnit.of(self.windows)
 
     def read(self, around: WindowBounds) -> WindowRecords:
-        """Of windows that touch ``around``."""
+        """Records of windows that touch ``around``."""
         found = WindowRecords()
         for form in forms_of(self.steps.base).values():
             if form.shape == "panes":
@@ -80,11 +80,11 @@ class _Reader:
         return found
 
     def _added(self, step: HistoryStep, around: WindowBounds) -> WindowRecords:
-        """By one checkpoint."""
+        """The records of one checkpoint."""
         found = WindowRecords()
         for spec, ref in step.segments:
             form = form_of(spec)
-            if form is not None and not (form.shape == "panes" and self.steps.shows):
+            if form is not None and not (form.shape == "panes" and self.steps.emits):
                 found.changes += read_changes(self.checkpoint, form, ref, self.keys, around)
         for ref in step.panes:
             found.panes += emitted_panes(self.checkpoint, step.id, ref, self.keys, around)
@@ -95,15 +95,15 @@ class _Reader:
 
 
 def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:
-    """The keys given: all that there are, and no others. Raises `UsageError`."""
-    told = any(state.configuration.get(name) for name in ("window", "windows"))
-    if not told and all(form.shape == "messages" for form in forms_of(state).values()):
-        raise UsageError("this operator has no windows: state, panes and late show its rows", code="history-window")
+    """The given keys. Raises `UsageError` unless they are exactly the key columns."""
+    has_windows = any(state.configuration.get(name) for name in ("window", "windows"))
+    if not has_windows and all(form.shape == "messages" for form in forms_of(state).values()):
+        raise UsageError("this operator has no windows: use state, panes and late", code="history-window")
     columns = (column for spec in state.tables for column in spec.key if column.role == "key")
     known = list(dict.fromkeys(column.name for column in columns if not column.name.startswith("_")))
     if set(keys) != set(known):
         raise UsageError(
-            "give a value of each key column: --key COLUMN=VALUE" if known else "there is no key here: leave it out",
+            "give a value for each key column: --key COLUMN=VALUE" if known else "there is no key: leave out --key",
             code="history-key",
             columns=known,
             found=list(keys),
@@ -112,9 +112,9 @@ def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def _held(found: WindowRecords, asked: int) -> WindowBounds | None:
-    """Of windows of any length the newest: one that begins there, that holds the place, that ends there.
+    """The newest window that starts at a place, contains it, or ends there, for windows without a fixed length.
 
-    One that grew out of others holds what they held, so of sessions that which holds the place comes first.
+    A session contains the sessions that it grew from, so the start of a session is not preferred.
     """
     windows = found.windows()
     grow = any(one.form.grows for one in (*found.changes, *found.folded))
@@ -137,8 +137,8 @@ def _never(reader: _Reader, regular: Sliding | None, asked: int, window: str) ->
     nearest = sorted(windows, key=lambda one: min(abs(one.start - asked), abs(one.end - asked)))[:FEW_VALUES]
     where = " and ".join(f"{name}={value}" for name, value in reader.keys.items())
     return NotFoundError(
-        f"nothing ever came to such a window{' of ' + where if where else ''}: "
-        + ("choose one of those near it" if nearest else "there is no window of this key at all"),
+        f"there is no such window{' of ' + where if where else ''}: "
+        + ("choose one of the nearest" if nearest else "this key has no windows at all"),
         code="no-such-window",
         asked=window,
         nearest=reader.measure.texts(sorted(nearest)) or "none",

@@ -1,6 +1,6 @@
-"""Charts as Vega-Lite specifications. Colours are names of the page's style sheet, so light and dark are its matter.
+"""Charts as Vega-Lite specifications. Colours are variables of the page's style sheet, which has light and dark.
 
-Data goes in as values under fixed field names, never into expressions or field names; times as text, in UTC.
+Data is passed as values of fixed fields, never in expressions or field names; times as text, in UTC.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ChartRow = dict[str, Any]
 Spec = dict[str, Any]
 
 SERIES = 8
-"""So many colours there are."""
+"""The number of colours, and so of series in a chart."""
 COLOURS = [f"var(--series-{number})" for number in range(1, SERIES + 1)]
 TIME_AXIS: Spec = {
     "milliseconds": ".%L s",
@@ -26,10 +26,10 @@ TIME_AXIS: Spec = {
     "quarter": "%b %Y",
     "year": "%Y",
 }
-"""How an axis of times is labelled, by what has changed at a tick."""
+"""The labels of a time axis, by the largest unit that changes at a tick."""
 _TEMPORAL: Spec = {"type": "temporal", "scale": {"type": "utc"}, "axis": {"format": TIME_AXIS}}
 _DASHES = ([1, 0], [8, 5], [3, 4], [12, 4, 3, 4])
-"""Lines that lie on each other are all seen."""
+"""Dash patterns, so that lines on top of each other are all visible."""
 _LEGEND: Spec = {"title": None, "orient": "top", "symbolType": "square", "columns": 3, "labelLimit": 220}
 _SIZED: Spec = {"width": "container"}
 BYTES: Spec = {
@@ -41,7 +41,7 @@ COUNT: Spec = {"axis": {"format": "~s", "tickMinStep": 1}, "title": None}
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its heading, a sentence on what it shows, and what to say where there is nothing to draw."""
+    """A chart with its heading, a description, and the text for an empty chart."""
 
     title: str
     about: str
@@ -51,7 +51,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class ChartSpan:
-    """The checkpoints that a chart is of: all charts of a page have the same axis."""
+    """The checkpoints on the x axis, the same for all charts of a page."""
 
     first: int
     last: int
@@ -59,7 +59,7 @@ class ChartSpan:
 
 @dataclass(frozen=True)
 class Value:
-    """What the checkpoints ``first`` to ``last`` add to a series of a chart; ``text`` is how a person reads it."""
+    """The value of the checkpoints ``first`` to ``last`` in a series; ``text`` is the value for people."""
 
     first: int
     last: int
@@ -70,7 +70,7 @@ class Value:
 
 
 def bars(values: Sequence[Value], series: Sequence[str], axis: Spec, span: ChartSpan) -> Spec | None:
-    """Stacked bars over checkpoints, in the order of ``series``. None where all is zero."""
+    """Stacked bars over checkpoints, in the order of ``series``; None if all values are zero."""
     if not any(value.value for value in values):
         return None
     encoding = {
@@ -92,7 +92,7 @@ def bars(values: Sequence[Value], series: Sequence[str], axis: Spec, span: Chart
 def lines(
     values: Sequence[Value], series: Sequence[str], axis: Spec, span: ChartSpan, *, time: bool = False
 ) -> Spec | None:
-    """Lines over checkpoints, with a point at each; of times where ``time`` says so, as milliseconds."""
+    """Lines over checkpoints with a point at each; with ``time`` the values are times in milliseconds."""
     if not values:
         return None
     kind: Spec = {**_TEMPORAL} if time else {"type": "quantitative"}
@@ -109,7 +109,7 @@ def lines(
 
 
 def partition_bars(rows: list[ChartRow], mean: float) -> Spec:
-    """Bytes by partition, with the mean as a line; ``rows`` have partition, bytes and text."""
+    """Bars of bytes by partition, with the mean as a line; ``rows`` have partition, bytes and text."""
     encoding = {
         "x": {"field": "partition", "type": "ordinal", "axis": {"labelAngle": 0, "labelOverlap": True}},
         "y": {"field": "bytes", "type": "quantitative", **BYTES},
@@ -131,8 +131,8 @@ def partition_bars(rows: list[ChartRow], mean: float) -> Spec:
 def timeline(
     rows: list[ChartRow], lines_: list[str], standings: dict[str, str], now: float | None, *, time: bool
 ) -> Spec:
-    """Windows as bars on lines; those whose start is unknown are ticks. ``standings`` have their colours; ``now`` is
-    the watermark.
+    """Windows as bars on lines; a window without a known start is a tick. ``standings`` are the colours by standing;
+    ``now`` is the watermark.
     """
     kind: Spec = _TEMPORAL if time else {"type": "quantitative", "scale": {"zero": False, "nice": False}}
     x = {**kind, "title": "event time (UTC)" if time else "offset"}
@@ -150,7 +150,7 @@ def timeline(
     shared = {
         "y": y,
         **_coloured("standing", list(standings), list(standings.values())),
-        "tooltip": _tooltip("key", "window", "standing", "panes", "shown in"),
+        "tooltip": _tooltip("key", "window", "standing", "panes", "checkpoints"),
     }
     whole = [row for row in rows if "start" in row]
     layers: list[Spec] = [
@@ -203,7 +203,7 @@ def _dashed(series: Sequence[str]) -> Spec:
 
 
 def _spans(values: Sequence[Value]) -> list[ChartRow]:
-    """Rows of a chart; those of several series are stacked, in the order they come."""
+    """The rows of a chart; several series are stacked in their order."""
     tops: dict[int, float] = {}
     rows = []
     for value in values:

@@ -22,12 +22,12 @@ from tidestate.statestore.errors import UsageError
 
 LAST = 500
 OPERATORS_IN_FULL = 6
-"""So many operators have a timeline of windows, the last ones."""
+"""How many operators have a timeline of windows: the last ones."""
 
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """The file that was written, how many checkpoints it shows, and how many findings there are."""
+    """The file that was written, and the number of checkpoints and findings in it."""
 
     output: str
     bytes: int
@@ -43,11 +43,10 @@ def write_report(
     read_percent: float = 0.0,
     on_progress: ProgressCallback = no_progress,
 ) -> WrittenReport:
-    """Write the report of a root, of its ``last`` checkpoints; of their files so many percent are read whole.
+    """Write the report on the ``last`` checkpoints of a root; ``read_percent`` of their files are read in full.
 
-    A report that is there already is replaced, as a whole; any other file is not: `UsageError`. Nothing of the root
-    changes, and its job may be running. What cannot be read is a finding, unless it is the marker. ``seen`` is told
-    what is being read, how much of it is done, and all of it.
+    The root is not changed, and its job may be running. Files that cannot be read are findings, except the marker. An
+    existing report is replaced atomically; raises `UsageError` for any other existing file.
     """
     path = Path(output)
     _check_output(path)
@@ -98,54 +97,52 @@ def _verdict(found: VerifyReport, past: CheckpointHistory, read_percent: float) 
     if past.head is None:
         return "Empty: no checkpoint yet"
     read = "bytes were not read" if not read_percent else f"{read_percent:g} % of the files read"
-    harmless = "; what is wrong is in abandoned checkpoints only" if found.findings else ""
-    return f"Whole: {pluralize(found.checkpoints, 'checkpoint')}, every file there and of its size, {read}{harmless}"
+    harmless = "; findings are in abandoned checkpoints only" if found.findings else ""
+    return f"Intact: {pluralize(found.checkpoints, 'checkpoint')}, all files of the right size, {read}{harmless}"
 
 
 def _tiles(past: CheckpointHistory) -> Sequence[tuple[str, str, str]]:
     head = past.head
     made = time_text(now_us() // 1_000_000 * 1_000_000) or ""
     if head is None:
-        return [("report made", made, "UTC")]
+        return [("report created", made, "UTC")]
     facts = brief(head)
-    lag = "no lag to speak of"
+    lag = "no lag"
     if is_time(head.watermark_us) and head.processing_us is not None:
         lag = f"{span_text(head.processing_us - (head.watermark_us or 0))} behind processing time"
-    kind = "drained, takes no new input" if head.drained else head.kind
+    kind = "drained, accepts no new input" if head.drained else head.kind
     age = span_text(max(0, now_us() - head.created_us))  # clocks differ
     total = {name: sum(getattr(point, name) for point in past.counting) for name in ("events", "panes", "rejected")}
-    shown = f"in {pluralize(len(past.counting), 'checkpoint')}"
+    span = f"in {pluralize(len(past.counting), 'checkpoint')}"
     unread = f"; {past.newest:,} cannot be read" if past.newest != head.id else ""
     return [
         ("newest checkpoint", f"{head.id:,}", f"{kind}, writer epoch {head.epoch}{unread}"),
-        ("age", age, f"when this was made, {made} UTC"),
+        ("age", age, f"when this report was created, {made} UTC"),
         ("watermark", (facts["watermark"] or "none yet").split(".")[0], lag),
-        ("events", f"{total['events']:,}", shown),
-        ("pane rows", f"{total['panes']:,}", shown),
-        ("rejected", f"{total['rejected']:,}", shown),
+        ("events", f"{total['events']:,}", span),
+        ("pane rows", f"{total['panes']:,}", span),
+        ("rejected", f"{total['rejected']:,}", span),
         ("state", size_text(facts["state_bytes"]), pluralize(facts["state_files"], "file")),
         ("job", head.job_id[:8], pluralize(len(head.operators), "operator")),
     ]
 
 
 def _check_output(path: Path) -> None:
-    """Replace nothing but a report."""
+    """Raise `UsageError` unless a report can be written here."""
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(
-            "a report is a file in a folder that is there: --output FILE", code="report-output", path=path
-        )
+        raise UsageError("a report is a file in an existing folder: --output FILE", code="report-output", path=path)
     if path.exists():
-        with path.open("rb") as there:
-            if MARK.encode() not in there.read(200):
+        with path.open("rb") as file:
+            if MARK.encode() not in file.read(200):
                 raise UsageError(
-                    "this file is there and is no report, so it is not replaced: give another name",
+                    "this file exists and is not a report, so it is not replaced: choose another name",
                     code="report-output",
                     path=path,
                 )
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """As a whole or not at all."""
+    """Replace the file atomically."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

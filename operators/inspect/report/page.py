@@ -1,7 +1,7 @@
-"""The page itself: one file with its style, its charts and the library that draws them. It asks no network.
+"""The HTML page: one file with its style, its charts and the library that draws them, without any network access.
 
-Text out of a checkpoint is escaped by Jinja; data of charts is JSON in which no tag can end. What would slip through
-all the same is not run: the page allows its own scripts only, by their checksums.
+Jinja escapes text from a checkpoint; the data of charts is JSON that cannot end a tag. In addition the page's policy
+allows its own scripts only, by their checksums.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
 
 MARK = "<!-- tidestate report -->"
-"""By this a file is known as a report."""
+"""Identifies a file as a report."""
 
 
 def render(
     title: str, verdict: str, whole: bool, tiles: Sequence[tuple[str, str, str]], sections: Sequence[Section]
 ) -> str:
-    """The file. ``tiles`` are name, value and a word on it. Raises `UsageError` where the extra is not installed."""
+    """The page. ``tiles`` are name, value and a note. Raises `UsageError` if the extra is not installed."""
     jinja2 = _jinja()
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -37,22 +37,22 @@ def render(
     }
     scripts = [_library(), _own("drawing.js")]
     page: str = environment.from_string(_own("page.html.j2")).render(
-        mark=_ours(MARK),
+        mark=_unescaped(MARK),
         title=title,
         verdict=verdict,
         whole=whole,
         tiles=tiles,
         sections=sections,
         charts=charts,
-        style=_ours(_own("style.css")),
-        scripts=[_ours(script) for script in scripts],
+        style=_unescaped(_own("style.css")),
+        scripts=[_unescaped(script) for script in scripts],
         policy="; ".join(["default-src 'none'", "style-src 'unsafe-inline'", "img-src data:", _allowed(scripts)]),
     )
     return page
 
 
-def _ours(text: str) -> Any:
-    """Our own text, which needs no escaping."""
+def _unescaped(text: str) -> Any:
+    """Text of ours, which is not escaped."""
     from markupsafe import Markup
 
     return Markup(text)
@@ -75,7 +75,7 @@ def _own(name: str) -> str:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
+    """Vega, Vega-Lite and Vega-Embed as a single script."""
     import vl_convert
 
     script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")

@@ -1,6 +1,6 @@
-"""What each checkpoint was like: times, sizes, rows. Read newest first, so that a long history can be cut.
+"""Each checkpoint in numbers: times, sizes, rows. Read newest first, so that a long history can be cut.
 
-Only these numbers are kept of a manifest, so memory follows the number of checkpoints and not their size.
+Only these numbers of a manifest stay in memory, so memory depends on the number of checkpoints and not on their size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidestate.recovery.log.summary import brief
 from tidestate.statestore.errors import DataError, NotFoundError
 
 TAKEN = ("on_time", "future", "mildly_late")
-"""Classes of events that are processed."""
+"""Counters of accepted events."""
 REJECTED = (
     "very_late",
     "null_key",
@@ -29,17 +29,17 @@ REJECTED = (
     "window_closed",
     "purged",
 )
-"""Reasons in the late ledger, as counters name them."""
+"""Counters of rejected events, by reason."""
 OTHER_REASONS = "other reasons"
 _BEGINNING_US = -END_OF_TIME_US - 1
 
 
 @dataclass(frozen=True)
 class Point:
-    """One checkpoint in numbers. ``gap_us`` and ``state_written`` are None where the one before is not known.
+    """One checkpoint in numbers. ``gap_us`` and ``state_written`` are None if the one before is unknown.
 
-    ``classes`` counts events by class; ``marks`` are watermarks and ``lags`` how far those were behind processing
-    time, by operator and source; ``sizes`` are bytes of state by operator. An ``abandoned`` one counts no more.
+    ``classes`` counts events by class; ``marks`` are watermarks and ``lags`` their distance to processing time, by
+    operator and source; ``sizes`` are bytes of state by operator. An ``abandoned`` checkpoint no longer counts.
     """
 
     id: int
@@ -61,8 +61,8 @@ class Point:
 
 @dataclass(frozen=True)
 class CheckpointHistory:
-    """The newest checkpoints, oldest first. ``head`` is the newest that can be read; ``unreadable`` are ids of those
-    that cannot; ``older`` were not looked at.
+    """The newest checkpoints, oldest first. ``head`` is the newest that can be read, ``unreadable`` the ids of those
+    that cannot, ``older`` the number of those that were not read.
     """
 
     points: tuple[Point, ...]
@@ -73,7 +73,7 @@ class CheckpointHistory:
 
     @property
     def counting(self) -> tuple[Point, ...]:
-        """Those that no reset has abandoned."""
+        """The checkpoints that no reset has abandoned."""
         return tuple(point for point in self.points if not point.abandoned)
 
 
@@ -98,20 +98,20 @@ def checkpoint_history(checkpoint: Checkpoint, last: int) -> CheckpointHistory:
 
 
 def counts_offsets(operator: OperatorState) -> bool:
-    """Whether its windows, and so its watermark, are of offsets and not of times."""
+    """Whether its windows, and so its watermark, are in offsets and not in times."""
     columns = [column for table in operator.tables for column in (*table.key, *table.values)]
     return any(column.role in ("window_end", "slice_end") and column.type == "int64" for column in columns)
 
 
 def is_time(time_us: int | None) -> bool:
-    """Whether this is a time, and not one before all or after all times."""
+    """Whether this is a time, and not the beginning or the end of time."""
     return time_us is not None and _BEGINNING_US < time_us < END_OF_TIME_US
 
 
 def _manifest(read: Callable[[], Head]) -> Manifest | None:
     try:
         return read().manifest
-    except (DataError, NotFoundError):  # verify says what is wrong with it
+    except (DataError, NotFoundError):  # `verify` reports it
         return None
 
 
@@ -139,7 +139,7 @@ def _point(manifest: Manifest, before: Manifest | None, head: Manifest | None) -
 
 
 def _written(manifest: Manifest, before: Manifest | None) -> int | None:
-    """Bytes of state files that this checkpoint is the first to name; a reset names old ones again."""
+    """Bytes of state files that the checkpoint before does not name; 0 for a reset, which names old ones again."""
     if manifest.parent_id:
         return 0
     if before is None and manifest.id > 1:
@@ -149,8 +149,8 @@ def _written(manifest: Manifest, before: Manifest | None) -> int | None:
 
 
 def _classes(manifest: Manifest, rejected: int) -> dict[str, int]:
-    """Events by class: those taken where streams enter the job, those rejected anywhere. Rows of the ledger that no
-    counter explains are of other reasons.
+    """Events by class: accepted ones of input streams, rejected ones of all operators. Ledger rows without a counter
+    have other reasons.
     """
     behind = {name for name, one in manifest.operators.items() if set(one.inputs) & set(manifest.operators)}
     found: dict[str, int] = {}
@@ -163,7 +163,7 @@ def _classes(manifest: Manifest, rejected: int) -> dict[str, int]:
 
 
 def _progress(manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:
-    """Watermarks and lags, by operator and by source where there are several of them."""
+    """Watermarks and lags by operator, and by source if there are several."""
     marks: dict[str, int] = {}
     lags: dict[str, int] = {}
     for name, operator in manifest.operators.items():
@@ -172,8 +172,8 @@ def _progress(manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:
         tracker = operator.progress or {}
         now_us = tracker.get("processing_us", manifest.processing_us)
         sources = {source: one["watermark_us"] for source, one in sorted(tracker.get("sources", {}).items())}
-        own = {f"{name} / {source}": mark for source, mark in sources.items()} if len(sources) > 1 else {}
-        for label, mark in {name: operator.watermark_us, **own}.items():
+        several = {f"{name} / {source}": mark for source, mark in sources.items()} if len(sources) > 1 else {}
+        for label, mark in {name: operator.watermark_us, **several}.items():
             if mark is not None and is_time(mark):
                 marks[label] = mark
                 if now_us is not None:

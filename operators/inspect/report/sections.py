@@ -1,4 +1,4 @@
-"""The parts of the page: charts, and tables with the numbers under them."""
+"""The sections of the page: charts, and tables with their numbers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import partitions, pluralize, size_text, source_progress, time_text
 
 OPERATORS_LISTED = 12
-"""So many operators have charts of their own."""
+"""The largest number of operators with a chart of their own."""
 LINES = 36
-"""So many lines a timeline of windows has."""
+"""The largest number of lines in a timeline of windows."""
 REPORTED_ROWS = 500
 STANDINGS = {
     "closed": "var(--series-5)",
-    "shown, still kept": "var(--series-2)",
+    "emitted, retained": "var(--series-2)",
     "open": "var(--series-1)",
     "slice": "var(--series-3)",
 }
@@ -34,7 +34,7 @@ _CALENDAR_MS = 8.64e15
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers under a chart. ``right`` are the columns that are numbers; one that is ``opened`` shows at once."""
+    """The numbers of a chart. The columns in ``right`` are right-aligned; the table is open if ``opened``."""
 
     caption: str
     headings: Sequence[str]
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page. ``lead`` is its one sentence, or what is said where there is nothing."""
+    """A section of the page. ``lead`` is its first sentence."""
 
     anchor: str
     title: str
@@ -59,15 +59,15 @@ def checkpoints(history: CheckpointHistory) -> Section:
     points = history.points
     lead = pluralize(len(points), "checkpoint")
     lead += f", {points[0].id:,} to {points[-1].id:,}" if points else ""
-    lead += f"; {history.older:,} older ones were not looked at (--last)." if history.older else "."
+    lead += f"; {history.older:,} older ones are left out (--last)." if history.older else "."
     if abandoned := len(points) - len(history.counting):
-        lead += f" {abandoned:,} of them were abandoned by a reset: they are drawn, and not counted in sums."
+        lead += f" A reset has abandoned {abandoned:,} of them: they are in the charts, but not in totals."
     charts = [series.checkpoint_gaps(points), series.written_chart(points), *series.rows_charts(points)]
     return Section("checkpoints", "Checkpoints", lead, charts if points else (), [_points(points)] if points else ())
 
 
 def _points(points: Sequence[Point]) -> Table:
-    headings = ("id", "kind", "created (UTC)", "since last", "events", "pane rows", "rejected", "written", "state")
+    headings = ("id", "kind", "created (UTC)", "interval", "events", "pane rows", "rejected", "written", "state")
     rows = [
         (
             str(p.id),
@@ -87,7 +87,7 @@ def _points(points: Sequence[Point]) -> Table:
 
 
 def watermarks(history: CheckpointHistory) -> Section:
-    """How far time has come, and how far behind it is."""
+    """Watermarks and their lag."""
     charts = [series.marks(history.points), series.lags(history.points)]
     rows = [
         (
@@ -102,7 +102,7 @@ def watermarks(history: CheckpointHistory) -> Section:
     ]
     headings = ("operator", "source", "watermark", "lag", "standing", "rows")
     tables = [Table("Sources in the newest checkpoint", headings, rows, frozenset({3, 5}))] if rows else []
-    lead = "How far event time has come, and how far behind the clock that is."
+    lead = "How far event time has advanced, and how far it is behind processing time."
     return Section("watermark", "Watermark", lead, charts, tables)
 
 
@@ -143,7 +143,7 @@ def state(history: CheckpointHistory) -> Section:
             ]
             about = f"Bytes in the newest checkpoint; the dashed line is the mean. {skew_text(sizes).capitalize()}."
             if any(row["taken_over"] for row in facts):
-                about += " Files that several share since a rescale count in each."
+                about += " Files shared since a rescale count in each partition."
             charts.append(Chart(f"Partitions of {name}", about, partition_bars(drawn, sum(sizes) / len(sizes))))
         rows += [
             (
@@ -170,12 +170,12 @@ def _state_lead(head: Manifest | None) -> str:
     for name, one in head.operators.items():
         whole = size_text(sum(ref.bytes for ref in one.files))
         even = skew_text([row["bytes"] for row in partitions(one)])
-        parts.append(f"{name}: {whole} on {pluralize(len(one.partitions), 'partition')} ({even})")
+        parts.append(f"{name}: {whole} in {pluralize(len(one.partitions), 'partition')} ({even})")
     return "; ".join(parts) + "."
 
 
 def windows(found: Sequence[ReportedWindows], head: Manifest | None) -> Section:
-    """Open and shown windows on a timeline, operator by operator."""
+    """A timeline of windows for each operator."""
     charts, tables = [], []
     for one in found:
         if not one.windows:
@@ -184,7 +184,7 @@ def windows(found: Sequence[ReportedWindows], head: Manifest | None) -> Section:
         charts.append(chart)
         tables.append(table)
     lead = (
-        "The newest windows, by what state holds and panes have shown. The vertical line is the watermark."
+        "The newest windows in the state and in panes. The vertical line is the watermark."
         if charts
         else "No windows in the newest checkpoint."
     )
@@ -195,17 +195,17 @@ def _timeline(found: ReportedWindows, head: Manifest | None) -> tuple[Chart, Tab
     labels, rows, left = _lines(found)
     notes = [
         *found.notes,
-        *([f"{left:,} windows without a place on this calendar or page are left out"] if left else []),
+        *([f"{left:,} windows are left out, beyond the calendar or the page"] if left else []),
     ]
     mark = head.operators[found.operator].watermark_us if head else None
     now = None if mark is None or not is_time(mark) else mark if found.offsets else mark / 1000
-    there = {name: colour for name, colour in STANDINGS.items() if any(row["standing"] == name for row in rows)}
-    about = "A line for each key." if found.keyed else "Keys together, on as many lines as windows overlap."
+    used = {name: colour for name, colour in STANDINGS.items() if any(row["standing"] == name for row in rows)}
+    about = "A line for each key." if found.keyed else "All keys together; overlapping windows are on separate lines."
     about += f" {len(rows):,} windows." + (f" Limits: {'; '.join(notes)}." if notes else "")
-    spec = timeline(rows, labels, there, now, time=not found.offsets) if rows else None
-    headings = ("window", "key", "standing", "emitted", "taken back", "checkpoints")
+    spec = timeline(rows, labels, used, now, time=not found.offsets) if rows else None
+    headings = ("window", "key", "standing", "emitted", "retracted", "checkpoints")
     cells = [
-        (_bounds(w, found.offsets), w.key or "–", w.standing, _n(w.emitted), _n(w.retracted), _shown_in(w))
+        (_bounds(w, found.offsets), w.key or "–", w.standing, _n(w.emitted), _n(w.retracted), _checkpoints(w))
         for w in reversed(found.windows)
     ]
     title = f"Windows of {found.operator}"
@@ -213,7 +213,7 @@ def _timeline(found: ReportedWindows, head: Manifest | None) -> tuple[Chart, Tab
 
 
 def _lines(found: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:
-    """Each window on a line of its key where none overlaps it; how many found no place."""
+    """Each window on a line of its key where none overlaps it; the last value is the number of those left out."""
     ends: dict[tuple[str, int], int] = {}
     rows, left = [], 0
     scale = 1 if found.offsets else 1000
@@ -233,8 +233,8 @@ def _lines(found: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:
             "key": window.key or "all keys",
             "window": _bounds(window, found.offsets),
             "standing": window.standing,
-            "panes": f"{window.emitted or 0:,} emitted, {window.retracted or 0:,} taken back",
-            "shown in": _shown_in(window),
+            "panes": f"{window.emitted or 0:,} emitted, {window.retracted or 0:,} retracted",
+            "checkpoints": _checkpoints(window),
         }
         rows.append(row | ({"start": window.start / scale} if window.start is not None else {}))
     return [_label(*line) for line in sorted(ends)], rows, left
@@ -252,39 +252,37 @@ def _bounds(window: ReportedWindow, offsets: bool) -> str:
     return f"{start} to {end}"
 
 
-def _shown_in(window: ReportedWindow) -> str:
-    if window.first is None:
-        return "–"
-    return f"{window.first:,}" if window.first == window.last else f"{window.first:,} to {window.last:,}"
+def _checkpoints(window: ReportedWindow) -> str:
+    """The checkpoints with its panes."""
+    return "–" if window.first is None or window.last is None else _range((window.first, window.last))
 
 
 def findings(report: VerifyReport) -> Section:
-    """What verify found."""
-    what = f"{pluralize(report.checkpoints, 'checkpoint')} and {pluralize(report.files, 'file')}"
-    looked = f"{what} ({size_text(report.bytes)}) were looked at."
+    """The findings of `verify`."""
+    files = f"{pluralize(report.files, 'file')} ({size_text(report.bytes)})"
+    checked = f"{pluralize(report.checkpoints, 'checkpoint')} and {files} were checked."
     if not report.findings:
-        return Section("findings", "Findings", f"Nothing is wrong: {looked}")
+        return Section("findings", "Findings", f"Nothing is wrong: {checked}")
     rows = [
         (one.kind, _n(one.checkpoint) + (", abandoned" if one.abandoned else ""), one.path, one.why)
         for one in report.findings[:REPORTED_ROWS]
     ]
+    good = "No checkpoint is intact." if report.good is None else f"The newest intact checkpoint is {report.good:,}."
     more = len(report.findings) - len(rows)
-    good = (
-        f"The newest whole checkpoint is {report.good:,}." if report.good is not None else "No checkpoint is whole."
-    )
-    lead = f"{len(report.findings):,} findings; {looked} {good}" + (f" {more:,} more are not shown." if more else "")
-    table = Table("What is wrong", ("kind", "checkpoint", "path", "why"), rows, frozenset({1}), opened=True)
+    left_out = f" {more:,} more are left out." if more else ""
+    lead = f"{pluralize(len(report.findings), 'finding')}; {checked} {good}{left_out}"
+    table = Table("What is wrong", ("kind", "checkpoint", "path", "problem"), rows, frozenset({1}), opened=True)
     return Section("findings", "Findings", lead, (), [table])
 
 
 def about(checkpoint: Checkpoint, head: Manifest | None) -> Section:
-    """Facts of the root: the job, where it comes from, who runs it."""
+    """Facts about the root: its job, its origin, the driver that runs it."""
     marker, lease = checkpoint.marker, running(checkpoint)
     rows = [
         ("root", checkpoint.objects.root),
         ("job", marker.job_id),
-        ("made", f"{time_text(marker.created_us // 1_000_000 * 1_000_000)} UTC"),
-        ("at work", f"{lease.who()}, writer epoch {lease.epoch}" if lease else "nobody, as far as is known"),
+        ("created", f"{time_text(marker.created_us // 1_000_000 * 1_000_000)} UTC"),
+        ("running", f"{lease.who()}, writer epoch {lease.epoch}" if lease else "no driver has a lease"),
     ]
     if head is not None:
         rows.append(("delivered up to", f"checkpoint {delivered(checkpoint, head):,}"))

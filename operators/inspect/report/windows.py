@@ -1,6 +1,6 @@
-"""The newest windows of an operator: what state holds of them, and what panes have shown. Bounded on purpose.
+"""The newest windows of an operator, from its state and its panes. How much is read is bounded.
 
-Columns are known by their roles in the manifest and by their names in pane files; what a window means is not.
+Columns are found by their roles in the manifest and by their names in pane files, without the operator's plan.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.opening import open_store
 
 WINDOWS = 300
-"""So many windows of an operator are shown, the newest."""
+"""The largest number of windows of an operator: the newest."""
 REPORTED_KEYS = 12
-"""Up to so many keys have lines of their own."""
+"""The largest number of keys with lines of their own."""
 READ_BYTES = 64 << 20
-"""So much is read of pane files, and so much of state files."""
+"""How much is read of pane files, and how much of state files."""
 START, END = "window_start", "window_end"
 KEY_CHARACTERS = 60
 _FACTS = {
@@ -45,9 +45,9 @@ _FACTS = {
 
 @dataclass
 class ReportedWindow:
-    """A window of a key, or of all keys where there are many. ``start`` is None where nothing says it. Microseconds,
-    or offsets. ``first`` and ``last`` are the checkpoints of the panes; ``kept``: state may still show it again;
-    not ``whole``: a slice that several windows share.
+    """A window of a key, or of all keys if there are many, in microseconds or offsets; ``start`` is None if unknown.
+    ``first`` and ``last`` are the checkpoints of its panes. ``kept``: it is in the state; not ``whole``: a slice that
+    several windows share.
     """
 
     end: int
@@ -63,17 +63,17 @@ class ReportedWindow:
 
     @property
     def standing(self) -> str:
-        """In words."""
+        """Its standing, for people."""
         if not self.whole:
             return "slice"
         if not self.fired:
             return "open"
-        return "shown, still kept" if self.kept else "closed"
+        return "emitted, retained" if self.kept else "closed"
 
 
 @dataclass
 class ReportedWindows:
-    """Windows of one operator, by end. ``notes`` say what was left out; ``keyed``: each has the key it is of."""
+    """Windows of one operator, by end. ``notes`` list what was left out; ``keyed``: each window has its key."""
 
     operator: str
     offsets: bool
@@ -83,7 +83,7 @@ class ReportedWindows:
 
 
 def windows_of(checkpoint: Checkpoint, head: Manifest, ids: list[int], operator: str) -> ReportedWindows:
-    """The newest windows of an operator of the checkpoint ``head``; panes are those of ``ids``, read newest first."""
+    """The newest windows of an operator at checkpoint ``head``; panes are those of ``ids``, read newest first."""
     state = head.operators[operator]
     found = ReportedWindows(operator, offsets=counts_offsets(state))
     keys = list(dict.fromkeys(c.name for spec in state.tables for c in spec.key if c.role == "key"))
@@ -100,16 +100,16 @@ def windows_of(checkpoint: Checkpoint, head: Manifest, ids: list[int], operator:
 
 
 def _fill(found: ReportedWindows, rows: pa.Table) -> None:
-    """The newest of ``rows`` as windows; one that state knows by its end alone is put with its panes."""
+    """The newest of ``rows`` as windows; one that the state has by its end alone is matched with its panes."""
     lengths = set(pc.unique(pc.drop_null(pc.subtract(rows[END], rows[START]))).to_pylist())
-    if len(lengths) == 1:  # all of one length, so an end says where a window starts
+    if len(lengths) == 1:  # all windows have the same length, so the start follows from the end
         lacking = pc.and_(pc.is_null(rows[START]), rows["whole"])
         starts = pc.if_else(lacking, pc.subtract(rows[END], lengths.pop()), rows[START])
         rows = rows.set_column(rows.column_names.index(START), START, starts)
     grouped = rows.group_by([END, START, "key"], use_threads=False).aggregate(list(_FACTS.items()))
     grouped = grouped.sort_by([(END, "descending"), ("key", "ascending")])
     if grouped.num_rows > WINDOWS:
-        found.notes.append(f"the newest {WINDOWS:,} of {grouped.num_rows:,} windows read")
+        found.notes.append(f"the newest {WINDOWS:,} of {grouped.num_rows:,} windows")
     for row in grouped.slice(0, WINDOWS).to_pylist():
         facts = {name: row[f"{name}_{function}"] for name, function in _FACTS.items()}
         found.windows.append(ReportedWindow(row[END], row[START], row["key"], **facts))
@@ -119,7 +119,7 @@ def _fill(found: ReportedWindows, rows: pa.Table) -> None:
 def _panes(
     checkpoint: Checkpoint, ids: list[int], operator: str, keys: list[str], notes: list[str]
 ) -> Iterator[pa.Table]:
-    """Panes of checkpoints, newest first, until there is enough."""
+    """Panes of checkpoints, newest first, until there are enough."""
     ends: set[int] = set()
     left = READ_BYTES
     for number, read in checkpoint.load_each(ids[::-1]):
@@ -132,15 +132,15 @@ def _panes(
             for ref in refs:
                 rows = read_file_rows(checkpoint.objects, ref)
                 if names_places(rows, START, END):
-                    table = _shown(rows, keys, number)
+                    table = _emitted(rows, keys, number)
                     ends.update(pc.unique(table[END]).to_pylist())
                     yield table
         except (DataError, NotFoundError):
             notes.append(f"panes of checkpoint {number:,} cannot be read")
 
 
-def _shown(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
-    """Pane rows of a checkpoint in the columns that all sources share."""
+def _emitted(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
+    """Pane rows of a checkpoint in the common columns."""
     retracts: Values = _same(False, rows, pa.bool_())
     if "kind" in rows.column_names:
         retracts = pc.equal(rows["kind"].cast(pa.string()), "retract")
@@ -153,13 +153,13 @@ def _shown(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
 
 
 def _state(checkpoint: Checkpoint, operator: OperatorState, keys: list[str], notes: list[str]) -> Iterator[pa.Table]:
-    """Windows that state holds, or the slices of them."""
+    """Windows in the state, or their slices."""
     specs = [spec for spec in operator.tables if _column(spec, "window_end") or _column(spec, "slice_end")]
     left = READ_BYTES
     for number, partition in enumerate(operator.partitions if specs else ()):
         left -= sum(ref.bytes for ref in partition.files)
         if left < 0:
-            notes.append(f"state of the first {number} of {len(operator.partitions)} partitions")
+            notes.append(f"state of the first {number} of {len(operator.partitions)} partitions only")
             return
         try:
             yield from _partition(checkpoint, operator, partition, specs, keys)
@@ -212,7 +212,7 @@ def _key(rows: pa.Table, names: list[str]) -> pa.Array | pa.ChunkedArray:
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return column.cast(pa.string())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as bytes that are no text
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as bytes that are not UTF-8
         return pa.chunked_array([[None if value is None else str(value) for value in values_of(column)]], pa.string())
 
 

@@ -6,12 +6,12 @@ UNITS = (("days", 86_400e6), ("hours", 3_600e6), ("minutes", 60e6), ("seconds", 
 
 
 def unit_of(longest_us: float) -> tuple[str, float]:
-    """The unit in which a chart of spans is read best, and its microseconds."""
+    """The unit for a chart of spans up to this length, and its microseconds."""
     return next(((name, size) for name, size in UNITS if abs(longest_us) >= 2 * size), UNITS[-1])
 
 
 def span_text(span_us: float) -> str:
-    """``3.2 seconds``; a year and more in years."""
+    """``3.2 seconds``; two years and more in years."""
     year = 365.25 * UNITS[0][1]
     if abs(span_us) >= 2 * year:
         return f"{span_us / year:,.1f} years"
@@ -20,7 +20,7 @@ def span_text(span_us: float) -> str:
 
 
 def skew_text(sizes: list[int]) -> str:
-    """How evenly state lies on its partitions: the largest against the mean."""
+    """How evenly state is distributed: the largest partition against the mean."""
     total = sum(sizes)
     if not total:
         return "no state"

@@ -75,12 +75,12 @@ A_FIRST = [
     "2 | added | added | n=2 total=4 | batch 1 | 07",
     "3 | pane | pane 0 on time | n=2 total=4 | batch 2 | 11",
     "4 | added | added | n=1 total=10 | batch 3 | 11",
-    "4 | pane | taken back: pane 0 late | n=2 total=4 | batch 3 | 11",
+    "4 | pane | retracted: pane 0 late | n=2 total=4 | batch 3 | 11",
     "4 | pane | pane 1 late | n=3 total=14 | batch 3 | 11",
     "5 | added | added | n=1 total=1 | batch 4 | 11",
-    "5 | pane | taken back: pane 1 late | n=3 total=14 | batch 4 | 11",
+    "5 | pane | retracted: pane 1 late | n=3 total=14 | batch 4 | 11",
     "5 | pane | pane 2 late | n=4 total=15 | batch 4 | 11",
-    "6 | forgotten | forgotten |  | batch 5 | 43",
+    "6 | expired | expired |  | batch 5 | 43",
     "7 | rejected | rejected: very late | t=1970-01-01 00:00:04 v=99 | batch 6 | 43",
 ]
 
@@ -89,23 +89,23 @@ def test_the_worked_example(root: Path) -> None:
     found = of(root, 0)
     assert told(found) == A_FIRST
     assert (found.start, found.end, found.known_from) == ("1970-01-01 00:00:00", "1970-01-01 00:00:10", 1)
-    assert found.shown == [{"n": 4, "total": 15}]
+    assert found.result == [{"n": 4, "total": 15}]
     assert told(of(root, 4)) == A_FIRST  # a time that it alone holds
-    assert [line.split(" | ")[1] for line in told(of(root, 0, "c"))] == ["added", "pane", "forgotten"]
+    assert [line.split(" | ")[1] for line in told(of(root, 0, "c"))] == ["added", "pane", "expired"]
 
 
 def test_what_came_as_a_window_was_forgotten_is_in_its_panes_only(root: Path) -> None:
     assert told(of(root, 10)) == [
         "3 | added | added | n=1 total=4 | batch 2 | 11",
         "6 | pane | pane 0 on time | n=1 total=4 | batch 5 | 43",
-        "6 | forgotten | forgotten; what came last is in its panes only |  | batch 5 | 43",
+        "6 | expired | expired; the last events are in its panes only |  | batch 5 | 43",
     ]
 
 
 def test_an_open_window_is_known_before_it_shows_anything(root: Path) -> None:
     found = of(root, 50)  # its end: no window that begins there has been seen
     assert told(found) == ["6 | added | added | n=1 total=5 | batch 5 | 43"]
-    assert found.shown == []
+    assert found.result == []
 
 
 def test_changes_that_were_folded_are_one_value(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_changes_that_were_folded_are_one_value(tmp_path: Path) -> None:
     came = [one for one in found.events if one.kind == "added"]
     assert [one.checkpoint for one in came] == list(range(found.known_from, 6))
     assert folded.values["total"] + sum(one.values["total"] for one in came) == 15
-    assert found.shown == [{"n": 4, "total": 15}]
+    assert found.result == [{"n": 4, "total": 15}]
 
 
 def sessions(root: Path, batches: Sequence[pa.Table]) -> None:
@@ -136,9 +136,9 @@ def test_sessions_are_followed_back_to_those_they_were_merged_from(tmp_path: Pat
         "2 | became | 09 to 14 is now | n=1 total=2 | batch 1 | 09",
         "2 | pane | pane 0 on time of 01 to 06 | n=1 total=1 | batch 1 | 09",
         "3 | became | merged from 01 to 06, 09 to 14 | n=3 total=8 | batch 2 | 09",
-        "3 | pane | taken back: pane 0 early of 01 to 06 | n=1 total=1 | batch 2 | 09",
+        "3 | pane | retracted: pane 0 early of 01 to 06 | n=1 total=1 | batch 2 | 09",
         "4 | pane | pane 0 on time | n=3 total=8 | batch 3 | 30",
-        "4 | forgotten | forgotten; what came last is in its panes only |  | batch 3 | 30",
+        "4 | expired | expired; the last events are in its panes only |  | batch 3 | 30",
     ]
     assert [one.events for one in found.events if one.kind == "became"] == [1, 1, 3]
     assert (found.start, found.end) == ("1970-01-01 00:00:01", "1970-01-01 00:00:14")
@@ -159,8 +159,8 @@ def test_a_sliding_window_is_what_came_to_its_slices(tmp_path: Path) -> None:
     for key, start in (("a", -5), ("a", 0), ("a", 5), ("a", 10), ("b", 0), ("c", 0)):
         found = of(tmp_path, start, key) if start >= 0 else of(tmp_path, 5, key)
         total = sum(one.values["total"] for one in found.events if one.kind == "added")
-        assert [row["total"] for row in found.shown] == [total]
-    with pytest.raises(UsageError, match="several windows hold this time") as caught:
+        assert [row["total"] for row in found.result] == [total]
+    with pytest.raises(UsageError, match="several windows contain this time") as caught:
         of(tmp_path, 3)
     assert caught.value.code == "history-window"
 
@@ -174,9 +174,9 @@ def test_an_operator_inside_of_a_chain(tmp_path: Path) -> None:
     tested.feed([{"t": 1, "k": "a"}, {"t": 2, "k": "a"}])
     assert told(of(tmp_path, 0, "a", "first")) == [
         "2 | added | added | n=1 | None | 30",
-        "2 | pane | pane 0 to the operators behind | n=1 | None | 30",
+        "2 | pane | pane 0 to the next operators | n=1 | None | 30",
         "3 | added | added | n=2 | None | 30",
-        "3 | pane | pane 1 to the operators behind | n=2 | None | 30",
+        "3 | pane | pane 1 to the next operators | n=2 | None | 30",
     ]
     assert [line.split(" | ")[:2] for line in told(of(tmp_path, 0, None))] == [["2", "added"], ["3", "rejected"]]
 
@@ -192,7 +192,7 @@ def test_windows_of_counted_messages(tmp_path: Path) -> None:
         (4, "pane", 3),
     ]
     assert (found.start, found.end) == ("0", "3")
-    with pytest.raises(UsageError, match="these windows are no times"):
+    with pytest.raises(UsageError, match="these windows have no times"):
         of(tmp_path, 0)
 
 
@@ -204,11 +204,11 @@ def test_rows_of_both_sides_of_a_join(tmp_path: Path) -> None:
         tested.feed(described.rows(schema, **tables(rows)))
     found = window_history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
     assert [(one.checkpoint, one.kind, one.what) for one in found.events] == [
-        (2, "row", "came to left"),
-        (3, "row", "came to right"),
-        (3, "pane", "shown"),
+        (2, "row", "added to left"),
+        (3, "row", "added to right"),
+        (3, "pane", "emitted"),
     ]
-    assert [(row["left_price"], row["right_weight"]) for row in found.shown] == [(1, 7)]
+    assert [(row["left_price"], row["right_weight"]) for row in found.result] == [(1, 7)]
 
 
 def test_what_was_fed_back_says_where_it_went(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_what_was_fed_back_says_where_it_went(tmp_path: Path) -> None:
         tested.feed(rows)
     tested.reprocess_late()
     lines = told(of(tmp_path, 0))
-    late = "4 | rejected | rejected: very late; fed back in checkpoint 5"
+    late = "4 | rejected | rejected: very late; reprocessed in checkpoint 5"
     assert f"{late} | t=1970-01-01 00:00:02 v=5 | None | 38" in lines
     assert "5 | added | added | n=1 total=5 | the late ledger | 38" in lines
 
@@ -234,7 +234,7 @@ def test_a_reset_and_what_it_abandoned(tmp_path: Path) -> None:
         (4, "pane", True),
         (made.manifest.id, "reset", False),
     ]
-    assert found.shown == []
+    assert found.result == []
 
 
 @pytest.mark.spark
@@ -256,7 +256,7 @@ def test_contributions_add_up_to_what_a_spark_job_shows(spark: SparkSession, tmp
         came = [one.values for one in found.events if one.kind == "added"]
         last = next(one for one in reversed(found.events) if one.kind == "pane")
         cut = any("in its panes only" in one.what for one in found.events)
-        assert found.shown == [last.values]
+        assert found.result == [last.values]
         whole += not cut
         n, total = sum(one["n"] for one in came), sum(one["m_sum"] or 0 for one in came)
         values = sum(one["m_count"] for one in came)
@@ -325,7 +325,7 @@ def test_the_command(root: Path, tmp_path: Path) -> None:
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert max(map(len, lines)) <= 80
     assert lines[0] == "window 1970-01-01 00:00:00 to 00:00:10 of k=a, operator windows"
-    assert lines[-1] == "shown now: n=4 total=15"
+    assert lines[-1] == "result: n=4 total=15"
     assert " ".join(lines[3].split()[3:]) == "added n=2 total=4 batch 1 → 00:00:07"
     found: dict[str, Any] = json.loads(tidestate(*asked, "--json").stdout)
     assert [one["kind"] for one in found["events"]] == [line.split(" | ")[1] for line in A_FIRST]

@@ -226,8 +226,8 @@ def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
     fixed = base.window(tumbling("10 seconds")).aggregate(n=count()).late("20 seconds")
     assert standings(feed(fixed, tmp_path / "fixed", events), "one") == [
         (0, 10, "a", "closed"),
-        (10, 20, "a", "shown, still kept"),
-        (10, 20, "b", "shown, still kept"),
+        (10, 20, "a", "emitted, retained"),
+        (10, 20, "b", "emitted, retained"),
         (30, 40, "a", "open"),
     ]
     grown = base.window(session("5 seconds")).aggregate(n=count()).late("0 seconds").accumulation("retracting")
@@ -296,7 +296,7 @@ def test_what_a_reset_abandoned_is_drawn_and_not_counted(copy: Path, tmp_path: P
     assert [point.id for point in past.counting] == [1, 2, 3, 8]
     assert written.findings == 1
     said = text_of(tmp_path / "report.html")
-    assert "what is wrong is in abandoned checkpoints only" in said
+    assert "findings are in abandoned checkpoints only" in said
     assert "4 of them were abandoned by a reset" in said
     assert "abandoned by resets 4 to 7" in said
     assert f"events {sum(point.events for point in past.counting)} in 4 checkpoints" in said
@@ -311,7 +311,7 @@ def test_files_shared_since_a_rescale_are_counted_once(copy: Path, tmp_path: Pat
     assert past.points[-1].sizes == before.points[-1].sizes
     assert past.points[-1].state_written == 0
     said = text_of(tmp_path / "report.html")
-    assert "on 5 partitions" in said
+    assert "in 5 partitions" in said
     assert "Files that several share since a rescale count in each." in said
     assert "cannot be read" not in said
 
