@@ -17,14 +17,14 @@ HEAD = """# The command `tidestate`
 
 <!-- Written by `python -m tools.reference` from the code; do not edit. -->
 
-Reads checkpoints on any machine with the package: no Java, no Spark. No verb changes a checkpoint that is there;
-`rewind` and `repair` add one, and only when told to `--confirm`. All are safe while the job runs. Roots are folders
-or `s3://…`. Times are UTC. On a terminal a bar on standard error shows how far a verb is that takes a while; many
-checkpoints and files are read several at once.
+The command inspects and maintains checkpoints on any machine with the package, without Java or Spark. No verb changes
+an existing checkpoint; `rewind`, `repair` and `rescale` append one, and only with `--confirm`. All verbs are safe
+while the job runs. Roots are folders or URLs such as `s3://…`. Times are UTC. On a terminal a progress bar on
+standard error accompanies a verb that takes a while.
 
-Exit codes: 0 done, 2 wrong usage, 3 the checkpoint's data cannot be used, 4 not found, 5 any other error; `verify`
-has its own. Errors are one line on standard error, with a code explained in [ERRORS.md](ERRORS.md). Shell completion:
-`tidestate --install-completion`.
+Exit codes: 0 success, 2 wrong usage, 3 unusable data, 4 not found, 5 any other error; `verify` has its own. An error
+is one line on standard error, with a code that [ERRORS.md](ERRORS.md) explains. Shell completion: `tidestate
+--install-completion`.
 
 | verb | |
 |---|---|
@@ -75,10 +75,10 @@ def _first(text: str) -> str:
 
 
 def main() -> None:
-    """Write the page, or say that it is not what the code says."""
+    """Write the page, or check that it is up to date."""
     if "--check" in sys.argv[1:]:
         if PAGE.read_text() != page():
-            sys.exit("docs/CLI.md is not what the code says: python -m tools.reference")
+            sys.exit("docs/CLI.md is out of date: python -m tools.reference")
         return
     PAGE.write_text(page())
 

@@ -55,6 +55,6 @@ def test_check_tells_what_differs(
     said = capsys.readouterr().out
     assert "stray: not on the page" in said
     assert "session: not drawn yet" in said
-    assert "tumbling: the code shows something else now" in said
+    assert "tumbling: the code draws something else now" in said
     assert timelines.main([]) == 0
     assert timelines.main(["--check"]) == 0

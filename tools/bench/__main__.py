@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from tools.bench.bids import Bids
 
 app = typer.Typer(help="Benchmarks against peers, in the same call on the same machine.", no_args_is_help=True)
 
+Row = dict[str, Any]
 AIMS = {100: 0.7, 100_000: 3.0, 5_000_000: 8.0}
 COLD_BATCHES = 3
 WINDOWS = {"tumbling": "window", "session": "session_window"}
@@ -44,15 +46,8 @@ def tumbling(
     """
     # Enough for five whole windows, and for a snapshot of each state partition.
     batches = max(8, -(-events // batch), -(-60 * rate // batch))
-    rows = []
-    for number in keys or list(AIMS):
-        row = measure(number, batch, batches, rate)
-        if as_json:
-            shown = row if detail else {k: v for k, v in row.items() if not isinstance(v, dict)}
-            print(json.dumps(shown), flush=True)
-        rows.append(row)
-    if not as_json:
-        Console().print(_table(rows))
+    measured = (measure(number, batch, batches, rate) for number in keys or list(AIMS))
+    rows = _print(measured, as_json, _table, detail=detail)
     if not all(row["panes_equal"] for row in rows):
         sys.exit("the panes of the two sides differ")
 
@@ -65,27 +60,14 @@ def stores(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """The three stores by themselves, each figure with its peer in the same run. A minute or two."""
-    unknown = sorted(set(chosen or []) - set(store_benches.BENCHES))
-    if unknown:
-        raise typer.BadParameter(f"no such bench: {', '.join(unknown)}")
-    rows = []
-    for row in store_benches.run(chosen or []):
-        if as_json:
-            print(json.dumps(row), flush=True)
-        rows.append(row)
-    if not as_json:
-        Console().print(_facts(rows))
+    _check_known("bench", chosen, store_benches.BENCHES)
+    _print(store_benches.run(chosen or []), as_json, _facts)
 
 
 @app.command()
 def progress(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False) -> None:
-    """Origin progress by itself: buffers a second in order, in random order and in chunks. Some seconds."""
-    rows = list(progress_bench.run())
-    if not as_json:
-        Console().print(_facts(rows))
-        return
-    for row in rows:
-        print(json.dumps(row), flush=True)
+    """Origin progress by itself: buffers a second in order, in random order and in chunks. Takes seconds."""
+    _print(progress_bench.run(), as_json, _facts)
 
 
 @app.command()
@@ -99,22 +81,14 @@ def windows(
     spark: Annotated[bool, typer.Option(help="Sessions against Spark's session_window as well: minutes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """The general window operator: one step at a time, beside Arrow's group_by of the same events. Some seconds;
+    """The general window operator by itself, against Arrow's group_by of the same events. Takes seconds;
     the full form is ``--batch 500000 --batches 9 --spark``.
     """
-    unknown = sorted(set(chosen or []) - set(window_benches.CASES))
-    if unknown:
-        raise typer.BadParameter(f"no such windows: {', '.join(unknown)}")
-    rows = []
-    for row in window_benches.run(keys or [100, 100_000], batch, batches, chosen or []):
-        if as_json:
-            print(json.dumps(row), flush=True)
-        rows.append(row)
-    if not as_json:
-        Console().print(_facts(rows))
+    _check_known("windows", chosen, window_benches.CASES)
+    _print(window_benches.run(keys or [100, 100_000], batch, batches, chosen or []), as_json, _facts)
     for number in (keys or [100, 100_000]) if spark else []:
         row = measure(number, batch, max(8, batches), window_benches.RATE, "session")
-        print(json.dumps({name: value for name, value in row.items() if not isinstance(value, dict)}), flush=True)
+        _print([row], True, _facts, detail=False)
         if not row["panes_equal"]:
             sys.exit("the panes of the two sides differ")
 
@@ -140,28 +114,20 @@ def joins(
     of a join with a window for each side, with its rows as they come and held until the watermark.
     """
     if not history and not held:
-        row = join_benches.against_spark(keys, events, batch, state_format)
-        shown = row if detail else {k: v for k, v in row.items() if not isinstance(v, dict)}
-        Console().print(_table([row])) if not as_json else print(json.dumps(shown), flush=True)
+        (row,) = _print(
+            [join_benches.against_spark(keys, events, batch, state_format)], as_json, _table, detail=detail
+        )
         if not row["panes_equal"]:
             sys.exit("the pairs of the two sides differ")
         return
-    stores = store or ["parquet", "rocksdb"]
-    if unknown := sorted(set(stores) - set(join_benches.STORES)):
-        raise typer.BadParameter(f"no such store: {', '.join(unknown)}")
-    rows = []
-    batches = -(-events // batch)
+    _check_known("store", store, join_benches.STORES)
+    stores, batches = store or ["parquet", "rocksdb"], -(-events // batch)
     measured = (
         chain.from_iterable(join_benches.held(keys, batch, batches, one) for one in stores)
         if held
         else join_benches.history(keys, batch, batches, kept or join_benches.KEPT, stores)
     )
-    for row in measured:
-        if as_json:
-            print(json.dumps(row), flush=True)
-        rows.append(row)
-    if not as_json:
-        Console().print(_columns(rows))
+    rows = _print(measured, as_json, _columns)
     if not held and not all(row["pairs"] == rows[0]["pairs"] for row in rows):
         sys.exit("the pairs differ: history was met")
 
@@ -171,13 +137,8 @@ def start(
     turns: Annotated[int, typer.Option(min=1, help="How often each.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """How long `tidestate list` and its like take, beside a process that only imports pyarrow."""
-    rows = list(start_bench.run(turns))
-    if not as_json:
-        Console().print(_columns(rows))
-        return
-    for row in rows:
-        print(json.dumps(row), flush=True)
+    """How long the command takes to start, against a process that only imports pyarrow."""
+    _print(start_bench.run(turns), as_json, _columns)
 
 
 def measure(keys: int, batch: int, batches: int, rate: int, kind: str = "tumbling") -> dict[str, Any]:
@@ -204,6 +165,26 @@ def measure(keys: int, batch: int, batches: int, rate: int, kind: str = "tumblin
         "ours": mine,
         "theirs": theirs,
     }
+
+
+def _print(
+    measured: Iterable[Row], as_json: bool, table: Callable[[list[Row]], Table], *, detail: bool = True
+) -> list[Row]:
+    """Print each row as it is measured, as JSON, or a table of all; without ``detail`` JSON has no nested values."""
+    rows = []
+    for row in measured:
+        rows.append(row)
+        if as_json:
+            plain = {name: value for name, value in row.items() if detail or not isinstance(value, dict)}
+            print(json.dumps(plain), flush=True)
+    if not as_json:
+        Console().print(table(rows))
+    return rows
+
+
+def _check_known(what: str, chosen: list[str] | None, known: Collection[str]) -> None:
+    if unknown := sorted(set(chosen or []) - set(known)):
+        raise typer.BadParameter(f"no such {what}: {', '.join(unknown)}")
 
 
 def _same(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:

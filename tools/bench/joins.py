@@ -44,9 +44,9 @@ LOAD = 250_000
 HISTORY_US = 400 * 3_600_000_000
 
 
-def near(late: str = "0 seconds") -> Join:
+def interval_join(late: str = "0 seconds") -> Join:
     """Bids of one key on the right at most two seconds after those on the left."""
-    return join(event_time="event_time", on="key", within=WITHIN, late=late, watermark_delay=DELAY, name="near")
+    return join(event_time="event_time", on="key", within=WITHIN, late=late, watermark_delay=DELAY, name="interval")
 
 
 def against_spark(keys: int, events: int, batch: int, state_format: int) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def against_spark(keys: int, events: int, batch: int, state_format: int) -> dict
 def ours(spark: SparkSession, left: DataFrame, right: DataFrame, folder: Path) -> dict[str, Any]:
     """Our join: a durable checkpoint and Parquet files of pairs every batch."""
     root = folder / "ours"
-    query = near().on_spark(left, right, checkpoint=root, store=STORE, partitions=PARTITIONS).start()
+    query = interval_join().on_spark(left, right, checkpoint=root, store=STORE, partitions=PARTITIONS).start()
     query.process_all_available()
     progress = query.progress()
     query.stop()
@@ -176,7 +176,7 @@ def held(keys: int, batch: int, batches: int, store: str) -> Iterator[dict[str, 
 
 
 def _with_history(folder: Path, store: StoreConfig, keys: int, batch: int, batches: int, kept: int) -> dict[str, Any]:
-    joined = near(late="10000 hours")
+    joined = interval_join(late="10000 hours")
     loads = -(-kept // LOAD)
     inputs = _inputs(joined, keys, [kept // loads] * loads if loads else [], batch, COLD + batches)
     return _measured(joined, folder, store, inputs, loads)

@@ -1,4 +1,4 @@
-"""How long the command takes to start: processes one after the other, by turns, beside one that imports pyarrow."""
+"""How long the command takes to start: one process at a time, in turn with one that only imports pyarrow."""
 
 from __future__ import annotations
 

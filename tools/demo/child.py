@@ -18,7 +18,7 @@ class ChildFailedError(Exception):
 
 
 class Child:
-    """A process in a group of its own, so that SIGKILL takes Python, the JVM and Spark's workers alike."""
+    """A process in a group of its own, so that SIGKILL reaches Python, the JVM and Spark's workers."""
 
     def __init__(self, command: list[str], log: Path, cwd: Path | None = None) -> None:
         self._log = log

@@ -51,7 +51,7 @@ def stream(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def say(event: str, **facts: Any) -> None:
-    """One JSON line to whoever started us."""
+    """Print one JSON line for the parent process."""
     print(json.dumps({"event": event, **facts}), flush=True)
 
 

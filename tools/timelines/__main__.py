@@ -1,4 +1,4 @@
-"""Draws the pictures of `docs/WINDOWS.md` anew: ``python -m tools.timelines``, or with ``--check`` compares them."""
+"""Draw the pictures of `docs/WINDOWS.md`: ``python -m tools.timelines``, or with ``--check`` compare them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def differences(drawn: dict[str, str]) -> list[str]:
     return [
         *(f"{name}: not on the page any more" for name in sorted(there.keys() - drawn.keys())),
         *(f"{name}: not drawn yet" for name in sorted(drawn.keys() - there.keys())),
-        *(f"{name}: the code shows something else now" for name in sorted(changed)),
+        *(f"{name}: the code draws something else now" for name in sorted(changed)),
         *(f"{name}: a scenario without a picture on the page" for name in sorted(SCENARIOS.keys() - drawn.keys())),
     ]
 

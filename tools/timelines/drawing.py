@@ -214,28 +214,23 @@ def _pane(canvas: Canvas, pane: Pane, y: float) -> None:
     left, right = canvas.x(pane.window[0]) + 4, canvas.x(pane.window[1]) - 4
     retract = pane.kind == "retract"
     canvas.box("retract" if retract else pane.timing, left, y + 1, right - left, LANE - 4)
-    word = "take back" if retract else TIMINGS[pane.timing]
+    word = "retract" if retract else TIMINGS[pane.timing]
     value = "nothing" if pane.value is None else str(pane.value)
-    said = f"{word} {value} · pane {pane.number}{' · last' if pane.last else ''}"
-    if len(said) * LETTER <= right - left:
-        canvas.text((left + right) / 2, y + 15, said, "red" if retract else "inside", "middle")
+    label = f"{word} {value} · pane {pane.number}{' · last' if pane.last else ''}"
+    css, width = "red halo" if retract else "text halo", len(label) * LETTER
+    if width <= right - left:
+        canvas.text((left + right) / 2, y + 15, label, "red" if retract else "inside", "middle")
+    elif right + 6 + width <= RIGHT:
+        canvas.text(right + 6, y + 15, label, css)
     else:
-        _beside(canvas, left, right, y + 15, said, "red halo" if retract else "text halo")
-
-
-def _beside(canvas: Canvas, left: float, right: float, y: float, said: str, css: str) -> None:
-    """Text to the right of something, or to its left where there is no room."""
-    if right + 6 + len(said) * LETTER <= RIGHT:
-        canvas.text(right + 6, y, said, css)
-    else:
-        canvas.text(left - 6, y, said, css, "end")
+        canvas.text(left - 6, y + 15, label, css, "end")
 
 
 def _legend(canvas: Canvas, rows: list[Row], y: float) -> float:
-    """What the signs mean, those that occur; the last baseline."""
+    """The legend of the signs that occur; returns the last baseline."""
     x = 14.0
-    for css, said in _signs(canvas, rows):
-        width = 30 + len(said) * LETTER + 14
+    for css, meaning in _signs(canvas, rows):
+        width = 30 + len(meaning) * LETTER + 14
         if x + width > RIGHT:
             x, y = 14, y + 22
         if css in ("event", "behind", "rejected"):
@@ -244,7 +239,7 @@ def _legend(canvas: Canvas, rows: list[Row], y: float) -> float:
             canvas.line(css, [(x, y - 4), (x + 22, y - 4)])
         else:
             canvas.box(css, x, y - 10, 22, 12)
-        canvas.text(x + 30, y, said, "soft")
+        canvas.text(x + 30, y, meaning, "soft")
         x += width
     return y
 
@@ -255,7 +250,7 @@ def _signs(canvas: Canvas, rows: list[Row]) -> list[tuple[str, str]]:
     kept = "a window" if _overlapping(rows) else "a window, as long as it is kept"
     signs = [
         ("event", "an event", any(not d.late and not d.reason for d in dots)),
-        ("behind", "behind the watermark, taken", any(d.late and not d.reason for d in dots)),
+        ("behind", "behind the watermark, accepted", any(d.late and not d.reason for d in dots)),
         ("rejected", "rejected, to the late ledger", any(d.reason for d in dots)),
         ("mark", "the watermark", canvas.scenario.axis != "number" and any(row.after is not None for row in rows)),
         ("clock", "the clock moves on", any(row.clock for row in rows)),
@@ -264,6 +259,6 @@ def _signs(canvas: Canvas, rows: list[Row]) -> list[tuple[str, str]]:
             (css, f"{word} pane", (css, "emit") in {(p.timing, p.kind) for p in panes})
             for css, word in TIMINGS.items()
         ),
-        ("retract", "a pane taken back", any(p.kind == "retract" for p in panes)),
+        ("retract", "a retracted pane", any(p.kind == "retract" for p in panes)),
     ]
-    return [(css, said) for css, said, occurs in signs if occurs]
+    return [(css, meaning) for css, meaning, occurs in signs if occurs]

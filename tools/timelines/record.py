@@ -87,21 +87,21 @@ class Recorder:
         events: list[Event] = []
         if "@" in step:
             events = [_event(word) for word in step.split()]
-            shown, label = self._harness.feed([self._row(event) for event in events]), self._label(events)
+            panes, label = self._harness.feed([self._row(event) for event in events]), self._label(events)
         elif step == "feed":
             events, self._refused = self._refused, []
-            shown, label = self._harness.reprocess_late(), f"feed back: {_values(events)}"
+            panes, label = self._harness.reprocess_late(), f"reprocess: {_values(events)}"
         elif step == "end":
-            shown, label = self._harness.finish(), "end of the input"
+            panes, label = self._harness.finish(), "end of the input"
         elif step.startswith("W"):
-            shown, label = self._harness.advance_watermark(_us(int(step[1:]))), f"watermark {clock_text(step[1:])}"
+            panes, label = self._harness.advance_watermark(_us(int(step[1:]))), f"watermark {clock_text(step[1:])}"
         else:
-            shown, label = self._harness.advance_processing_time(_us(int(step[1:]))), f"clock {clock_text(step[1:])}"
+            panes, label = self._harness.advance_processing_time(_us(int(step[1:]))), f"clock {clock_text(step[1:])}"
         self._watermark = self._reached()
-        panes = tuple(self._pane(row) for row in shown.to_pylist())
+        drawn = tuple(self._pane(row) for row in panes.to_pylist())
         kept = frozenset(self._bounds(row) for row in self._harness.windows().to_pylist())
         dots = self._dots(events, before)
-        return Row(label, dots, before, self._watermark, step.startswith("P"), panes, kept)
+        return Row(label, dots, before, self._watermark, step.startswith("P"), drawn, kept)
 
     def _row(self, event: Event) -> dict[str, object]:
         offset = event.at if self._scenario.axis == "offset" else self._fed

@@ -78,9 +78,9 @@ def test_numbers_are_those_of_the_manifests(root: Path, tmp_path: Path) -> None:
         "panes": sum(ref["bytes"] for ref in panes),
         "late ledger": sum(ref["bytes"] for m in made for ref in m["late"]),
     }
-    assert drawn(file, "late-0") == {"mildly late, taken": 3, "very late": 1, "null key": 1, "null event time": 1}
+    assert drawn(file, "late-0") == {"mildly late, accepted": 3, "very late": 1, "null key": 1, "null event time": 1}
     said = text_of(file)
-    assert "Whole: 7 checkpoints" in said
+    assert "Intact: 7 checkpoints" in said
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ def test_what_a_reset_abandoned_is_drawn_and_not_counted(copy: Path, tmp_path: P
     assert written.findings == 1
     said = text_of(tmp_path / "report.html")
     assert "findings are in abandoned checkpoints only" in said
-    assert "4 of them were abandoned by a reset" in said
+    assert "A reset has abandoned 4 of them" in said
     assert "abandoned by resets 4 to 7" in said
     assert f"events {sum(point.events for point in past.counting)} in 4 checkpoints" in said
 
@@ -312,7 +312,7 @@ def test_files_shared_since_a_rescale_are_counted_once(copy: Path, tmp_path: Pat
     assert past.points[-1].state_written == 0
     said = text_of(tmp_path / "report.html")
     assert "in 5 partitions" in said
-    assert "Files that several share since a rescale count in each." in said
+    assert "Files shared since a rescale count in each partition." in said
     assert "cannot be read" not in said
 
 
