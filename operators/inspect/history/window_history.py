@@ -128,7 +128,7 @@ def _held(found: WindowRecords, asked: int) -> WindowBounds | None:
 
 
 def _never(reader: _Reader, regular: Sliding | None, asked: int, window: str) -> NotFoundError:
-    """The error that names the windows of the key that are nearest."""
+    """The error, which suggests the nearest windows of the key."""
     found = reader.read(EVERYWHERE)
     windows = set(found.windows())
     if regular is not None:
