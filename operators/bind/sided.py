@@ -55,7 +55,7 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
         placed = PlacedWatermarks(marks.generator, marks.sources, marks.by, positions, plan.in_order)
         plan = replace(plan, watermarks=placed)
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
-    return replace(plan, mode="retracting") if plan.takes_back else plan
+    return replace(plan, mode="retracting") if plan.retracts_unmatched else plan
 
 
 def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:

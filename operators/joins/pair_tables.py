@@ -97,11 +97,11 @@ class PairTables(JoinTables):
     @cached_property
     def alone(self) -> dict[str, TableSpec]:
         """Rows that were emitted unmatched and may be retracted."""
-        sides = self.waiting if self.takes_back else ()
+        sides = self.waiting if self.retracts_unmatched else ()
         return {side: self._unmatched(unmatched_table(side), side, DUE) for side in sides}
 
     @property
-    def takes_back(self) -> bool:
+    def retracts_unmatched(self) -> bool:
         """Whether a late partner retracts a row that was emitted unmatched."""
         return self.joined.unmatched == "close" and self.allowed_us > 0 and self.joined.how != "inner"
 

@@ -17,6 +17,7 @@ from tidestate.operators.describe.windows import END, START
 from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.intake import admit, transition
 from tidestate.operators.joins.names import EMIT, ENDS, OTHER_SIDE, RETRACT, SESSIONS
+from tidestate.operators.joins.rule import mark_after
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -284,7 +285,7 @@ def _changes(
             delete=plan.sides[side].conform_keys(own.rows.filter(pa.array(closed & ~own.new))),
             put=own.rows.filter(pa.array(own.new & ~closed)),
         )
-    bound = None if at.after == BEGINNING_US else min(plan.closed_at(at.after), END_US - 1)
+    bound = plan.meeting.unknown(LEFT, mark_after(at))  # the same on both sides
     replaced = sessions.stored.filter(pa.array(~sessions.same))
     kept = sessions.windows.filter(pa.array(~sessions.holding(sessions.same) & ~sessions.closed))
     for spec in (plan.sessions, plan.ends):

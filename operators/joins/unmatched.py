@@ -42,7 +42,7 @@ def find_unmatched(
     for side in SIDES:
         if plan.joined.keeps(side):
             partnered = _partnered(plan, side, pairs, at)
-            if plan.takes_back:
+            if plan.retracts_unmatched:
                 retracted.append(_retract(plan, view, side, partnered, at, changes))
             emitted.append(_close(plan, view, side, admitted, pairs, partnered, at, changes))
     return UnmatchedRows(pa.concat_tables(retracted), pa.concat_tables(emitted), changes)
@@ -73,7 +73,7 @@ def _close(
     there = view[side].lookup(plan.sides[side].conform_keys(still)).rows
     all_dues = np.concatenate([still[DUE].to_numpy(), dues[now]])
     emitted = pa.concat_tables([there, fresh])
-    if plan.takes_back:
+    if plan.retracts_unmatched:
         _remember(plan, side, _keyed(plan, side, emitted, all_dues), at, changes)
     return plan.unmatched_panes(side, emitted, all_dues, EMIT)
 
