@@ -1,4 +1,4 @@
-"""The watermark where nothing else is said: the largest event time less a delay, of each side its own."""
+"""The watermark where no generator is given: the largest event time less a delay, of each side its own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tidestate.operators.progress.watermarks import SourceReading, Sources, Wate
 
 def by_side(sides: Sides, delays_us: tuple[int, ...]) -> Watermarks:
     """The smallest of the largest event times of the sides, each less its delay."""
-    alike = len(set(delays_us)) == 1
+    equal = len(set(delays_us)) == 1
     each = DelayBySide(AT, tuple(zip(sides.names, delays_us, strict=True)))
-    return Watermarks(MaxEventTime(AT, delays_us[0]) if alike else each, Sources(sides.names), SIDE)
+    return Watermarks(MaxEventTime(AT, delays_us[0]) if equal else each, Sources(sides.names), SIDE)
 
 
 class DelayBySide(msgspec.Struct, frozen=True, tag_field="kind", tag="delay_by_side"):

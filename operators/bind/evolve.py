@@ -173,8 +173,8 @@ def _formerly(plan: Plan, stored: OperatorState) -> Plan:
 def _refuse(name: str, refused: list[SettingChange]) -> None:
     if refused:
         raise IncompatibleError(
-            "the job's configuration has changed and its state cannot follow: put back what is shown, or start with "
-            "a new folder",
+            "the job's configuration has changed and its state cannot follow: put back the settings listed here, or "
+            "start with a new folder",
             code="configuration-changed",
             operator=name,
             changed={one.setting: str(one) for one in refused},

@@ -35,17 +35,21 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
     """Aggregates that were added, removed, renamed, or that are others now; ``names`` are old with new ones."""
     back = {new: old for old, new in names.items()}
     found = [SettingChange(f"aggregate {old}", old, new, "goes on under its new name") for old, new in names.items()]
-    for name, told in now.items():
+    for name, settings in now.items():
         old = was.get(back.get(name, name))
         if old is None or (name not in back and name in names):
             note = "windows that have begun compute it over what comes from now on"
             found.append(
                 SettingChange(
-                    f"aggregate {name}", None, told, note, _UNSEEN if plan.signed else _HELD if plan.in_order else ""
+                    f"aggregate {name}",
+                    None,
+                    settings,
+                    note,
+                    _UNSEEN if plan.signed else _HELD if plan.in_order else "",
                 )
             )
-        elif old != told:
-            found.append(SettingChange(f"aggregate {name}", old, told, "", _ANOTHER))
+        elif old != settings:
+            found.append(SettingChange(f"aggregate {name}", old, settings, "", _ANOTHER))
     gone = [name for name in was if names.get(name, name) not in now]
     return [*found, *(SettingChange(f"aggregate {name}", was[name], None, "its values are dropped") for name in gone)]
 
@@ -53,8 +57,8 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
 def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list[SettingChange]:
     """Input columns that had other types. What their state says of it is the tables' matter."""
     found = []
-    told = plan.configuration.get(AGGREGATES, {})
-    sketched = {one.get("column") for one in told.values() if one.get("function") == BY_TEXT}
+    settings = plan.configuration.get(AGGREGATES, {})
+    sketched = {one.get("column") for one in settings.values() if one.get("function") == BY_TEXT}
     for name, was in stored.types.items():
         name = columns.get(name, name)
         now = type_text(plan.input_schema.field(name).type) if name in plan.input_schema.names else was
@@ -130,12 +134,12 @@ def _same(
         for column in (*new.key, *new.values)
         if column.name not in own and (was := back.get(column.name, column.name)) in there
     }
-    former, told = {new: old for old, new in names.items()}, configuration.get(AGGREGATES, {})
+    former, settings = {new: old for old, new in names.items()}, configuration.get(AGGREGATES, {})
     for bound in plan.aggregates:
         name = former.get(bound.name, bound.name)
-        if name not in told or (bound.name in names and bound.name not in former):
+        if name not in settings or (bound.name in names and bound.name not in former):
             continue
-        pairs = zip(_columns(bound, new), _columns(_formerly(bound, name, told[name]), new), strict=True)
+        pairs = zip(_columns(bound, new), _columns(_formerly(bound, name, settings[name]), new), strict=True)
         found |= {now: was for now, was in pairs if now in own and was in there}
     return found
 
@@ -146,19 +150,19 @@ def _owned(plan: Plan, spec: TableSpec) -> set[str]:
 
 
 def _columns(bound: BoundAggregate, spec: TableSpec) -> list[str]:
-    """What an aggregate calls its columns of a table: results in the one of shown panes, else state."""
+    """What an aggregate calls its columns of a table: results in the table of emitted panes, else state."""
     if spec.name == FIRED:
         return [bound.name]
     return [*(column.name for column in bound.state), f"_last_{bound.name}"]
 
 
-def _formerly(bound: BoundAggregate, name: str, told: Configuration) -> BoundAggregate:
+def _formerly(bound: BoundAggregate, name: str, settings: Configuration) -> BoundAggregate:
     """The aggregate under the name it had, over the columns it had."""
     changed: dict[str, Any] = {"name": name}
     for field in fields(bound):  # one inside another: over rows with signs
         inner = getattr(bound, field.name)
         if isinstance(inner, BoundAggregate):
-            changed[field.name] = _formerly(inner, name, told)
+            changed[field.name] = _formerly(inner, name, settings)
     if isinstance(bound, BoundRows):
-        changed["own"] = structs.replace(bound.own, reads=tuple(told["columns"]))
+        changed["own"] = structs.replace(bound.own, reads=tuple(settings["columns"]))
     return replace(bound, **changed)  # type: ignore[type-var]

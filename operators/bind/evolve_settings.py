@@ -49,9 +49,9 @@ def _watermark(was: Any, now: Any, plan: Plan) -> str:
     both: list[dict[str, Any]] = [one or usual for one in (was, now)]
     kinds = [one["generator"].get("kind") for one in both]
     if any(kind not in PLAIN for kind in kinds):
-        return "what buffers, CTIs and the clock have said cannot be taken for anything else"
+        return "watermarks of buffers, CTIs and the clock cannot go on as those of anything else"
     if both[0]["by"] != both[1]["by"]:
-        return "sources were told apart by another column: how far each has come is not known"
+        return "sources were identified by another column: how far each has come is not known"
     return ""
 
 
@@ -65,9 +65,9 @@ def _accumulation(was: Any, now: Any, plan: Plan) -> str:
     if "discarding" not in (was, now):
         return ""
     if isinstance(plan, GeneralTables) and not plan.only_slices:
-        return "a discarding window keeps only what was not shown yet, any other keeps everything"
+        return "a discarding window keeps only what was not emitted yet, any other keeps everything"
     if now == "retracting":
-        return "a discarding window does not know the sum of what it has shown, so it cannot take it back"
+        return "a discarding window does not know the sum of what it has emitted, so it cannot retract it"
     return ""
 
 
@@ -88,7 +88,7 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
 }
 _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
-    "within": (_always, "ids that were seen are remembered for as long as was said then"),
+    "within": (_always, "ids that were seen are remembered for as long as was set then"),
 }
 _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,

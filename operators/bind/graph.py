@@ -113,7 +113,7 @@ def _check_signed(one: Runnable) -> None:
     if not follows and not (isinstance(one, Merge) and PANE_KIND in one.sides.shared):
         raise UsageError(
             "what it reads takes rows back, which only windowed operators of one input follow: let the operator "
-            "before it show each window once, or each change alone (DISCARDING)",
+            "before it emit each window once, or each change alone (DISCARDING)",
             code="chain-retractions",
             operator=one.name,
         )
@@ -123,7 +123,7 @@ def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
     """That panes of ``upstream`` add up for who reads them, and that time goes through it."""
     if upstream.output_watermark(0, feed.time) == BEGINNING_US:
         warnings.warn(
-            f"{upstream.name} may show a row of any time until its input ends, so windows of {one.name} that wait "
+            f"{upstream.name} may emit a row of any time until its input ends, so windows of {one.name} that wait "
             "for the watermark fire only then: give both sides bounds, and no update period",
             UserWarning,
             stacklevel=4,
@@ -131,8 +131,8 @@ def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
     if not upstream.repeats or upstream.mode != ACCUMULATING or _replaces(upstream, one):
         return
     raise UsageError(
-        "a window that shows several panes would count several times: let it take back what it showed, "
-        ".accumulation(RETRACTING), or show what is new alone, DISCARDING; or show one pane, .late('0 seconds')",
+        "a window that emits several panes would count several times: let it retract what it emitted, "
+        ".accumulation(RETRACTING), or emit what is new alone, DISCARDING; or emit one pane, .late('0 seconds')",
         code="chain-accumulating",
         operator=one.name,
         reads=upstream.name,

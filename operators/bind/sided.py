@@ -91,7 +91,7 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
         watermarks=description.watermarks or by_side(description.sides, description.delays_us),
         allowed_us=description.allowed_us,
         future_us=FUTURE_US,
-        # A row that is not late is never of a session that was shown.
+        # A row that is not late is never of a session that was emitted.
         mode="retracting" if description.allowed_us else "discarding",
         configuration=configuration_of(description),
         triggers=DEFAULT,

@@ -1,4 +1,4 @@
-"""What makes no sense, whatever the input: said when a description is bound, before anything happens."""
+"""Descriptions that make no sense, whatever the input. Checked when one is bound, before anything happens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def check_sense(description: Windowed) -> None:
     if (
         isinstance(description.windows, Sessions)
         and description.mode != RETRACTING
-        and _shows_unfinished(description)
+        and _emits_unfinished(description)
     ):
         warnings.warn(
-            "sessions grow and merge; only .accumulation(RETRACTING) takes back what the sessions before had shown",
+            "sessions grow and merge; only .accumulation(RETRACTING) retracts what the sessions before had emitted",
             UserWarning,
             stacklevel=4,
         )
@@ -34,28 +34,28 @@ def check_sense(description: Windowed) -> None:
 
 def check_signed(description: Runnable) -> None:
     """Raises `UsageError` for what cannot follow rows that are taken back."""
-    said = "its input takes rows back, "
+    because = "its input takes rows back, "
     if not isinstance(description, Windowed):
-        raise UsageError(said + "which only windowed aggregates follow", code="signed", operator=description.name)
+        raise UsageError(because + "which only windowed aggregates follow", code="signed", operator=description.name)
     kind, watermarks = description.windows, description.watermarks
     if isinstance(kind, Sessions) or _by_number(kind):
         raise UsageError(
-            said + "and these windows do not shrink: take tumbling, sliding or global ones, or those of the input",
+            because + "and these windows do not shrink: take tumbling, sliding or global ones, or those of the input",
             code="signed",
             window=type(kind).__name__,
         )
     clocked = watermarks is not None and (watermarks.filters_rows or isinstance(watermarks.generator, IngestionTime))
     if description.processing_time or clocked:
         raise UsageError(
-            said + "each at the time that it had itself: take the event time of the input as it is", code="signed"
+            because + "each at the time that it had itself: take the event time of the input as it is", code="signed"
         )
     if description.in_order:
-        raise UsageError(said + "in an order of their own: take them as they come", code="signed")
+        raise UsageError(because + "in an order of their own: take them as they come", code="signed")
     if description.triggers.per_element:
-        raise UsageError(said + "so there is no n-th element: take a trigger by batches", code="signed")
+        raise UsageError(because + "so there is no n-th element: take a trigger by batches", code="signed")
     if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates.values()), *description.key}):
         raise UsageError(
-            said + "and these columns differ between a pane and its retraction", code="signed", columns=wrong
+            because + "and these columns differ between a pane and its retraction", code="signed", columns=wrong
         )
 
 
@@ -110,11 +110,11 @@ def _check_triggers(description: Windowed) -> None:
     alone = triggers.early is None and triggers.when is None
     shows_late = triggers.late is not None or triggers.closing != "never"
     if alone and triggers.on_time == "never" and not shows_late:
-        raise UsageError("with these triggers nothing is ever shown", code="trigger-nothing")
+        raise UsageError("with these triggers nothing is ever emitted", code="trigger-nothing")
     once = alone and not shows_late and not isinstance(kind, Sessions)
     if once and description.mode == RETRACTING:
         raise UsageError(
-            "every window shows one pane with these triggers: there is nothing to retract", code="nothing-to-retract"
+            "every window emits one pane with these triggers: there is nothing to retract", code="nothing-to-retract"
         )
 
 
@@ -146,8 +146,8 @@ def _check_retention(description: Windowed) -> None:
         )
 
 
-def _shows_unfinished(description: Windowed) -> bool:
-    """Whether a session may show a pane before it is certain not to grow."""
+def _emits_unfinished(description: Windowed) -> bool:
+    """Whether a session may emit a pane before it is certain not to grow."""
     triggers = description.triggers
     early = triggers.early is not None or triggers.when is not None
     return early or (triggers.late is not None and description.lateness_us > 0)

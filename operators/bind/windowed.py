@@ -96,7 +96,7 @@ def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: boo
         aggregates = tuple(with_signs(bound, adds_up=difference) for bound in aggregates)
         if wrong := [bound.name for bound in aggregates if difference and not linear(bound)]:
             raise UsageError(
-                "its input takes rows back: of that only a count, or a sum of whole numbers or decimals, can show "
+                "its input takes rows back: of that only a count, or a sum of whole numbers or decimals, can emit "
                 "what is new alone; take another accumulation",
                 code="signed",
                 aggregates=wrong,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class Chain(Runnable, frozen=True):
     """``operators`` in an order in which each comes after those it reads; ``inputs`` of each by name, in parallel: a
-    stream, or an operator before it. What the last one shows is what the job shows, and its name is the chain's.
+    stream, or an operator before it. The job emits what the last one emits, and has its name.
     Each operator has a configuration of its own.
     """
 
@@ -68,7 +68,7 @@ class Chain(Runnable, frozen=True):
 
 
 def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None = None) -> Chain:
-    """Several operators in one job. Each takes what the one before it shows, the first reads the stream ``input``.
+    """Several operators in one job. Each reads the panes of the one before it, the first reads the stream ``input``.
 
     ``inputs`` says otherwise, by the name of an operator: the name of an operator before it, or of a stream; one for
     each side of a join, merge or union. Names are what operators are known by in a checkpoint: one that is added
@@ -89,7 +89,7 @@ def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None
         _check_inputs(one, those, names, place)
     made = Chain(tuple(operators), read, name=names[-1])
     if unused := sorted(set(names[:-1]) - {name for those in read for name in those}):
-        raise UsageError("nobody takes what these operators show", code="chain-inputs", operators=unused)
+        raise UsageError("no operator reads the panes of these", code="chain-inputs", operators=unused)
     if not made.streams:
         raise UsageError("no operator reads a stream", code="chain-inputs", inputs=given)
     return made

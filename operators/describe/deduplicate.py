@@ -37,7 +37,7 @@ def deduplicated(
     """
     columns = (on,) if isinstance(on, str) else tuple(on)
     if not columns or len(set(columns)) != len(columns):
-        raise UsageError("rows are told apart by columns, each named once", code="key-columns", found=list(columns))
+        raise UsageError("name the columns that identify a row, each once", code="key-columns", found=list(columns))
     within_us, delay_us = None if within is None else span_us(within), span_us(watermark_delay)
     if delay_us < 0 or (within_us is not None and within_us < 0):
         raise UsageError("a watermark delay or a time to remember cannot be negative", code="watermark-delay")

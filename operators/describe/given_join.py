@@ -51,7 +51,7 @@ def join(
     low, high = (None if span is None else span_us(span) for span in within or (None, None))
     delays = _both(watermark_delay, span_us)
     own = own if own or within is not None or window is not None else (None, None)
-    near = isinstance(window, Sliding) or (low is not None and high is not None)
+    bounded = isinstance(window, Sliding) or (low is not None and high is not None)
     updates, late_updates = _both(update, _update), _both(late_update, _update)
     by_clock = any((*updates, *late_updates))
     made = Join(
@@ -69,7 +69,7 @@ def join(
         offsets=_both(offset, str),
         origins=_both(origin, str),
         # Between two bounds, all that a batch may meet lies close together where time leads.
-        large=not near if large_windows is None else large_windows,
+        large=not bounded if large_windows is None else large_windows,
         occurrence=occurrence,
         unmatched=unmatched,
         updates=updates,
@@ -121,7 +121,7 @@ def _check(join: Join, *, alone: bool) -> None:
     _check_words(join)
     if alone and (not join.on or None in join.retained):
         raise UsageError(
-            "say how near rows are: within=(lower, upper) or window=; or for how long each side keeps its rows: "
+            "say which rows meet: within=(lower, upper) or window=; or for how long each side keeps its rows: "
             "on= with retain=; within=(None, None) keeps them for ever",
             code="join-bounds",
         )
@@ -138,7 +138,7 @@ def _check(join: Join, *, alone: bool) -> None:
             code="lateness",
         )
     if join.in_order and any((*join.updates, *join.late_updates)):
-        raise UsageError("update periods show pairs as rows come: leave in_order= out", code="in-order")
+        raise UsageError("update periods emit pairs as rows arrive: leave in_order= out", code="in-order")
     for side in SIDES:
         _check_retained(join, side)
 
@@ -164,13 +164,13 @@ def _check_words(join: Join) -> None:
         raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(join.how))
     if join.occurrence not in ("first", "each"):
         raise UsageError(
-            "a pair is shown in its first window or in each", code="join-occurrence", found=join.occurrence
+            "a pair is emitted in its first window or in each", code="join-occurrence", found=join.occurrence
         )
     if join.occurrence == "each" and join.windows is None:
         raise UsageError("only windows of both sides hold a pair several times", code="join-occurrence")
     if join.unmatched not in ("close", "final"):
         raise UsageError(
-            "rows without a partner are shown at the close, or once they are final",
+            "rows without a partner are emitted at the close, or once they are final",
             code="join-unmatched",
             found=repr(join.unmatched),
         )

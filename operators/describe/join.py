@@ -22,7 +22,7 @@ SideWindows = Sliding | SlidingOffsets | None
 
 
 class Join(Sided, frozen=True, tag="join"):
-    """Pairs of rows of two streams: with the same key, near in time, in the same window, or in the other's window.
+    """Pairs of rows of two streams: with the same key, close in time, in the same window, or in the other's window.
 
     ``windows`` are common to both sides, ``own`` ones belong to a side each; both None: rows meet by their distance.
     Pairs of values are of the left side and the right one.
@@ -60,7 +60,7 @@ class Join(Sided, frozen=True, tag="join"):
         return any((*self.updates, *self.late_updates))
 
     def keeps(self, side: str) -> bool:
-        """Whether rows of a side are shown also without a partner."""
+        """Whether rows of a side are emitted also without a partner."""
         return self.how in (side, "full")
 
     def by_offset(self, side: str) -> bool:

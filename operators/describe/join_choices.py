@@ -1,4 +1,4 @@
-"""What the user may choose of a join: how much sides keep, and how often pairs are shown."""
+"""What the user may choose of a join: how much sides keep, and how often pairs are emitted."""
 
 from __future__ import annotations
 

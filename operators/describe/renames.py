@@ -29,7 +29,7 @@ SAME_NAMES = Renames()
 
 
 def given_renames(aggregates: Mapping[str, str] | None, columns: Mapping[str, str] | None) -> Renames:
-    """As a user gives them. Raises `UsageError` where it is not said what becomes of what."""
+    """As a user gives them. Raises `UsageError` where the pairs contradict each other."""
     for pairs in (aggregates or {}, columns or {}):
         twice = sorted(set(pairs) & set(pairs.values()))
         if twice or len(set(pairs.values())) != len(pairs):
@@ -46,10 +46,10 @@ def pending_renames(pairs: RenamePairs, stored: Collection[str], wanted: Collect
     return {old: new for old, new in pairs if old in stored and new not in stored and new in wanted}
 
 
-def rename_columns(told: Any, columns: Mapping[str, str], *, naming: bool = False) -> Any:
+def rename_columns(setting: Any, columns: Mapping[str, str], *, naming: bool = False) -> Any:
     """A part of a configuration with the new names of columns."""
-    if isinstance(told, dict):
-        return {name: rename_columns(value, columns, naming=name in _NAMING) for name, value in told.items()}
-    if isinstance(told, list | tuple):
-        return [rename_columns(value, columns, naming=naming) for value in told]
-    return columns.get(told, told) if naming and isinstance(told, str) else told
+    if isinstance(setting, dict):
+        return {name: rename_columns(value, columns, naming=name in _NAMING) for name, value in setting.items()}
+    if isinstance(setting, list | tuple):
+        return [rename_columns(value, columns, naming=naming) for value in setting]
+    return columns.get(setting, setting) if naming and isinstance(setting, str) else setting

@@ -36,7 +36,7 @@ class SessionJoin(Sided, frozen=True, tag="session_join"):
 
     @property
     def equal(self) -> tuple[str, ...]:
-        """Columns by which rows of a session pair up, beside those of the session itself."""
+        """Columns by which rows of a session pair up, without those of the session itself."""
         return tuple(name for name in self.on if name not in self.session)
 
     def keeps(self, side: str) -> bool:
@@ -65,9 +65,9 @@ def session_join(
     """Join two streams by session: rows with equal ``on`` (none: all rows) that are less than ``gap`` apart, of
     whatever side, are one session, and each left row of it pairs up with each right one.
 
-    Pairs are shown as the watermark passes the session's end, and of an outer join (``how``) the rows of sessions
-    that have no other side. A row that comes ``late`` shows what it adds; where the session's bounds change, what
-    was shown is taken back first. With ``gap_column``, which both sides have, each row brings its own gap.
+    Pairs are emitted as the watermark passes the session's end, and of an outer join (``how``) the rows of sessions
+    that have no other side. A row that comes ``late`` emits what it adds; where the session's bounds change, what
+    was emitted is retracted first. With ``gap_column``, which both sides have, each row brings its own gap.
     ``session`` names the columns that sessions belong to, where these are not those of ``on``: rows of a session then
     pair up where ``on`` is equal too. A message is known by ``offset`` and ``origin``, of both sides or a pair.
     """

@@ -1,4 +1,4 @@
-"""When a window shows a pane: descriptions only. `tidestate.operators.windows.general.firing` evaluates them."""
+"""When a window emits a pane: descriptions only. `tidestate.operators.windows.general.firing` evaluates them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def all_of(*triggers: Trigger) -> Trigger:
 
 
 def repeatedly(trigger: Trigger) -> Trigger:
-    """Fires with it, and begins it anew whenever it has finished."""
+    """Fires with it, and starts it again whenever it has finished."""
     return Trigger("repeatedly", of=_parts((trigger,), 1))
 
 

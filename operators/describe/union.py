@@ -26,7 +26,7 @@ def union(
 ) -> Union:
     """Streams with the same columns as one: each row is passed on at once, late ones too, with its ``side``.
 
-    The watermark is the smallest of the sides: one that has said nothing holds it back.
+    The watermark is the smallest of the sides: one without rows holds it back.
     """
     streams = given_sides(sides, event_time, (), same_columns=True)
     return Union(streams, given_delays(streams, watermark_delay), name=checked_name(name))

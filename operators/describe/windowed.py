@@ -107,8 +107,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
 
         ``settings`` are those of the query, for all sources or by name; they replace those ``at_source``. Events
         start at the event time; ``end`` and ``shape_column`` are columns of their ends and shapes, without the latter
-        all are of one ``shape``. Rows count in the order (origin, offset), which `windowed` names; sources are told
-        apart by the column ``by``, or else the origin. Lateness is 0 unless `late` says otherwise.
+        all are of one ``shape``. Rows count in the order (origin, offset), which `windowed` names; the source of a
+        row is in the column ``by``, or else its origin. Lateness is 0 unless `late` says otherwise.
         """
         if self.event_time is None or self.offset is None:
             raise UsageError(
@@ -196,11 +196,11 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         when: Trigger | None = None,
         per_element: bool = False,
     ) -> Self:
-        """When a window shows a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
+        """When a window emits a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
         (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it
         takes no more (``never``, ``if_new``, ``always``; by default ``if_new`` where an event might stay unseen).
-        ``only_updated`` shows no pane that equals the last one. ``when`` is a composite trigger instead of all that.
-        With ``per_element`` a count of N shows a pane at each N-th element, not at the end of the batch that has it,
+        ``only_updated`` emits no pane that equals the last one. ``when`` is a composite trigger instead of all that.
+        With ``per_element`` a count of N emits a pane at each N-th element, not at the end of the batch that has it,
         and ``when`` is evaluated after each element.
         """
         if when is not None and (early is not None or on_time != "always" or late != Trigger("each_batch")):
@@ -217,8 +217,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when, per_element))
 
     def timestamps(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Self:
-        """Give panes a column ``timestamp``, for whoever reads them as events: the last moment of the window, or the
-        earliest or latest event in the pane.
+        """Give panes a column ``timestamp``, for readers that take them as events: the last moment of the window, or
+        the earliest or latest event in the pane.
         """
         if choice not in ("end_of_window", "earliest", "latest"):
             raise UsageError(

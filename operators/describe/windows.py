@@ -193,8 +193,8 @@ def count_window(
 ) -> Counted | SlidingOffsets:
     """Windows of the n-th to the m-th accepted message of a key, whatever their times; full ones fire.
 
-    With ``by="offset"`` windows are of the input's offsets, ``[start + k*step, start + k*step + count)``, whoever has
-    them: one is full when the input has passed its end, and takes offsets that come late until the input is
+    With ``by="offset"`` windows are of the input's offsets, ``[start + k*step, start + k*step + count)``, of
+    any key: one is full when the input has passed its end, and takes offsets that come late until the input is
     ``late`` offsets (default: ``count``) past it. Offsets before ``start`` are in no window.
     """
     step = count if step is None else step

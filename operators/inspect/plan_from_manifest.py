@@ -51,17 +51,17 @@ def plan_from(name: str, state: OperatorState, *, values: bool = True) -> Plan:
         return plan
 
 
-def bind_by_hand(description: Windowed, schema: pa.Schema, said: Mapping[str, Any]) -> OperatorPlan:
+def bind_by_hand(description: Windowed, schema: pa.Schema, by_hand: Mapping[str, Any]) -> OperatorPlan:
     """The plan of an embedded operator that keeps messages as its configuration says."""
-    layout = said["layout"].replace("<", "").replace(">", "")
+    layout = by_hand["layout"].replace("<", "").replace(">", "")
     return bind_operator(
         description,
         schema,
-        origin=said["origin"],
-        offset=said["offset"],
+        origin=by_hand["origin"],
+        offset=by_hand["offset"],
         retention=None,
         layout=None if layout == "None" else layout,
-        equal=tuple(said.get("equal", ())),
+        equal=tuple(by_hand.get("equal", ())),
     )
 
 
@@ -78,10 +78,10 @@ def stores_of(plan: Plan, state: OperatorState) -> dict[str, MessageTables]:
 
 
 def _bound(description: Description, schema: pa.Schema, state: OperatorState) -> Plan:
-    said = state.configuration.get(BY_HAND)
+    by_hand = state.configuration.get(BY_HAND)
     if isinstance(description, Windowed):
-        if said is not None:
-            return bind_by_hand(description, schema, said)
+        if by_hand is not None:
+            return bind_by_hand(description, schema, by_hand)
         return choose_engine(bind_plan(description, schema, signed=description.signed), state)
     return bind_plan(description, schema)
 

@@ -1,6 +1,6 @@
 """Questions to a checkpoint: which windows and messages it holds, and the values of its windows.
 
-Read-only: nothing is fenced or written, so it may be asked beside a running job, about its newest checkpoint or any
+Read-only: nothing is fenced or written, so it may be asked while the job runs, about its newest checkpoint or any
 older one. Everything comes from the manifest and the files it names.
 """
 
@@ -129,8 +129,8 @@ class Query:
         if session is not None:
             raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
         kind = expect(self._join, "sides are those of a join").joined.windows_of(side or "")
-        near = around(kind, store, start, end)
-        parts = self._read(lambda view: messages_in(store, view, near))
+        bounds = around(kind, store, start, end)
+        parts = self._read(lambda view: messages_in(store, view, bounds))
         return windows_over(kind, pa.concat_tables(parts), start, end)
 
     def get_messages(
@@ -207,15 +207,15 @@ def query(
 def _described(name: str, state: OperatorState, description: Runnable, schema: QuerySchemas | None) -> Plan:
     """The plan of the description, which must be what the state was written by."""
     if schema is None:
-        raise UsageError("give the schema of the input beside the description: schema=", code="query-description")
-    said = state.configuration.get(BY_HAND)
+        raise UsageError("give the schema of the input with the description: schema=", code="query-description")
+    by_hand = state.configuration.get(BY_HAND)
     plans: Mapping[str, Plan] = {}
-    if said is not None and isinstance(description, Windowed) and isinstance(schema, pa.Schema):
-        plans = {description.name: bind_by_hand(description, schema, said)}
-    elif said is None:
+    if by_hand is not None and isinstance(description, Windowed) and isinstance(schema, pa.Schema):
+        plans = {description.name: bind_by_hand(description, schema, by_hand)}
+    elif by_hand is None:
         plans = bind_graph(description, schema).plans
     found = plans.get(name)
-    found = choose_engine(found, state) if found is not None and said is None else found
+    found = choose_engine(found, state) if found is not None and by_hand is None else found
     if found is None or _described_settings(found.configuration) != _described_settings(state.configuration):
         raise UsageError(
             "the description and schema are not those of this operator", code="query-description", operator=name

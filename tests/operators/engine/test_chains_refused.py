@@ -83,7 +83,7 @@ def test_a_join_that_lets_no_time_through_is_warned_about() -> None:
     met = join(event_time="at", on="user", within=("0 s", "1 s"), name="met", update="1 hour")
     after = windowed(event_time="time", name="after").window(tumbling("1 minute")).aggregate(n=count())
     described = chain(met, after.late("0 seconds"), inputs={"met": ("a", "b")})
-    with pytest.warns(UserWarning, match="met may show a row of any time"):
+    with pytest.warns(UserWarning, match="met may emit a row of any time"):
         tested = Harness(described, {"a": CLICKS, "b": CLICKS})
     one = clicks((1, "u", "nl", 1), (200, "u", "nl", 1))
     assert tested.feed({"a": one, "b": one}).num_rows == 0

@@ -297,7 +297,7 @@ def test_sources_that_are_told_apart_otherwise_are_refused(tmp_path: Path, clock
     with pytest.raises(IncompatibleError) as caught:
         run(tmp_path / "root", STREAM, clock, by="k", sources=[])
     assert caught.value.context["why"] == {
-        "watermark": "sources were told apart by another column: how far each has come is not known"
+        "watermark": "sources were identified by another column: how far each has come is not known"
     }
 
 
