@@ -26,7 +26,9 @@ bootstrap_command = typer.Typer(add_completion=False)
 
 
 @bootstrap_command.command(
-    "bootstrap", epilog="Example: tidestate bootstrap flights:job /data/flights --input history/ --confirm"
+    "bootstrap",
+    short_help="Make a root from files of past events.",
+    epilog="Example: tidestate bootstrap flights:job /data/flights --input history/ --confirm",
 )
 def bootstrap_root(
     job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A description, or a function that returns one.")],

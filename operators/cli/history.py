@@ -21,7 +21,9 @@ HistoryWindow = Annotated[
 
 
 @history_command.command(
-    "history", epilog="Example: tidestate history /data/flights --key origin=JFK --window 2013-01-01T10:00"
+    "history",
+    short_help="Explain the result of one window.",
+    epilog="Example: tidestate history /data/flights --key origin=JFK --window 2013-01-01T10:00",
 )
 def history_of_window(
     root: Root,

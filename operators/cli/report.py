@@ -19,7 +19,10 @@ report = typer.Typer(add_completion=False)
 
 
 @report.command(
-    "report", cls=ReadData, epilog="Example: tidestate report /data/flights --output flights.html --last 200"
+    "report",
+    cls=ReadData,
+    short_help="Write an HTML report about a root.",
+    epilog="Example: tidestate report /data/flights --output flights.html --last 200",
 )
 def write(
     root: Root,

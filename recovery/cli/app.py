@@ -15,7 +15,9 @@ from tidestate.statestore.errors import UsageError
 verbs = typer.Typer()
 """The verbs that are loaded; `tidestate.recovery.cli.main` has the command group."""
 
-Root = Annotated[str, typer.Argument(help="The checkpoint= of the job: a folder or URL.", show_default=False)]
+Root = Annotated[
+    str, typer.Argument(metavar="ROOT", help="The checkpoint= of the job: a folder or URL.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Confirm = Annotated[bool, typer.Option("--confirm", help="Do it. Without this, only print what would be done.")]
 

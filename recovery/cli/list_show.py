@@ -192,7 +192,8 @@ def _configuration(operator: OperatorState) -> Table:
     table = key_value_table()
     table.add_row("reads", ", ".join(operator.inputs) or "-")
     table.add_row("configured since", f"checkpoint {operator.since}")
-    for name, value in spans_as_text(operator.configuration).items():
+    chosen = {name: value for name, value in operator.configuration.items() if value not in (None, False, [], {})}
+    for name, value in spans_as_text(chosen).items():
         table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
     return table
 

@@ -80,7 +80,9 @@ def collect_checkpoints(
     root: Root,
     keep: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep this many of the newest.")] = None,
     age: Annotated[str | None, typer.Option(metavar="SPAN", help="Keep those younger than this.")] = None,
-    grace: Annotated[str, typer.Option(metavar="SPAN", help="Keep those that were the newest within.")] = "1 hour",
+    grace: Annotated[
+        str, typer.Option(metavar="SPAN", help="Keep those that were the newest in this span.")
+    ] = "1 hour",
     output_age: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Delete older panes and ledgers; by default they stay.")
     ] = None,

@@ -117,11 +117,8 @@ def late_section(history: CheckpointHistory) -> Section:
         [Table("Events by class, in these checkpoints", ("class", "events"), rows, frozenset({1}))] if rows else []
     )
     rejected = sum(point.rejected for point in history.counting)
-    lead = (
-        f"{rejected:,} ledger rows in these checkpoints."
-        if rejected
-        else "Nothing was rejected in these checkpoints."
-    )
+    rows_text = pluralize(rejected, "ledger row") if rejected else "No ledger row"
+    lead = f"{rows_text} in these checkpoints."
     return Section("late", "Late and rejected events", lead, [series.late_chart(history.points)], tables)
 
 
