@@ -1,6 +1,6 @@
-"""For tests of your own jobs: feed rows, move watermark and clock, read panes and state. No Spark, no waiting.
+"""For tests of your jobs: feed rows, advance watermark and clock, read panes and state. No Spark, no waiting.
 
-Everything is real but time: the same operator, store and durable files as in production, one checkpoint per call.
+Only time is simulated: operator, store and durable files are those of production, with one checkpoint per call.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 class Harness:
     """A description under test. ``schema`` is that of the input, or those of a chain's streams by name; ``folder`` is
-    where its checkpoint lies, and ``sink`` gets its panes.
+    its checkpoint root, by default a new one; ``sink`` gets its panes.
 
-    The watermark follows the events as described, and `advance_watermark` moves it further; with
-    ``generate=False`` it moves by that alone. Processing time begins at 0 and moves by `advance_processing_time`.
+    The watermark follows the events as described, and `advance_watermark` moves it further; with ``generate=False``
+    only that moves it. Processing time begins at 0, and `advance_processing_time` moves it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Harness:
         return f"Harness({self._description.name!r}, checkpoint_id={self._job.head.id})"
 
     def feed(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table:
-        """One batch of events, by stream where there are several; the panes it shows, in order."""
+        """Process one batch of events, by stream if there are several. Returns its panes, in order."""
         schemas = self._schemas()
         streams = dict(rows) if isinstance(rows, Mapping) else one_batch(self._job.graph, _table(rows, schemas))
         tables = {name: _table(own, {name: schemas[name]}) for name, own in streams.items()}
@@ -78,7 +78,7 @@ class Harness:
         return self._driver.rows(manifest)
 
     def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
-        """Take back what the ledger holds of events that came too late, each once, or ``rows``; the panes shown."""
+        """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
         given = rows if rows is None or isinstance(rows, pa.Table) else _table(rows, self._schemas())
         back = late_rows(self._job, given, operator)
         fed = self._driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
@@ -90,35 +90,35 @@ class Harness:
         return self._schema
 
     def advance_watermark(self, time_us: int) -> pa.Table:
-        """Every event before ``time_us`` has been seen. A step back is ignored, as everywhere."""
+        """Move the watermark to ``time_us``; a step back is ignored. Returns the panes."""
         return self._tick(lambda round_: round_.graph.reached(round_.progress, time_us, self._now))
 
     def advance_processing_time(self, time_us: int) -> pa.Table:
-        """The clock shows ``time_us``. Raises `UsageError` when it would go back."""
+        """Move the clock to ``time_us``. Returns the panes. Raises `UsageError` for a step back."""
         if time_us < self._now:
             raise UsageError("processing time does not go back", code="clock", clock_us=self._now, asked=time_us)
         self._now = time_us
         return self._tick(lambda round_: round_.after({}))
 
     def finish(self) -> pa.Table:
-        """The input has ended: every window shows what is due, and nothing is taken any more."""
+        """End the input: every window fires, and no more rows are accepted. Returns the panes."""
         return self._tick(GraphRound.finished, drained=True)
 
     def restart(self) -> None:
-        """A new instance, from the durable files alone."""
+        """Start again from the durable files."""
         self._job = self._begin()
         self._driver = Driver(self._job, InProcess(generate=self._generate), self._sink)
         self._driver.deliver()
 
     def ledger(self, operator: str | None = None) -> pa.Table:
-        """Every event rejected so far, with the reason and the watermark it met; of one operator of a chain."""
+        """All rejected events so far, with reason and watermark; of one ``operator`` of a chain."""
         checkpoint, plan = self._job.checkpoint, self._plan(operator)
         schema = plan.late_schema
         found = [read_rows(checkpoint, output.late_of(plan.name), schema) for output in checkpoint.outputs()]
         return pa.concat_tables([schema.empty_table(), *found])
 
     def windows(self, operator: str | None = None) -> pa.Table:
-        """Windows that are kept, by key, with their values as they stand; none after `finish`.
+        """The stored windows by key, with their current results; none after `finish`.
 
         Raises `UsageError` for a description without windows.
         """
@@ -132,7 +132,7 @@ class Harness:
         return pa.concat_tables([schema.empty_table(), *parts])
 
     def state(self, table: str, operator: str | None = None) -> pa.Table:
-        """The rows of a state table, by partition, in the order of its key. Raises `UsageError` for another name."""
+        """The rows of a state table, by partition, then key. Raises `UsageError` for an unknown table."""
         plan = self._plan(operator)
         specs = {spec.name: spec for spec in plan.tables}
         if table not in specs:
@@ -141,11 +141,11 @@ class Harness:
         return pa.concat_tables([specs[table].schema.empty_table(), *rows])
 
     def counters(self) -> dict[str, int]:
-        """Events and panes by class, since the beginning."""
+        """The number of events and panes by class, since the beginning."""
         return dict(self._job.head.totals)
 
     def _plan(self, operator: str | None) -> Plan:
-        """The operator of this name; by default the one whose panes are shown."""
+        """The operator of this name; by default the output operator."""
         plans = self._job.graph.plans
         if operator is not None and operator not in plans:
             raise UsageError("there is no such operator", code="harness-operator", found=operator, there=list(plans))
@@ -156,7 +156,7 @@ class Harness:
         return self._read(plan, lambda store: _windows_in(plan, store, watermark))
 
     def _read(self, plan: Plan, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
-        """What ``rows`` finds in each state partition."""
+        """The ``rows`` of each state partition."""
         objects = self._job.checkpoint.objects
         found = []
         for number, base in enumerate(self._job.head.operators[plan.name].partitions):
@@ -192,7 +192,7 @@ def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[
 
 
 def _table(rows: EventRows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
-    """Rows of the one stream that ``schemas`` is of."""
+    """``rows`` as a table; those of the only stream of ``schemas`` may be dictionaries."""
     if isinstance(rows, pa.Table):
         return rows
     if len(schemas) != 1:

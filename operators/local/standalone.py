@@ -1,4 +1,4 @@
-"""The standalone runner: the same operator in one process, over batches of Arrow data. No Spark, no Java."""
+"""The standalone runner: a job in one process, on batches of Arrow data. No Spark, no Java."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidestate.statestore.storage.objects import Objects
 
 
 class StandaloneRunner(Standalone):
-    """See `Standalone`."""
+    """The `Standalone` of a description."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class StandaloneRunner(Standalone):
         panes = list(self.stream(batches))
         if drain:
             panes.append(self.drain())
-        driver = self._started("give the input from its beginning; there was no batch")
+        driver = self._started("there was no batch: give the input from its beginning")
         return pa.concat_tables([driver.job.plan.pane_schema.empty_table(), *panes])
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
@@ -80,7 +80,7 @@ class StandaloneRunner(Standalone):
             if number == taken.batches - 1:
                 if mark != taken.last and taken.last:
                     raise IncompatibleError(
-                        "the input is not the one this checkpoint holds: its newest batch differs",
+                        "this is not the input of the checkpoint: its last batch differs",
                         code="input-differs",
                         batch=number,
                     )
@@ -89,7 +89,7 @@ class StandaloneRunner(Standalone):
         held = self._driver.head.input if self._driver is not None else None
         if held is not None and number + 1 < held.batches:
             raise IncompatibleError(
-                "the input is not the one this checkpoint holds: it has fewer batches",
+                "this is not the input of the checkpoint: it has fewer batches",
                 code="input-differs",
                 expected=held.batches,
                 found=number + 1,
@@ -122,7 +122,7 @@ class StandaloneRunner(Standalone):
             return driver.rows(driver.head if driver.drain() else None)
 
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
-        driver = self._started("feed a batch first, or run over those that there were")
+        driver = self._started("feed a batch first, or run again with the batches so far")
         with driver.running():
             driver.deliver()
             back = late_rows(driver.job, rows, operator)
@@ -172,19 +172,19 @@ def _take(driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], posit
 def _check_runner(head: Manifest | None) -> None:
     if head is not None and head.spark is not None:
         raise IncompatibleError(
-            "spark has been feeding this checkpoint: continue with on_spark, or give a folder of its own",
+            "spark has been writing this checkpoint: continue with on_spark, or use another folder",
             code="other-runner",
             id=head.id,
         )
 
 
 def schemas_of(batch: pa.Table | Mapping[str, pa.Table]) -> pa.Schema | dict[str, pa.Schema]:
-    """The columns of a batch, by stream where it is of several."""
+    """The schema of a batch; by stream if it has several."""
     return batch.schema if isinstance(batch, pa.Table) else {name: rows.schema for name, rows in batch.items()}
 
 
 def _mark(graph: Graph, streams: Mapping[str, pa.Table]) -> str:
-    """A hash of what the job reads of a batch, by its values: whatever version of Arrow holds them, and how."""
+    """A hash of the values that the job reads of a batch: it does not depend on how Arrow stores them."""
     return hash_tables(
         {
             name: rows.select([n for n in graph.streams[name] if n in rows.column_names])

@@ -1,7 +1,7 @@
-"""The first half of a step, next to the input: classify events, assign slices, aggregate, split by partition.
+"""The first half of a step, next to the input: classify events, make partials, split them by state partition.
 
-It needs no state, only the watermark at the start of the batch, so it runs wherever the input is read and what
-is sent on is already small. Pure and vectorised.
+It needs no state, only the watermark at the start of the batch, so it runs where the input is read, and only partials
+are sent on. Pure and vectorised.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ from tidestate.statestore.spec.tables import TIME
 
 @dataclass(frozen=True)
 class Intake(Arrival):
-    """How a batch is taken in, from these ``origins`` so far.
+    """How a batch is classified. ``origins``: those of the input so far.
 
-    ``began``: the progress at the start of the batch; ``so_far``: with the pieces of the same sources before this
-    one.
+    ``began``: the progress at the start of the batch; ``so_far``: that after the earlier pieces of the same sources.
     """
 
     origins: tuple[str, ...] = ()
@@ -53,12 +52,11 @@ class Intake(Arrival):
 
 @dataclass(frozen=True)
 class Classified:
-    """What one piece of input came to.
+    """A classified piece of input.
 
-    ``partials`` has, per state partition, rows of the plan's ``exchanged`` (a key may repeat); ``accepted`` the
-    events in them, ``rejected`` rows of the late ledger; ``max_event_us`` the largest accepted event time, None when
-    there was none; ``claims`` what sources say of the watermark; ``origins`` where the input comes from, of a plan
-    that takes one origin.
+    ``partials``: by state partition, rows of the plan's ``exchanged``; keys may repeat. ``accepted``: the events in
+    them; ``rejected``: rows of the late ledger. ``max_event_us``: the largest accepted event time, None without
+    events. ``claims``: of the watermark. ``origins``: those of the input, for a plan that takes only one.
     """
 
     partials: list[pa.Table]
@@ -91,7 +89,7 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> C
     if first is not None:
         claims, counters, rejected = first.claims, _with_first(counters, first), _both(plan, first, rejected, intake)
     elif not intake.reprocessing:
-        # What is rejected for its time or key says nothing of how far the stream has come, but that it is there.
+        # Rejected rows claim no watermark, but their source is not idle.
         observed = Rounds(plan.watermarks).observe(accepted, intake.now_us, intake.so_far, intake.began)
         counters |= observed.counters
         claims = observed.claims.with_rejected(
@@ -117,17 +115,18 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> C
 
 
 def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | None:
-    """Where the source itself says which rows are events, and of when: what it makes of them, before they are judged.
+    """The rows as read by a generator that removes or changes rows (`Watermarks.filters_rows`), before
+    classification.
 
-    Rows without a place in the order are refused before that, where it counts.
+    If it depends on the order of rows, those without a place in it are refused first.
     """
     if intake.reprocessing or not plan.watermarks.filters_rows:
         return None
     bad = _bad_order(plan, events) if plan.watermarks.order else np.zeros(0, bool)
     if not len(bad):
         return Rounds(plan.watermarks).observe(events, intake.now_us, intake.so_far, intake.began)
-    out, sound = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
-    observed = Rounds(plan.watermarks).observe(sound, intake.now_us, intake.so_far, intake.began)
+    out, valid = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
+    observed = Rounds(plan.watermarks).observe(valid, intake.now_us, intake.so_far, intake.began)
     rows, reasons = observed.refused or (out.schema.empty_table(), pa.array([], pa.string()))
     why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
     claims = observed.claims.with_rejected(Rounds(plan.watermarks).present(out))
@@ -135,14 +134,14 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | No
 
 
 def _with_first(counters: Counters, first: Observed) -> Counters:
-    """With what the source did; what it refused was an event too."""
+    """Counters with those of the generator; rows that it refused are events too."""
     reasons = first.refused[1] if first.refused is not None else pa.array([], pa.string())
-    refused = {one["values"]: one["counts"] for one in pc.value_counts(reasons).to_pylist()}
+    refused = {row["values"]: row["counts"] for row in pc.value_counts(reasons).to_pylist()}
     return total([counters, {"events": len(reasons)}, refused, first.counters])
 
 
 def _both(plan: Plan, first: Observed, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
-    """The ledger's rows: what the source refused, and what was rejected after that."""
+    """The ledger rows: those that the generator refused, then those rejected later."""
     if first.refused is None or not first.refused[0].num_rows:
         return rejected
     rows = ledger(plan, *first.refused, intake.watermark_us)
@@ -150,11 +149,11 @@ def _both(plan: Plan, first: Observed, rejected: pa.Table | None, intake: Intake
 
 
 def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[str, ...]:
-    """Where input came from so far, of a plan that takes one origin. Raises `UsageError` when there are two."""
+    """The origins so far, of a plan that takes only one. Raises `UsageError` if there are two."""
     origins = tuple(sorted({*known, *seen}))
     if plan.one_origin is not None and len(origins) > 1:
         raise UsageError(
-            "windows of offsets take one origin, as offsets of two do not make one line: give each its own job, "
+            "windows of offsets take one origin, as offsets of two are not comparable: give each its own job, "
             "or count messages instead (count_window without by)",
             code="several-origins",
             column=plan.one_origin,
@@ -182,7 +181,7 @@ def _conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
 
 
 def with_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``rows``, which has the columns of ``schema`` in order, in its types. Raises `UsageError` where they differ."""
+    """``rows``, with the columns of ``schema`` in order, cast to its types. Raises `UsageError` if that fails."""
     if rows.schema.equals(schema):
         return rows
     try:
@@ -194,7 +193,7 @@ def with_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArray:
-    """The times of events that bring none: when they are processed, or the last moment of their windows."""
+    """Event times of rows without one: the processing time, or the last instant of their windows."""
     if name == PANE_TIME:
         return pc.subtract(events["window_end"].cast(TIME).cast(pa.int64()), 1)
     return pa.array(np.full(events.num_rows, now_us))
@@ -227,12 +226,12 @@ def _classify(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, p
     if reasons is None:
         return accepted, None, counters
     why = reasons[~keep]
-    counters |= {reason: found for reason in LEDGER_REASONS if (found := int(np.count_nonzero(why == reason)))}
+    counters |= {reason: count for reason in LEDGER_REASONS if (count := int(np.count_nonzero(why == reason)))}
     return accepted, ledger(plan, events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
 
 
 def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], intake: Intake) -> Counters:
-    """How many events there were, by class."""
+    """The number of events by class."""
     accepted = int(np.count_nonzero(keep))
     if intake.reprocessing:
         return {"fed": len(keep), "fed_accepted": accepted}
@@ -247,11 +246,11 @@ def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool
 
 
 def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows that say nothing of their place among the others; of length 0 when there is none."""
+    """Rows without a valid place in the order; of length 0 if there are none."""
     if not plan.order:
         return np.zeros(0, bool)
     offsets = events[plan.order[-1]]
-    # Beyond the limit nothing could be a watermark.
+    # A larger offset could not be a watermark.
     negative = np.asarray(pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True))
     nulls = _nulls(events, plan.order)
     bad = negative | nulls if len(nulls) else negative
@@ -259,14 +258,14 @@ def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows whose own windows are none; of length 0 when there is none. Raises `UsageError` for retractions."""
+    """Rows with invalid windows of their own; of length 0 if there are none. Raises `UsageError` for retractions."""
     if not isinstance(plan.kind, NamedWindow):
         return np.zeros(0, bool)
     kinds = PANE_KIND in events.column_names and not plan.signed
     if kinds and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():
         raise UsageError(
-            "these panes take back others, which an aggregate of panes cannot follow: give panes of an operator that "
-            "accumulates and shows each window once",
+            "some of these panes are retractions, which an aggregate of panes cannot apply: give panes of an operator "
+            "that accumulates and emits each window once",
             code="retractions",
         )
     bad = np.asarray(pc.invert(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False)))
@@ -274,7 +273,7 @@ def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _reasons(*masks: tuple[npt.NDArray[np.bool_], str]) -> npt.NDArray[np.str_] | None:
-    """Why each row is rejected ("" where it is not), the last named reason first; None when no row is."""
+    """The reason of each row ("" if it is accepted), a later mask before an earlier one; None if all are accepted."""
     if not any(mask.any() for mask, _ in masks):
         return None
     rows = max(len(mask) for mask, _ in masks)
@@ -286,24 +285,24 @@ def _reasons(*masks: tuple[npt.NDArray[np.bool_], str]) -> npt.NDArray[np.str_] 
 
 
 def _out_of_range(times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Rows whose time no calendar needs; of length 0 when there is none."""
+    """Rows whose time is out of range; of length 0 if there are none."""
     if not len(times) or (times.max() <= LIMIT_US and times.min() >= -LIMIT_US):
         return np.zeros(0, bool)
     return (times > LIMIT_US) | (times < -LIMIT_US)
 
 
 def _nulls(events: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Rows with a null in any of ``columns``; of length 0 when there is none."""
+    """Rows with a null in any of ``columns``; of length 0 if there are none."""
     mask = np.zeros(0, bool)
     for name in columns:
         if events[name].null_count:
-            own = events[name].is_null().to_numpy()
-            mask = own if not len(mask) else mask | own
+            nulls = events[name].is_null().to_numpy()
+            mask = nulls if not len(mask) else mask | nulls
     return mask
 
 
 def _int_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Microseconds; nulls become the largest time, so that they are never late."""
+    """Times in microseconds; null becomes the largest time, so that it is never late."""
     whole = column.cast(pa.int64())
     if whole.null_count:
         whole = pc.fill_null(whole, np.iinfo(np.int64).max)
@@ -312,7 +311,7 @@ def _int_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _split(plan: Plan, partials: pa.Table, partitions: int) -> list[pa.Table]:
-    """``partials`` per state partition, order kept within each."""
+    """``partials`` by state partition, in their order within each."""
     if partitions == 1:
         return [partials]
     owners = partition_of(partials.select(plan.key_names), partitions)
@@ -323,5 +322,5 @@ def _split(plan: Plan, partials: pa.Table, partitions: int) -> list[pa.Table]:
 
 
 def _clip(time_us: int) -> int:
-    """Into int64: the ends of time absorb."""
+    """Clip to int64."""
     return max(-(2**63), min(2**63 - 1, time_us))

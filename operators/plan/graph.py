@@ -1,6 +1,6 @@
-"""The operators of a job bound to the types of their inputs, and how far time goes through them. Pure.
+"""The operators of a job, bound to the types of their inputs, and the progress of time through them. Pure.
 
-A job of one operator is a graph of one node.
+A job with one operator is a graph with one node.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 STREAM = "__stream"
-"""Which stream a row is of, where several travel as one."""
+"""The column with a row's stream, if several are sent as one."""
 OF_PANES = ("pane", "timing", "last")
-"""Columns of panes that nobody downstream reads."""
+"""Columns of panes that operators downstream do not get."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """One input of an operator: a stream or another operator, which side that is, and its column of event times."""
+    """One input of an operator: the name of a stream or operator, its side if it has one, its event time column."""
 
     origin: str
     side: str | None
@@ -37,7 +37,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class Node:
-    """An operator and what it reads. ``level``: behind how many others it comes, the first being 1."""
+    """An operator and its inputs. ``level``: 1 if it reads only streams, else above the operators it reads."""
 
     plan: Plan
     feeds: tuple[Feed, ...]
@@ -46,11 +46,11 @@ class Node:
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """The streams and operators it reads."""
+        """The streams and operators that it reads."""
         return tuple(feed.origin for feed in self.feeds)
 
     def rows(self, feed: Feed, rows: pa.Table) -> pa.Table:
-        """What a feed brings, as the operator's input has it."""
+        """Rows of a feed in the columns of the operator's input."""
         if self.sides is None or feed.side is None:
             return rows
         return self.sides.rows(self.plan.input_schema, feed.side, rows)
@@ -58,14 +58,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """All operators in order; ``streams``: the columns that are read of each, by name."""
+    """All operators, each after those it reads; ``streams``: the columns that are read of each stream, by name."""
 
     nodes: tuple[Node, ...]
     streams: dict[str, tuple[str, ...]]
 
     @property
     def output(self) -> Plan:
-        """The operator whose panes the job shows."""
+        """The output operator, the last one: the job delivers its panes."""
         return self.nodes[-1].plan
 
     @property
@@ -75,20 +75,20 @@ class Graph:
 
     @cached_property
     def plans(self) -> dict[str, Plan]:
-        """By name."""
+        """The plans of all operators, by name."""
         return {node.plan.name: node.plan for node in self.nodes}
 
     @property
     def levels(self) -> int:
-        """How many levels there are."""
+        """The number of levels."""
         return max(node.level for node in self.nodes)
 
     def at(self, level: int) -> list[tuple[int, Node]]:
-        """The operators of a level, with their numbers."""
+        """The operators of a level, each with its number."""
         return [(number, node) for number, node in enumerate(self.nodes) if node.level == level]
 
     def readers(self, origin: str) -> list[tuple[int, Node, int, Feed]]:
-        """Who reads a stream or operator: number and node, number and feed."""
+        """The readers of a stream or operator: number and node, number and feed."""
         return [
             (number, node, place, feed)
             for number, node in enumerate(self.nodes)
@@ -97,74 +97,74 @@ class Graph:
         ]
 
     def split(self, rows: pa.Table) -> dict[str, pa.Table]:
-        """Rows of the one stream in which all travel, by stream."""
+        """Rows of the combined stream, by stream."""
         if len(self.streams) == 1:
             return dict.fromkeys(self.streams, rows)
-        found = {}
+        streams = {}
         for name, columns in self.streams.items():
-            own = rows.filter(pc.equal(rows[STREAM], name)).select([f"{name}__{column}" for column in columns])
-            found[name] = own.rename_columns(list(columns))
-        return found
+            of_stream = rows.filter(pc.equal(rows[STREAM], name)).select([f"{name}__{column}" for column in columns])
+            streams[name] = of_stream.rename_columns(list(columns))
+        return streams
 
     @property
     def columns(self) -> list[str]:
-        """The columns of the one stream in which all travel."""
+        """The columns of the combined stream."""
         if len(self.streams) == 1:
             return list(next(iter(self.streams.values())))
         return [STREAM, *(f"{name}__{column}" for name, columns in self.streams.items() for column in columns)]
 
     @property
     def clocked(self) -> bool:
-        """Whether time alone may show panes."""
+        """Whether time alone may emit panes."""
         return any(node.plan.clocked for node in self.nodes)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The columns in whose order the stream is read; there is one stream then."""
+        """The columns that order the rows of the only stream; empty if the order does not matter."""
         return next((node.plan.watermarks.order for node in self.nodes if node.plan.watermarks.order), ())
 
     @property
     def by(self) -> str | None:
-        """The column that tells sources of that stream apart."""
+        """The column with the source of each row, if their order matters."""
         return next((node.plan.watermarks.by for node in self.nodes if node.plan.watermarks.order), None)
 
     def begin(self) -> dict[str, Progress]:
-        """Before the first round."""
+        """The progress of all operators before the first round."""
         return {name: Rounds(plan.watermarks).begin() for name, plan in self.plans.items()}
 
     def after(
         self, before: Mapping[str, Progress], claims: Mapping[str, Sequence[Claims]], now_us: int
     ) -> dict[str, Progress]:
-        """Progress of all operators after a round at processing time ``now_us`` in which streams claim this of those
-        that read them.
+        """The progress of all operators after a round at processing time ``now_us``; ``claims`` are those of the
+        streams, by reader.
         """
-        found: dict[str, Progress] = {}
+        after: dict[str, Progress] = {}
         for node in self.nodes:
             name = node.plan.name
-            said = [*claims.get(name, ()), *self._claimed(node, found)]
-            found[name] = Rounds(node.plan.watermarks).after(before[name], said, now_us)
-        return found
+            all_claims = [*claims.get(name, ()), *self._upstream(node, after)]
+            after[name] = Rounds(node.plan.watermarks).after(before[name], all_claims, now_us)
+        return after
 
     def reached(self, before: Mapping[str, Progress], time_us: int, now_us: int) -> dict[str, Progress]:
-        """Progress of all operators where every stream has come as far as ``time_us``."""
-        found: dict[str, Progress] = {}
+        """The progress of all operators after every stream has reached the watermark ``time_us``."""
+        after: dict[str, Progress] = {}
         for node in self.nodes:
-            name, said = node.plan.name, self._claimed(node, found)
-            if said:
-                here = {feed.side or INPUT: SourceReport(time_us, generated=True) for feed in node.feeds}
-                fed = {name for claims in said for name in claims.reports}
-                streams = Claims({side: report for side, report in here.items() if side not in fed})
-                found[name] = Rounds(node.plan.watermarks).after(before[name], [*said, streams], now_us)
+            name, upstream = node.plan.name, self._upstream(node, after)
+            if upstream:
+                reports = {feed.side or INPUT: SourceReport(time_us, generated=True) for feed in node.feeds}
+                claimed = {side for claims in upstream for side in claims.reports}
+                streams = Claims({side: report for side, report in reports.items() if side not in claimed})
+                after[name] = Rounds(node.plan.watermarks).after(before[name], [*upstream, streams], now_us)
             else:
-                found[name] = advanced_to(before[name], time_us)
-        return found
+                after[name] = advanced_to(before[name], time_us)
+        return after
 
     def finished(self, before: Mapping[str, Progress]) -> dict[str, Progress]:
-        """At the end of time."""
+        """The progress of all operators at the end of time."""
         return {name: Rounds(plan.watermarks).finished(before[name]) for name, plan in self.plans.items()}
 
-    def _claimed(self, node: Node, after: Mapping[str, Progress]) -> list[Claims]:
-        """What operators upstream claim of a node."""
+    def _upstream(self, node: Node, after: Mapping[str, Progress]) -> list[Claims]:
+        """The claims of the operators that a node reads."""
         return [
             Claims({feed.side or INPUT: _report(self.plans[feed.origin], after[feed.origin].watermark_us, feed.time)})
             for feed in node.feeds
@@ -173,12 +173,12 @@ class Graph:
 
 
 def single_operator(plan: Plan) -> Graph:
-    """The graph of a job of one operator."""
+    """The graph of a job with one operator."""
     return Graph((Node(plan, (Feed(INPUT, None, plan.event_time),)),), {INPUT: tuple(plan.read_names)})
 
 
 def _report(plan: Plan, watermark: int, time: str) -> SourceReport:
-    """What an operator at this watermark says to who reads its panes by their column ``time``."""
+    """The report of an operator at this watermark to readers with the event time ``time``."""
     if watermark == END_US:
         return SourceReport(ended=True)
     return SourceReport(
@@ -187,7 +187,7 @@ def _report(plan: Plan, watermark: int, time: str) -> SourceReport:
 
 
 def downstream_schema(plan: Plan) -> pa.Schema:
-    """Columns of an operator's panes as those downstream see them."""
+    """The columns of an operator's panes for operators downstream."""
     dropped = {*OF_PANES, *(() if plan.retracts else ("kind",))}
     fields = [field for field in plan.pane_schema if field.name not in dropped]
     there = {field.name: field.type for field in fields}
@@ -197,7 +197,7 @@ def downstream_schema(plan: Plan) -> pa.Schema:
 
 
 def downstream_rows(plan: Plan, panes: pa.Table) -> pa.Table:
-    """Panes as those downstream see them."""
+    """Panes as operators downstream get them."""
     schema = downstream_schema(plan)
     if PANE_TIME in schema.names and PANE_TIME not in panes.column_names:
         last = pc.subtract(panes["window_end"].cast(pa.int64()), 1).cast(TIME)
@@ -206,10 +206,12 @@ def downstream_rows(plan: Plan, panes: pa.Table) -> pa.Table:
 
 
 def one_batch(graph: Graph, batch: pa.Table | Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """A batch by stream. Raises `UsageError` for a stream that nobody reads, or a table where there are several."""
+    """A batch by stream. Raises `UsageError` for an unknown stream, or a single table for several streams."""
     if isinstance(batch, Mapping):
         if strange := sorted(set(batch) - set(graph.streams)):
-            raise UsageError("nobody reads these streams", code="streams", found=strange, streams=list(graph.streams))
+            raise UsageError(
+                "no operator reads these streams", code="streams", found=strange, streams=list(graph.streams)
+            )
         return dict(batch)
     if len(graph.streams) > 1:
         raise UsageError("give a table for each stream, by name", code="streams", streams=list(graph.streams))

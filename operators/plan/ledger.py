@@ -1,4 +1,4 @@
-"""The late ledger: why rows are rejected, and what is recorded of them. Pure."""
+"""Rows of the late ledger: the rejected event, the reason and the watermark. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidestate.operators.plan.plan import ONLY, Plan
 VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
 BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
 BEYOND_RETENTION = "out_of_retention"
-"""Why a row that is older than what is kept is in the late ledger."""
+"""The reason of a row that is older than the retention."""
 LEDGER_REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
 
 
 def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us: int | None) -> pa.Table:
-    """Rows of the late ledger: no window is named where all of them refused."""
+    """Rows of the late ledger; without a window if all windows of the event refused it."""
     count = rejected.num_rows
     nowhere = np.zeros(count, np.int64)
     why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
@@ -36,7 +36,7 @@ def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us
 
 
 def _named(plan: Plan, rejected: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """The window that a row came back for, and is refused by."""
+    """The bounds of the window that a late event was reprocessed for."""
     if ONLY not in rejected.column_names or not isinstance(plan.kind, Sliding):
         return {}
     starts = rejected[ONLY]
@@ -47,5 +47,5 @@ def _named(plan: Plan, rejected: pa.Table) -> dict[str, pa.Array | pa.ChunkedArr
 
 
 def _real(watermark_us: int | None) -> bool:
-    """Whether a watermark can be shown as a timestamp."""
+    """Whether a watermark fits into a timestamp."""
     return watermark_us is not None and abs(watermark_us) < 2**62

@@ -1,4 +1,4 @@
-"""How far the panes of windows have come, by each column that can be their event time. Pure."""
+"""The output watermark of windows, by the column that is the event time of their panes. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ START, LAST, EARLIEST, LATEST = "start", "last", "earliest", "latest"
 
 
 def output_watermark(plan: Plan, watermark: int, column: str) -> int:
-    """No later pane, but for late ones, has less in ``column`` than this, once ``watermark`` has been reached.
+    """The lower bound of ``column`` in all later panes except late ones, at this ``watermark``.
 
-    Raises `UsageError` for a column of which nothing can be said before the end of the input.
+    Raises `UsageError` for a column that has no bound before the end of the input.
     """
     bounds = _bounds(plan, watermark)
     meaning = _meaning(plan, column)
@@ -23,7 +23,7 @@ def output_watermark(plan: Plan, watermark: int, column: str) -> int:
 
 
 def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
-    """The least that panes of windows still to end may have."""
+    """The lower bounds of panes of windows that have not ended."""
     kind = plan.kind
     if plan.by_offset or not isinstance(kind, Sliding | Sessions | NamedWindow):
         return {}
@@ -32,13 +32,13 @@ def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
         start = pulled_back(watermark, kind)
         return ends | dict.fromkeys((START, EARLIEST, LATEST), start)
     if isinstance(kind, Sessions) and kind.gap_column is None:
-        # It ends a gap after its latest event; when it began is not known.
+        # A session ends a gap after its latest event; its start is not known.
         return ends | {LATEST: watermark - kind.gap}
     return ends
 
 
 def _meaning(plan: Plan, column: str) -> str:
-    """What a column of the panes says of their windows."""
+    """The meaning of a column of panes; empty if it has no bound."""
     if column in ("window_end", "pane_time"):
         return LAST
     if column == "window_start":
@@ -60,7 +60,7 @@ def _instead(plan: Plan) -> str:
 def pulled_back(watermark: int, windows: Sliding) -> int:
     """The start of the earliest window that can still change: the first one that ends after the watermark.
 
-    A watermark in a gap between windows stays, and so do the ends of time. From StreamInsight, "CTIs and Query
+    A watermark between two windows, and the ends of time, stay as they are. From StreamInsight, "CTIs and Query
     Operators".
     """
     if not BEGINNING_US // 2 <= watermark <= END_US // 2:

@@ -1,4 +1,4 @@
-"""A description bound to the schema of its input: what all operators share. Each kind fills in the rest."""
+"""The plan of an operator: a description bound to the schema of its input. Each kind of operator has a subclass."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
 
 PROCESSING_TIME, PANE_TIME = "processing_time", "pane_time"
-"""Columns that are added to the input where it has no event time of its own."""
+"""Columns that are added to an input without an event time."""
 PANE_KIND = KIND
-"""The column by which a pane says whether it takes back what was shown."""
+"""The column of panes that marks retractions."""
 ONLY = "__only"
-"""Beside events that come back from the ledger: the start of the one window that refused them, null for all."""
+"""A column of late events to reprocess: the start of the one window that refused them, null for all windows."""
 RESERVED = {
     "window_start",
     "window_end",
@@ -48,10 +48,9 @@ RESERVED = {
 
 @dataclass(frozen=True)
 class Arrival:
-    """How accepted events arrive: at this watermark (None: none yet) and clock.
+    """The watermark (None: none yet) and processing time at which accepted events arrive.
 
-    ``reprocessing``: they come back from the late ledger. ``budget_bytes``: how much memory may go to
-    what is only made to combine it.
+    ``reprocessing``: they are from the late ledger. ``budget_bytes``: memory for intermediate rows.
     """
 
     watermark_us: int | None
@@ -62,16 +61,17 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """What an operator needs to know. Built by `bind_plan`; picklable, so it travels to Spark's tasks.
+    """Everything that the steps of an operator need. Made by `bind_plan`; picklable, as Spark's tasks get it.
 
-    ``event_time`` is the column that places events: by time, or by offset (``by_offset``); then watermark, lateness
-    and retention are offsets too. ``order`` names the columns by which messages count, (origin, offset) or (offset,).
+    ``event_time`` is the column of event times, or of offsets (``by_offset``): then watermark, lateness and retention
+    are offsets too. ``order``: the columns that order messages, (origin, offset) or (offset,). ``added``: input
+    columns that the operator adds. ``rule``: whether an event is late by its time or by its windows.
     """
 
     reprocesses: ClassVar[bool] = False
-    """Whether it keeps windows, to which events of the late ledger may be fed back."""
+    """Whether it retains windows, for which late events may be reprocessed."""
     late_option: ClassVar[str] = ""
-    """How people set its allowed lateness; empty where they cannot."""
+    """The method that sets its allowed lateness; empty if there is none."""
 
     name: str
     kind: Windows
@@ -91,14 +91,14 @@ class Plan(ABC):
     retain_us: int | None = 0
     retain_windows: int | None = None
     signed: bool = False
-    """Whether rows of the kind ``retract`` take others back."""
+    """Whether the input has retractions."""
     renames: Renames = SAME_NAMES
     gone_us: int = BEGINNING_US
-    """Windows that end at or before this were forgotten under settings before."""
+    """Windows that end at or before this had expired under earlier settings."""
     closed_us: int | None = None
-    """Up to which end windows were closed when settings changed, until the next step."""
+    """The last closed window end when settings changed; None after the next step."""
     in_order: bool = False
-    """Whether rows are held until the watermark passes them, and taken in the order of their times."""
+    """Whether rows are held until the watermark passes them, and processed in the order of their times."""
 
     @property
     def key_names(self) -> list[str]:
@@ -107,56 +107,58 @@ class Plan(ABC):
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The columns of state tables by which rows go to state partitions, as `classify` sends them."""
+        """The columns of state tables whose hash is the state partition of a row, as in `classify`."""
         return tuple(self.key_names)
 
     @property
     def named_by(self) -> list[str]:
-        """The columns by which people find an event again."""
+        """The columns that identify an event in logs."""
         by = [self.watermarks.by] if self.watermarks.by else []
         return [self.event_time, *self.key_names, *by, *self.order]
 
     @property
     def never_null(self) -> list[str]:
-        """The columns that reject a row by a null, beside its time and place."""
+        """The columns in which a null rejects a row, without event time and order."""
         return self.key_names
 
     @property
     def read_names(self) -> list[str]:
-        """The input columns that are read."""
+        """The columns that are read from the input."""
         return [name for name in self.input_schema.names if name not in self.added]
 
     @property
     def by_offset(self) -> bool:
-        """Whether offsets stand for times."""
+        """Whether event times are offsets."""
         return self.kind.by_offset
 
     @property
     def clocked(self) -> bool:
-        """Whether time alone may show panes: the watermark follows it, sources fall idle, or triggers wait for it."""
+        """Whether time alone may emit panes: by the watermark, by idle sources, or by triggers."""
         return self.watermarks.clocked or self.triggers.by_clock
 
     @property
     def retracts(self) -> bool:
-        """Whether panes may take back others."""
+        """Whether panes may be retractions."""
         return self.mode == "retracting"
 
     @property
     def repeats(self) -> bool:
-        """Whether a window and key may show several panes."""
+        """Whether a window and key may emit several panes."""
         triggers = self.triggers
-        kept = self.allowed_us > 0 or self.retain_windows is not None or (self.retain_us or 0) > 0
-        late = kept and (triggers.late is not None or triggers.closing != "never")
+        retained = self.allowed_us > 0 or self.retain_windows is not None or (self.retain_us or 0) > 0
+        late = retained and (triggers.late is not None or triggers.closing != "never")
         return late or triggers.early is not None or triggers.when is not None
 
     @property
     def waits_by(self) -> str | None:
-        """Which of its settings waits for events behind the watermark, and its value; None where none does."""
+        """The setting of allowed lateness with its value, for messages; None if there is none."""
         return f"{self.late_option} (now {text_of(self.allowed_us)})" if self.late_option else None
 
     @property
     def one_origin(self) -> str | None:
-        """The column of which only one value is taken, ever: offsets of two origins do not make one line."""
+        """The column that may have only one value, as offsets of two origins are not comparable; None if there is
+        none.
+        """
         return self.order[0] if self.by_offset and len(self.order) == 2 else None
 
     @property
@@ -165,17 +167,17 @@ class Plan(ABC):
         return pa.int64() if self.by_offset else TIME
 
     def closed_at(self, watermark: int) -> int:
-        """Windows that end at or before this take no ordinary event any more."""
+        """Windows that end at or before this accept no more events, except reprocessed ones."""
         if watermark in (BEGINNING_US, END_US):
             return watermark
         return max(BEGINNING_US, self.gone_us, watermark - self.allowed_us)
 
     def closed_before(self, watermark: int) -> int:
-        """Windows that end at or before this have been closed, in a step that begins at this watermark."""
+        """Windows that end at or before this were closed before a step that begins at this watermark."""
         return self.closed_at(watermark) if self.closed_us is None else self.closed_us
 
     def expired_at(self, watermark: int) -> int:
-        """Windows that end at or before this are kept no longer."""
+        """Windows that end at or before this are no longer retained."""
         closed = self.closed_at(watermark)
         if closed in (BEGINNING_US, END_US):
             return closed
@@ -188,13 +190,13 @@ class Plan(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of the configuration and the types it was bound to."""
+        """A checksum of the configuration and the types of the input."""
         types = {field.name: type_text(field.type) for field in self.input_schema}
         return checksum(msgspec.json.encode([self.configuration, types], order="sorted"))
 
     @property
     def state_groups(self) -> tuple[Group, ...]:
-        """Groups of state columns that combine together."""
+        """State columns of all aggregates that are combined together."""
         return tuple(group for aggregate in self.aggregates for group in aggregate.groups)
 
     @property
@@ -209,7 +211,7 @@ class Plan(ABC):
 
     @property
     def may_lack(self) -> tuple[str, ...]:
-        """Names of tables that need not be there when it takes over a checkpoint."""
+        """Names of tables that a checkpoint which it takes over may lack."""
         return ()
 
     @property
@@ -219,7 +221,7 @@ class Plan(ABC):
 
     @cached_property
     def exchanged(self) -> TableSpec:
-        """Rows that travel from the input to the state: those of the input, unless they become partials first."""
+        """The rows that are sent from the input to the state: those of the input, unless they become partials first."""
         key = self.key_specs or (Column(self.event_time, str(TIME)),)
         names = {column.name for column in key}
         values = (Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names)
@@ -227,7 +229,7 @@ class Plan(ABC):
 
     @property
     def held_by(self) -> tuple[str, ...]:
-        """The columns of ``exchanged`` in whose order rows are taken that are held: times, and what follows them."""
+        """The columns of ``exchanged`` that order held rows: first their times."""
         return (self.event_time,)
 
     @cached_property
@@ -251,37 +253,36 @@ class Plan(ABC):
 
     @abstractmethod
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
-        """Which events of these times are taken no more. Shape ``(events,)``."""
+        """Which events are too late, by their times and windows. Shape ``(events,)``."""
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
-        """Accepted events that some of their windows take no more, with the bounds of those; None if there are none.
-
-        A row per event and window.
+        """Accepted events that some of their windows refuse, a row per event and window with its bounds; None if
+        there are none.
         """
         return None
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-        """What accepted events bring to the state: rows of ``exchanged``."""
+        """Accepted events as rows of ``exchanged``; keys may repeat."""
         return self.exchanged.conform(accepted)
 
     @abstractmethod
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        """Take ``arriving`` into the state that ``view`` shows. Pure."""
+        """The transition of the state in ``view`` by ``arriving``, rows of ``exchanged``. Pure."""
 
     def output_watermark(self, watermark: int, column: str) -> int:
-        """What the panes from now on, but for late ones, have at least in ``column``: a watermark for who reads them.
+        """The lower bound of ``column`` in later panes except late ones: the watermark of their readers.
 
-        Raises `UsageError` where nothing can be said.
+        Raises `UsageError` if there is no bound.
         """
         raise no_bound(self, column, "its rows have no time that follows the watermark")
 
     def lifted(self, accepted: pa.Table) -> list[pa.Array | pa.ChunkedArray]:
-        """Each event as a partial of its own: the state columns of all aggregates, in order."""
+        """One partial per event: the state columns of all aggregates, in order."""
         return [column for bound in self.aggregates for column in bound.lift(accepted)]
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
-        """Columns of a pane row."""
+        """The columns of panes."""
         small = pa.dictionary(pa.int8(), pa.string())
         return pa.schema(
             [
@@ -298,35 +299,35 @@ class Plan(ABC):
 
     @cached_property
     def late_schema(self) -> pa.Schema:
-        """Columns of a late-ledger row: the input's, why it was rejected, at which watermark, and by which window
-        where it is only some of an event's windows that refused it.
+        """The columns of the late ledger: those of the input, reason, watermark, and the bounds of the window if only
+        some of an event's windows refused it.
         """
         facts = [pa.field("reason", pa.string()), pa.field("watermark", self.mark_type)]
         names = ("window_start", "window_end") if self.names_windows else ()
-        # Where rows name their windows themselves, the bounds are among the input's columns.
+        # If rows have windows of their own, the bounds are among the input's columns.
         bounds = [pa.field(name, self.bound_type) for name in names if name not in self.input_schema.names]
         return pa.schema([*self.input_schema, *facts, *bounds])
 
     @property
     def overlapping(self) -> bool:
-        """Whether an event may be too late for some of its windows, and not for others."""
+        """Whether an event may be too late for only some of its windows."""
         return isinstance(self.kind, Sliding) and self.kind.size > self.kind.slide
 
     @property
     def names_windows(self) -> bool:
-        """Whether ledger rows may be about one window of an event."""
+        """Whether ledger rows may be for one window of an event."""
         return self.overlapping or self.triggers.finishes
 
     @property
     def key_specs(self) -> tuple[Column, ...]:
-        """Key columns as tables have them."""
+        """The key columns of state tables."""
         return tuple(Column(field.name, type_text(field.type), "key") for field in self.key_fields)
 
 
 def no_bound(plan: Plan, column: str, why: str) -> UsageError:
-    """The error of a column that says nothing of how far panes have come."""
+    """The error for a column that cannot be the event time of operators downstream."""
     return UsageError(
-        f"nothing is known of later values of this column, so it cannot be the time of what comes after: {why}",
+        f"later values of this column have no bound, so it cannot be the event time of the next operator: {why}",
         code="chain-time",
         operator=plan.name,
         column=column,

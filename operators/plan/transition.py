@@ -1,4 +1,4 @@
-"""What a step is told and what it answers, whatever operator takes it."""
+"""The times of a step and its result, for every operator."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.table.sorting import ranks
 
 FUTURE_US = 60_000_000
-"""How far ahead of the watermark an event counts as one of the future, where nothing else is said."""
+"""The default distance ahead of the watermark from which an event is counted as future."""
 BUDGET_BYTES = 256 << 20
-"""How much memory a step may take, where no store has a budget."""
+"""The default memory budget of a step."""
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The watermark and the processing time before and after a step, in microseconds; `BEGINNING_US` is none yet.
+    """The watermark (``before``, ``after``) and the processing time (``was``, ``now``) before and after a step, in
+    microseconds; `BEGINNING_US` is no watermark yet.
 
-    ``reprocessing``: what arrives comes from the late ledger. ``sides_before`` and ``sides``: the newest position of
-    each side of an operator that asks for them (`Watermarks.positions`), before and after; ``steps`` between them.
-    ``budget_bytes``: how much memory a step may take for what it only makes to combine it.
+    ``reprocessing``: arrivals are from the late ledger. ``sides_before`` and ``sides``: the largest position of each
+    side (`Watermarks.positions`) before and after; ``steps`` between them. ``budget_bytes``: memory for intermediate
+    rows.
     """
 
     before: int
@@ -43,10 +44,10 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Transition:
-    """Everything a step wants done. ``panes`` are in order: retractions before what replaces them.
+    """The result of a step. ``panes`` are in order: each retraction is before the pane that replaces it.
 
-    ``rejected``: ledger rows of what windows did not take, beside those that never came so far. ``due_us``: the
-    processing time at which something is due next; None for none.
+    ``rejected``: ledger rows of arrivals that windows refused. ``due_us``: the processing time at which something is
+    due next; None for never.
     """
 
     changes: ChangeSet
@@ -57,10 +58,10 @@ class Transition:
 
 
 def check_on_time(windows: pa.Table, ends: npt.NDArray[np.int64] | None, before: int, after: int) -> None:
-    """Raise `InvariantError` where a window would fire on time a second time.
+    """Raise `InvariantError` if a window would fire on time a second time.
 
-    ``windows``: the keys of those that fire now, one row for each. The watermark passes an end once, from ``before``
-    to ``after``; ``ends`` is None of windows whose end is no time.
+    ``windows``: the keys of windows that fire now, a row for each. The watermark passes an end once, between
+    ``before`` and ``after``; ``ends`` is None for windows without a time.
     """
     if not windows.num_rows:
         return
@@ -84,6 +85,6 @@ def constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArr
 
 
 def total(many: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Counters added up by name."""
+    """The sums of counters by name."""
     names = dict.fromkeys(name for counters in many for name in counters)
     return {name: sum(counters.get(name, 0) for counters in many) for name in names}

@@ -1,4 +1,4 @@
-"""A description on streaming DataFrames: what a query on Spark is started from."""
+"""A job on Spark: a description on streaming DataFrames, before it starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidestate.statestore.storage.objects import Objects
 
 @dataclass(frozen=True, repr=False)
 class JobOnSpark(StreamJob, SparkJob):
-    """See `SparkJob`."""
+    """The `SparkJob` of a description."""
 
     def schedule(self, **trigger: Any) -> Self:
         return replace(self, trigger=trigger)
@@ -70,7 +70,7 @@ class JobOnSpark(StreamJob, SparkJob):
 def job_on_spark(
     description: Runnable, streams: Sequence[DataFrame | Mapping[str, DataFrame]], **settings: Any
 ) -> JobOnSpark:
-    """The job of a description on its streams, as users give them: one, one for each side, or by name in a chain."""
+    """The job of a description on its streams: one, one for each side, or by name in a chain."""
     if isinstance(description, Chain):
         (given,) = streams
         one = by_name(description.streams, given)
@@ -87,15 +87,15 @@ def job_on_spark(
 
 
 def _folded_every(session: SparkSession) -> int:
-    """Every how many entries Spark folds its list of the files that a source has read."""
-    found = session.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
-    return (spark_number(found, SPARK_ENTRIES) if found is not None else None) or COMPACTED
+    """The number of entries after which Spark compacts its list of the files that a source has read."""
+    interval = session.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
+    return (spark_number(interval, SPARK_ENTRIES) if interval is not None else None) or COMPACTED
 
 
 def _check_input(mending: SparkRepair, head: Manifest | None) -> None:
     if head is not None and head.input is not None:
         raise IncompatibleError(
-            "the standalone runner has been feeding this checkpoint: continue with it, or give a folder of its own",
+            "the standalone runner has been writing this checkpoint: continue with it, or use another folder",
             code="other-runner",
             id=head.id,
         )

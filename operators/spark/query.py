@@ -1,6 +1,6 @@
-"""A durable query on Spark: ``foreachBatch`` is the hook, one Spark job a batch, one manifest a batch.
+"""A durable query on Spark: ``foreachBatch`` is the hook; each batch is one Spark job and one manifest.
 
-Batches, ticks, what is fed back and the drain all take the lock of the job's driver.
+Batches, ticks, reprocessing and the drain all take the lock of the job's driver.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StoppingError(TidestateError):
 
 
 class QueryOnSpark(DurableQuery):
-    """See `DurableQuery`."""
+    """The `DurableQuery` of a job on Spark."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class QueryOnSpark(DurableQuery):
         return f"DurableQuery({self._job.plan.name!r}, checkpoint={root!r}, checkpoint_id={self.checkpoint_id})"
 
     def begin(self, stream: DataFrame, trigger: dict[str, Any] | None) -> None:
-        """Deliver what the last run left undelivered, then start. A drained checkpoint is refused after that.
+        """Deliver what the last run has left undelivered, then start. Raises `UsageError` for a drained checkpoint.
 
-        While the sink refuses, this waits for it.
+        Blocks while the sink refuses.
         """
         self._driver.begin()
         try:
@@ -90,10 +90,10 @@ class QueryOnSpark(DurableQuery):
 
     @property
     def _over(self) -> bool:
-        """Whether nothing can come any more of what was begun."""
+        """Whether the query has ended, by an error too."""
         try:
             return self._failure is not None or (self._query is not None and not self._query.isActive)
-        except Exception:  # there is no Java any more to ask
+        except Exception:  # Java has ended
             return True
 
     @property
@@ -136,7 +136,7 @@ class QueryOnSpark(DurableQuery):
             self._driver.end()
 
     def _wait(self, pause_s: float) -> None:
-        """Between two offers to a sink that refuses, until the query stops. The lock is held meanwhile."""
+        """Wait between two offers to a sink that refuses; raises when the query stops. The lock is held meanwhile."""
         if self._waits_no_more.wait(pause_s) or (self._over and not self._draining):
             raise StoppingError("the query is stopping", code="stopping")
 
@@ -144,7 +144,7 @@ class QueryOnSpark(DurableQuery):
         self._stopping = True
         self._waits_no_more.set()
         with self._driver.lock:
-            pass  # a batch in progress ends here; the next one sees the flag
+            pass  # wait for a running batch; the next one sees the flag
         if self._ticker is not None:
             self._ticker.stop()
         self._spark_query.stop()
@@ -163,7 +163,7 @@ class QueryOnSpark(DurableQuery):
         return sum(table.num_rows for table in back.values())
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """Spark's hook. Whatever it raises ends the query and is kept for `await_termination`."""
+        """Spark's hook. An error ends the query, and `await_termination` raises it."""
         with self._driver.lock:
             try:
                 if self._stopping or self._failure is not None:
@@ -192,12 +192,12 @@ class QueryOnSpark(DurableQuery):
             lambda number: Position(spark=store_lists(objects, followed(head, position), number)),
         )
         self._read.add(position)
-        # Ticks count idle time from here: while a batch is at work Spark asks its sources for nothing.
+        # Idle time counts from here: during a batch Spark polls no source.
         now = now_us()
         job.set_progress({name: skip_idle_time(progress, now) for name, progress in job.progress.items()})
 
     def _tick(self) -> bool:
-        """Time goes on without a batch: a checkpoint, where that makes a difference. False when there is no more."""
+        """Advance time without a batch. Returns False if the query has ended."""
         with self._driver.lock:
             if self._stopping or self._failure is not None or not self.is_active:
                 return False
@@ -221,8 +221,8 @@ class QueryOnSpark(DurableQuery):
         name = operator or next(iter(self._job.graph.plans))
         totals = self._job.head.totals
         if not self._job.graph.single:
-            own = f"{name}."
-            totals = {key.removeprefix(own): count for key, count in totals.items() if key.startswith(own)}
+            prefix = f"{name}."
+            totals = {key.removeprefix(prefix): count for key, count in totals.items() if key.startswith(prefix)}
         return self._progress_of(operator).prometheus(name, totals)
 
     def _progress_of(self, operator: str | None) -> Progress:
@@ -232,17 +232,17 @@ class QueryOnSpark(DurableQuery):
         return progress[operator] if operator is not None else next(iter(progress.values()))
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
-        """Run ``wait``; when the query has failed, raise our own error rather than Spark's wrapping of it."""
+        """Run ``wait``; if the query has failed, raise our error and not the one that Spark wraps it in."""
         try:
-            found = wait()
+            result = wait()
             if self._failure is not None:
                 raise self._failure
-            return found
+            return result
         except Exception:
             if self._failure is not None:
                 raise self._failure from None
             if self._ended_by_us:
-                return None  # stopped by somebody else while we waited: an end like any other
+                return None  # stopped by another thread meanwhile
             raise
         finally:
             if self._over:

@@ -1,4 +1,4 @@
-"""The columns that a description reads of streaming DataFrames."""
+"""The columns of streaming DataFrames that a description reads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tidestate.operators.spark.types import arrow_schema
 
 
 def read_schemas(description: Runnable, stream: DataFrame) -> pa.Schema | dict[str, pa.Schema]:
-    """The columns that are read, by stream where there are several."""
+    """The schema of the columns that are read; by stream if there are several."""
     names = description.streams if isinstance(description, Chain) else []
     if len(names) < 2:
         name = names[0] if names else ""
         return arrow_schema(stream.schema, stream_columns(description, name, stream.columns))
-    found = {}
+    schemas = {}
     for name in names:
-        own = [column.removeprefix(f"{name}__") for column in stream.columns if column.startswith(f"{name}__")]
+        columns = [column.removeprefix(f"{name}__") for column in stream.columns if column.startswith(f"{name}__")]
         whole = arrow_schema(
-            stream.schema, [f"{name}__{column}" for column in stream_columns(description, name, own)]
+            stream.schema, [f"{name}__{column}" for column in stream_columns(description, name, columns)]
         )
-        found[name] = pa.schema([field.with_name(field.name.removeprefix(f"{name}__")) for field in whole])
-    return found
+        schemas[name] = pa.schema([field.with_name(field.name.removeprefix(f"{name}__")) for field in whole])
+    return schemas

@@ -1,7 +1,7 @@
-"""Before a run publishes anything, its executors prove that they and the driver have the same folder at the root.
+"""Checks that driver and executors have the same folder at the root, before a run publishes anything.
 
-A Spark job of as many tasks as run at once reaches the executors there are; of one that joins later every file is
-looked for before a commit names it.
+A Spark job with as many tasks as run at once reaches all present executors. For one that joins later, each file is
+looked up before a commit refers to it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SCHEMA = pa.schema([(name, pa.string()) for name in ("host", "path", "content",
 
 
 def check_shared(session: SparkSession, checkpoint: Checkpoint) -> None:
-    """Raise `UsageError` (``root-not-shared``) where an executor sees another folder at the root than the driver.
+    """Raise `UsageError` (``root-not-shared``) if an executor has another folder at the root than the driver.
 
-    In local mode there are no executors to ask. Cost: one small Spark job; the first batch finds its workers started.
+    In local mode there are no executors. Costs one small Spark job, which also starts the workers.
     """
     context = session.sparkContext
     if context.master.partition("[")[0] == "local":
@@ -34,10 +34,10 @@ def check_shared(session: SparkSession, checkpoint: Checkpoint) -> None:
     checkpoint_id = max(checkpoint.stored_ids(), default=0) + 1
     probe, answers = Probe.leave(objects, checkpoint_id), []
     try:
-        asked = session.range(0, tasks, 1, tasks).mapInArrow(
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(
             partial(_look, objects.root, probe, checkpoint_id), ANSWERS
         )
-        answers = [(row["host"], row["path"], row["content"], row["failure"]) for row in asked.collect()]
+        answers = [(row["host"], row["path"], row["content"], row["failure"]) for row in rows.collect()]
         _check(objects, answers)
     finally:
         for path in (probe.path, *(path for _, path, _, _ in answers if path)):
@@ -45,7 +45,7 @@ def check_shared(session: SparkSession, checkpoint: Checkpoint) -> None:
 
 
 def _look(root: str, probe: Probe, checkpoint_id: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: look for the driver's file and, where it is here, leave one of its own for the driver."""
+    """In a task: look for the driver's file; if it is there, leave a file for the driver."""
     for _ in batches:
         answer, failure = None, None
         try:
@@ -53,7 +53,7 @@ def _look(root: str, probe: Probe, checkpoint_id: int, batches: Iterable[pa.Reco
             if probe.seen(objects):
                 answer = Probe.leave(objects, checkpoint_id)
             else:
-                failure = "what the driver has written is not there"
+                failure = "the file of the driver is not there"
         except TidestateError as error:
             failure = str(error)
         row = (socket.gethostname(), answer and answer.path, answer and answer.content, failure)
@@ -65,10 +65,10 @@ def _check(objects: Objects, answers: Sequence[tuple[str, str | None, str | None
         if path is not None and content is not None and Probe(path, content).seen(objects):
             continue
         raise UsageError(
-            f"an executor and the driver have different folders at the root, so nothing was begun: {ADVICE}",
+            f"an executor and the driver have different folders at the root, so the job did not start: {ADVICE}",
             code="root-not-shared",
             host=host,
             driver=socket.gethostname(),
             root=objects.root,
-            reason=failure or "what the executor has written is not at the driver's root",
+            reason=failure or "the file of the executor is not at the driver's root",
         )

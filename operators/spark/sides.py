@@ -1,9 +1,9 @@
-"""Several DataFrames, streams or all of them batches, as the one in which rows of all sides travel."""
+"""Combines several DataFrames, all streams or all batches, into one with the rows of all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -21,9 +21,9 @@ def check_streams(streams: Iterable[DataFrame]) -> None:
 
 
 def all_sides(sides: Sides, streams: Sequence[DataFrame]) -> DataFrame:
-    """``streams``, one for each side, under each other; each keeps its own offsets in Spark's log.
+    """The union of ``streams``, one for each side; each has its own offsets in Spark's log.
 
-    Raises `UsageError` where they do not go together.
+    Raises `UsageError` if their number or columns do not fit.
     """
     if len(streams) != len(sides.names):
         raise UsageError("give a stream for each side", code="sides", sides=sides.names, found=len(streams))
@@ -37,24 +37,24 @@ def all_sides(sides: Sides, streams: Sequence[DataFrame]) -> DataFrame:
 
 
 def _side(sides: Sides, name: str, own: DataFrame, columns: list[str], types: dict) -> DataFrame:  # type: ignore[type-arg]
-    there = {sides.prefixed(name, column): column for column in own.columns}
+    prefixed = {sides.prefixed(name, column): column for column in own.columns}
     chosen: list[Column] = []
     for column in columns:
         if column == SIDE:
             chosen.append(sf.lit(name).alias(SIDE))
         elif column == AT:
             chosen.append(sf.col(f"`{sides.time_of(name)}`").alias(AT))
-        elif column in there:
-            chosen.append(sf.col(f"`{there[column]}`").alias(column))
+        elif column in prefixed:
+            chosen.append(sf.col(f"`{prefixed[column]}`").alias(column))
         else:
             chosen.append(sf.lit(None).cast(types[column]).alias(column))
     return own.select(*chosen)
 
 
 def by_name(names: Sequence[str], streams: DataFrame | Mapping[str, DataFrame]) -> DataFrame:
-    """Streams of any columns under each other: each row has its stream's name, each column it in front.
+    """The union of streams with any columns: each row has the name of its stream, which also prefixes its columns.
 
-    One alone stays as it is. Raises `UsageError` where streams and names do not go together.
+    A single one is unchanged. Raises `UsageError` if streams and names do not fit.
     """
     if isinstance(streams, DataFrame):
         streams = dict.fromkeys(names, streams)
@@ -70,4 +70,4 @@ def by_name(names: Sequence[str], streams: DataFrame | Mapping[str, DataFrame]) 
         stream.select(sf.lit(name).alias(STREAM), *(sf.col(f"`{c}`").alias(f"{name}__{c}") for c in stream.columns))
         for name, stream in ((name, streams[name]) for name in names)
     ]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), renamed)
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), renamed)

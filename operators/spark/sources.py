@@ -1,4 +1,4 @@
-"""What a streaming DataFrame reads: its sources in Spark's order, and files as a source of files remembers them."""
+"""The sources of a streaming DataFrame in Spark's order, and files as a source of files records them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidestate.statestore.errors import ConflictError, UsageError
 
 DROPPING = {"Filter", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample", "Join", "Aggregate", "Distinct"}
 DROPPING |= {"Deduplicate", "Except", "Intersect", "Generate"}
-"""Steps of a plan after which rows are others than those of the files."""
+"""Steps of a plan that drop or add rows of the files."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class StreamSource:
 
     @property
     def of_files(self) -> bool:
-        """Whether it is Spark's own source of files, which remembers them one by one."""
+        """Whether it is Spark's source of files, which records each file."""
         return self.name.startswith("FileSource[")
 
     def check_age(self, read: Mapping[str, int]) -> None:
-        """Raise `UsageError` where a file that was not ``read`` is so much older that Spark would never read it.
+        """Raise `UsageError` if a file that was not ``read`` is so old that Spark would never read it.
 
-        Once it has read a file, it passes over those that are older than the newest by ``maxFileAge``.
+        Spark ignores files that are older than the newest one it has read by more than ``maxFileAge``.
         """
         java = self.session._jvm  # type: ignore[attr-defined]
         options = dict(java.scala.jdk.javaapi.CollectionConverters.asJava(self.leaf.dataSource().options()))
@@ -44,8 +44,8 @@ class StreamSource:
         others = set(there.load(chosen["path"]).inputFiles()) - set(read) if "path" in chosen else set()
         if lost := [path for path in sorted(others) if _stamp(self.session, path)[0] < oldest]:
             raise UsageError(
-                "spark would never read these files, which are older than the newest of the history by its "
-                'maxFileAge: take them into the history, or set that option of the stream, as maxFileAge="1000d"',
+                "spark would never read these files, which are older than the newest of the history by more than its "
+                'maxFileAge: add them to the history, or set that option of the stream, as maxFileAge="1000d"',
                 code="bootstrap-file-age",
                 max_file_age=age,
                 files=len(lost),
@@ -54,7 +54,7 @@ class StreamSource:
 
 
 class FileStamps:
-    """Files of the history as they were before it was read."""
+    """Size and modification time of the files of the history, before it is read."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -80,18 +80,18 @@ class FileStamps:
 
 
 def sources_of(stream: DataFrame) -> list[StreamSource]:
-    """The sources as Spark numbers them: from left to right, each once."""
+    """The sources of a stream, in the order in which Spark numbers them: from left to right, each once."""
     leaves = stream._jdf.queryExecution().analyzed().collectLeaves()
-    found: list[StreamSource] = []
+    sources: list[StreamSource] = []
     for leaf in (leaves.apply(place) for place in range(leaves.size())):
         streaming = leaf.getClass().getSimpleName().startswith("StreamingRelation")
-        if streaming and not any(leaf.equals(one.leaf) for one in found):
-            found.append(StreamSource(str(leaf.sourceName()), leaf, stream.sparkSession))
-    return found
+        if streaming and not any(leaf.equals(source.leaf) for source in sources):
+            sources.append(StreamSource(str(leaf.sourceName()), leaf, stream.sparkSession))
+    return sources
 
 
 def dropping(frame: DataFrame) -> Iterator[str]:
-    """Names of the steps that leave out rows or make them, in no order."""
+    """Names of the steps of `DROPPING` in a plan, in any order."""
     waiting = [frame._jdf.queryExecution().analyzed()]
     while waiting:
         step = waiting.pop()

@@ -1,4 +1,4 @@
-"""The checkpoint root as Spark reaches it: Hadoop's file systems write its own checkpoint, fsspec writes ours."""
+"""The checkpoint root for Spark: Hadoop's file systems write Spark's checkpoint there, fsspec writes ours."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tidestate.statestore.storage.objects import Objects
 
 
 def open_with(session: SparkSession, root: str) -> Checkpoint:
-    """Open a root, or make it one, where Spark has the same storage as we have.
+    """Open or create a root in storage that Spark reaches too.
 
-    Raises `UsageError` (``spark-storage``) where Spark has no file system for it, before anything is written, and
-    (``spark-storage-differs``) where Spark does not find there what we have written.
+    Raises `UsageError`: ``spark-storage`` if Spark has no file system for it, before anything is written, and
+    ``spark-storage-differs`` if Spark does not find what this process has written.
     """
     path, system = _file_system(session, Objects(root).url(MARKER))
     checkpoint = Checkpoint.open_or_create(root)
     try:
         seen, reason = system.exists(path), "nothing is there"
     except Py4JJavaError as error:
-        seen, reason = False, _said(error)
+        seen, reason = False, _one_line(error)
     if not seen:
         raise UsageError(
-            "spark does not find the checkpoint root that this process has written: give both the same endpoint and "
+            "spark does not find the checkpoint root of this process: give both the same endpoint and "
             "credentials (STORES.md, remote roots)",
             code="spark-storage-differs",
             url=checkpoint.objects.url(MARKER),
@@ -49,10 +49,10 @@ def _file_system(session: SparkSession, url: str) -> tuple[Any, Any]:
             "it needs hadoop-aws (STORES.md, remote roots)",
             code="spark-storage",
             url=url,
-            reason=_said(error),
+            reason=_one_line(error),
         ) from None
 
 
-def _said(error: Py4JJavaError) -> str:
-    """Java's error in one line."""
+def _one_line(error: Py4JJavaError) -> str:
+    """The first line of Java's error."""
     return str(error.java_exception.toString()).splitlines()[0]

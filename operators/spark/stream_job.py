@@ -1,4 +1,4 @@
-"""A description on a streaming DataFrame, with what it was given; and how it takes over its checkpoint."""
+"""A description on a streaming DataFrame with its settings, and how it opens its checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidestate.statestore.spec.store import StoreConfig
 
 @dataclass(frozen=True)
 class StreamJob:
-    """``stream`` is the one in which all ``streams`` travel, these by name or side where there are several."""
+    """``stream`` is the combination of all ``streams``, which are by name or side; empty if there is only one."""
 
     description: Runnable
     stream: DataFrame
@@ -41,7 +41,7 @@ class StreamJob:
         return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"
 
     def begin(self, graph: Graph, checkpoint: Checkpoint, check: Callable[[Manifest | None], None]) -> Job:
-        """Take over the checkpoint, once all executors have shown that they share its root. See `Job.begin`."""
+        """Start the job on the checkpoint after checking that all executors share its root; see `Job.begin`."""
         check_shared(self.stream.sparkSession, checkpoint)
         return Job.begin(
             graph,

@@ -1,10 +1,10 @@
-"""What runs in Spark's tasks: `map_side` next to the input, then `level_side` next to the state, once for each level
+"""The functions of Spark's tasks: `map_side` next to the input, then `level_side` next to the state, for each level
 of operators.
 
-Between them travel pieces of input, one row for each state partition and operator: the largest event time seen,
-counters, and the partials as one Arrow blob. So every state partition knows the watermark at the end of the batch,
-and due windows fire in the same job. What a state partition answers travels on as a row, too, to the end. Rows come
-in any order and a task may run twice or as a zombie: nothing here publishes.
+Between them rows are exchanged, one per piece of input, operator and state partition: a header with the largest event
+time and counters, and the partials as an Arrow blob. So every state partition knows the watermark after the batch,
+and due windows fire in the same job. Answers of state partitions are rows, too. Rows arrive in any order, and a task
+may run twice or as a zombie: nothing here publishes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tidestate.statestore import errors
 from tidestate.statestore.errors import TidestateError, invariant
 
 CHUNK_ROWS = 1 << 20
-"""Input rows prepared at once: bounds a task's memory."""
+"""The number of input rows that are classified at once; it bounds a task's memory."""
 
 ANSWER = -1
-"""Stands for the operator in a row that is an answer."""
+"""The operator number of a row with an answer."""
 EXCHANGE = "partition int, operator int, input long, header binary, partials binary, rejected binary"
 
 _EXCHANGE_SCHEMA = pa.schema(
@@ -43,7 +43,7 @@ _EXCHANGE_SCHEMA = pa.schema(
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error of ours as a value: it reaches the driver whole, not as the text of a Spark exception."""
+    """One of our errors as a value: the driver raises it again, with code and context."""
 
     kind: str
     message: str
@@ -52,18 +52,18 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a state partition of an operator, or a piece of input, reports: a result, or why there is none."""
+    """The answer for a state partition of an operator, or for a piece of input that failed: a result or a failure."""
 
     result: PartitionResult | None = None
     failure: Failure | None = None
 
 
 def map_side(round_: GraphRound, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Prepare this task's input. Also called for an input partition without rows."""
+    """Classify this task's input. Also called for an input partition without rows."""
     _freeze_once()
     task, intakes = _task_partition(), Intakes(round_)
     for chunk_number, chunk in enumerate(_chunks(batches)):
-        # Ordered by task, then chunk, so that sums fold in the same order whatever arrives first.
+        # Ordered by task, then chunk: sums do not depend on what arrives first.
         number = (task << 20) + chunk_number
         try:
             going = list(intakes.streams(round_.graph.split(chunk), number))
@@ -75,18 +75,18 @@ def map_side(round_: GraphRound, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def level_side(round_: GraphRound, level: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take what arrived for this state partition through the operators of a level. Answers come out, what others read
-    of what they show, and what had come for later levels.
+    """Run the operators of a level for this state partition. Yields their answers, pieces of their panes for readers,
+    and the rows for later levels.
     """
     _freeze_once()
     rows = pa.Table.from_batches(list(batches), _EXCHANGE_SCHEMA)
     partition = _task_partition()
-    found = set(rows["partition"].to_pylist())
-    invariant(found <= {partition}, "rows reach the task of their state partition", found=found)
+    partitions = set(rows["partition"].to_pylist())
+    invariant(partitions <= {partition}, "rows reach the task of their state partition", found=partitions)
     numbers = {number for number, _ in round_.graph.at(level)}
     operators = rows["operator"].to_pylist()
-    passing = [place for place, number in enumerate(operators) if number not in numbers]
-    yield from rows.take(pa.array(passing, pa.int64())).to_batches()
+    later = [place for place, number in enumerate(operators) if number not in numbers]
+    yield from rows.take(pa.array(later, pa.int64())).to_batches()
     if _failed(rows.filter(pa.array([number == ANSWER for number in operators], pa.bool_()))):
         return
     arrived = _pieces(rows, operators, numbers)
@@ -96,7 +96,7 @@ def level_side(round_: GraphRound, level: int, batches: Iterator[pa.RecordBatch]
 def tick_side(
     round_: GraphRound, after: dict[str, Progress], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The first level without input: only watermarks move. Each input row is the number of a state partition."""
+    """The first level of a round without input. Each input row is the number of a state partition."""
     _freeze_once()
     for batch in batches:
         for partition in batch.column(0).to_pylist():
@@ -123,7 +123,7 @@ def _level(
 
 
 def decode_answers(payloads: Sequence[bytes]) -> list[PartitionResult]:
-    """The results in answers. Raises the error that a task reported instead."""
+    """The results of answers. Raises the error of the first failure."""
     answers = [msgspec.msgpack.decode(payload, type=Answer) for payload in payloads]
     for answer in answers:
         if (failure := answer.failure) is not None:
@@ -151,9 +151,9 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def exchange_rows(going: Iterable[Outgoing]) -> Iterator[pa.RecordBatch]:
-    """A row for each piece on its way."""
-    for operator, partition, piece in going:
+def exchange_rows(outgoing: Iterable[Outgoing]) -> Iterator[pa.RecordBatch]:
+    """A row for each piece."""
+    for operator, partition, piece in outgoing:
         partials, rejected = piece.partials, piece.rejected
         yield _row(
             partition,
@@ -172,8 +172,8 @@ def _row(partition: int, operator: int, number: int, *blobs: bytes | None) -> pa
 
 
 def _pieces(rows: pa.Table, operators: Sequence[int], here: set[int]) -> dict[int, list[Piece]]:
-    """Everything that arrived, by operator; of those that are not ``here``, but later, what they claim."""
-    found: dict[int, list[Piece]] = {}
+    """The pieces that arrived, by operator; of operators that are not ``here`` only the headers."""
+    pieces: dict[int, list[Piece]] = {}
     columns = [rows[name] for name in ("input", "header", "partials", "rejected")]
     for operator, *values in zip(operators, *columns, strict=True):
         if operator != ANSWER:
@@ -184,12 +184,12 @@ def _pieces(rows: pa.Table, operators: Sequence[int], here: set[int]) -> dict[in
                 _unpack(partials) if operator in here else None,
                 _unpack(rejected) if operator in here else None,
             )
-            found.setdefault(operator, []).append(piece)
-    return found
+            pieces.setdefault(operator, []).append(piece)
+    return pieces
 
 
 def _failed(answers: pa.Table) -> bool:
-    """Whether somebody before has failed: nothing will be published, so the rest need not run."""
+    """Whether an earlier task has failed: nothing will be published, so the rest need not run."""
     decoded = (msgspec.msgpack.decode(raw, type=Answer) for raw in answers["header"].to_pylist())
     return any(answer.failure is not None for answer in decoded)
 
@@ -220,7 +220,7 @@ _frozen = False
 
 
 def _freeze_once() -> None:
-    """Spark's worker runs a full garbage collection after every task; freezing what is loaded makes it cheap."""
+    """Spark's worker runs a full garbage collection after every task; freezing the loaded modules makes it cheap."""
     global _frozen
     if not _frozen:
         gc.freeze()

@@ -1,4 +1,4 @@
-"""A thread that lets time go on between batches."""
+"""A thread that advances time between batches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name="tidestate-ticker", daemon=True)
 
     def start(self) -> None:
-        """Begin, one span from now."""
+        """Start; the first tick is after one span."""
         self._thread.start()
 
     def stop(self) -> None:
-        """No tick begins any more; one that is under way is waited for."""
+        """No tick begins after this; waits for a running one."""
         self._ended.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()

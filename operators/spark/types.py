@@ -10,7 +10,7 @@ from tidestate.statestore.spec.tables import TIME
 
 
 def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:
-    """The Arrow types of those of ``columns`` the stream has; times in UTC microseconds."""
+    """The Arrow schema of ``columns``, as far as the stream has them; times in UTC microseconds."""
     fields = [field for field in schema.fields if field.name in columns]
     return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in fields])
 
@@ -41,9 +41,9 @@ def _arrow_type(kind: DataType) -> pa.DataType:
         return pa.struct([pa.field(f.name, _arrow_type(f.dataType)) for f in kind.fields])
     if isinstance(kind, MapType):
         return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
-    found = _PLAIN.get(kind.simpleString())
-    if found is None:
+    plain = _PLAIN.get(kind.simpleString())
+    if plain is None:
         raise UsageError(
             "a column has a type that cannot be read: cast it", code="spark-type", type=kind.simpleString()
         )
-    return found
+    return plain
