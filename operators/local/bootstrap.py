@@ -1,4 +1,4 @@
-"""A new root from files of history, in this process: for Spark to go on from, or for the standalone runner."""
+"""Makes a new root from files of history, in this process: for a query on Spark, or for the standalone runner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RowsCallback = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Survey:
-    """What a stream's files hold: rows, the columns that are read, and the range of event times."""
+    """The contents of a stream's files: number of rows, columns that are read, range of event times."""
 
     files: int
     rows: int
@@ -48,14 +48,16 @@ class Survey:
 
 @dataclass(frozen=True)
 class Archive:
-    """A description and the files with the history of each of its streams or sides, in its order."""
+    """A description with the files of history of each of its streams or sides, in its order."""
 
     description: Runnable
     streams: Mapping[str, HistoryFiles]
 
     @classmethod
     def of(cls, description: Runnable, given: Mapping[str, HistoryFiles]) -> Archive:
-        """Raises `UsageError` unless each stream has files; one alone needs no name of its own."""
+        """The archive of ``description``; a single stream may have any name. Raises `UsageError` unless each stream
+        has files.
+        """
         names = streams_of(description)
         if len(names) == 1 and len(given) == 1:
             given = dict(zip(names, given.values(), strict=True))
@@ -149,11 +151,11 @@ class Archive:
 
     def _columns(self, graph: Graph, name: str) -> list[str]:
         """The columns of a stream that are read."""
-        own = self.streams[name].schema.names
-        return own if isinstance(self.description, Sided) else [n for n in own if n in graph.streams[name]]
+        names = self.streams[name].schema.names
+        return names if isinstance(self.description, Sided) else [n for n in names if n in graph.streams[name]]
 
     def _time_of(self, graph: Graph, name: str) -> str | None:
-        """Its column of event times, where it has one."""
+        """The column of a stream's event times, if it has one."""
         if isinstance(self.description, Sided):
             return self.description.sides.time_of(name)
         times = [feed.time for _, _, _, feed in graph.readers(name)]
@@ -164,14 +166,14 @@ class Archive:
 
 
 def streams_of(description: Runnable) -> list[str]:
-    """Names of the streams or sides that a description reads, in Spark's order."""
+    """The names of the streams or sides that a description reads, in Spark's order."""
     if isinstance(description, Chain):
         return description.streams
     return list(description.sides.names) if isinstance(description, Sided) else [INPUT]
 
 
 def load_description(name: str) -> Runnable:
-    """The description that ``MODULE:NAME`` means, which may be a function that makes it. Raises `UsageError`."""
+    """The description at ``MODULE:NAME``, or the one that a function there returns. Raises `UsageError`."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
@@ -188,7 +190,7 @@ def load_description(name: str) -> Runnable:
         ) from None
     if not isinstance(made, Runnable):
         raise UsageError(
-            "this is no description: give MODULE:NAME of what windowed(...), chain(...) and so on have made",
+            "this is not a description: give MODULE:NAME of the result of windowed(...), chain(...) and so on",
             code="bootstrap-job",
             found=name,
         )

@@ -1,4 +1,4 @@
-"""Files that hold the history of a stream, read in this process as Spark would read them."""
+"""Files with the history of a stream, read in this process as Spark would read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMATS = {
     ".arrow": "ipc",
     ".feather": "ipc",
 }
-"""What a file is, by the end of its name."""
+"""The format of a file by the suffix of its name."""
 TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -43,7 +43,7 @@ TYPES: dict[str, pa.DataType] = {
     "timestamp": TIME,
     "timestamp_ntz": pa.timestamp("us"),
 }
-"""Spark's plain types by the names it has for them."""
+"""Spark's plain types by their names."""
 _COLUMN = re.compile(r"\s*`?(\w+)`?\s+(\w+)\s*(?:\(\s*(\d+)\s*,\s*(\d+)\s*\))?\s*(?:,|$)")
 
 _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
@@ -51,7 +51,7 @@ _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 @dataclass(frozen=True)
 class HistoryFiles:
-    """Files of one stream, their size and time of change as they were found, and the columns as Spark has them."""
+    """The files of one stream; modification time (ms) and size of each when it was found; Spark's schema."""
 
     files: tuple[Path, ...]
     stamps: tuple[tuple[int, int], ...]
@@ -59,10 +59,10 @@ class HistoryFiles:
 
     @classmethod
     def find(cls, named: Sequence[str], schema: pa.Schema | None = None) -> HistoryFiles:
-        """The files that are meant: each a file, a folder with all below it, or a pattern with ``*``.
+        """Find the files: each name is a file, a folder with everything below it, or a pattern with ``*``.
 
-        ``schema``: the columns and types; by default those of the first file. Raises `UsageError` where there is
-        nothing, or files of several or unknown formats.
+        ``schema``: the columns and types; by default those of the first file. Raises `UsageError` if there are no
+        files, or their formats are different or unknown.
         """
         files = tuple(dict.fromkeys(path.absolute() for one in named for path in _meant(one)))
         if not files:
@@ -77,7 +77,7 @@ class HistoryFiles:
         return cls(files, stamps, found)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """All rows, some at a time: ``columns`` of them. Raises `UsageError` where a file is none."""
+        """All rows in batches, only these ``columns``. Raises `UsageError` if a file cannot be read."""
         wanted = pa.schema([self.schema.field(name) for name in columns])
         try:
             for batch in _dataset(self.files, self.schema).to_batches(columns=list(columns), batch_size=1 << 18):
@@ -86,13 +86,13 @@ class HistoryFiles:
             raise _unreadable(error) from None
 
     def read(self) -> tuple[str, ...]:
-        """The files as Spark's source of files remembers them."""
+        """The files as Spark's source of files records them."""
         return tuple(
             f"{file_url(path)} {time_ms}" for path, (time_ms, _) in zip(self.files, self.stamps, strict=True)
         )
 
     def check_unchanged(self) -> None:
-        """Raise `ConflictError` where a file has changed since it was found."""
+        """Raise `ConflictError` if a file has changed since it was found."""
         pairs = zip(self.files, self.stamps, strict=True)
         if changed := [path for path, stamp in pairs if not path.exists() or _stamp(path) != stamp]:
             raise ConflictError(
@@ -104,7 +104,7 @@ class HistoryFiles:
 
 
 def schema_of(text: str) -> pa.Schema:
-    """Columns as Spark's ``schema("t timestamp, k string")`` names them. Raises `UsageError`."""
+    """The schema of a text like Spark's ``schema("t timestamp, k string")``. Raises `UsageError`."""
     fields, rest = [], text
     while rest.strip():
         match = _COLUMN.match(rest)
@@ -130,7 +130,7 @@ def _meant(named: str) -> list[Path]:
 
 
 def _hidden(path: Path) -> bool:
-    """What Spark passes over."""
+    """Whether Spark ignores the file."""
     return any(part.startswith(("_", ".")) for part in path.parts)
 
 
@@ -139,15 +139,15 @@ def _dataset(files: Sequence[Path], schema: pa.Schema | None) -> ds.Dataset:
     (form,) = formats if len(formats) == 1 else (None,)
     if form is None:
         raise UsageError(
-            "files of a stream are all Parquet, CSV, JSON or Arrow, and their names end so",
+            "files of a stream are all Parquet, CSV, JSON or Arrow, with the suffix of that format",
             code="bootstrap-input",
             found=sorted({path.suffix for path in files}),
         )
     paths = [str(path) for path in files]
     if form not in ("csv", "json"):
         return ds.dataset(paths, format=form)
-    # They have no types of their own, so they are read as what is wanted, times as text. As in Spark what stands
-    # between two commas is null, and nothing else is.
+    # They have no types, so they are read with the types of the schema, times as text. As in Spark only an empty
+    # field is null.
     options = pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
     texts = schema and pa.schema([f.with_type(pa.string()) if pa.types.is_timestamp(f.type) else f for f in schema])
     return ds.dataset(
@@ -156,7 +156,7 @@ def _dataset(files: Sequence[Path], schema: pa.Schema | None) -> ds.Dataset:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type as Spark has it."""
+    """The type that Spark reads a type as."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_timestamp(kind):
@@ -167,7 +167,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind):
-        # Finer times are cut as Spark cuts them; those without a zone are in UTC.
+        # Finer times are truncated as in Spark; those without a zone are in UTC.
         return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(kind)
     if pa.types.is_string(column.type) and pa.types.is_timestamp(kind):
         zoned = any(_ZONE.search(text) for text in column.drop_null().slice(0, 1).to_pylist())
@@ -176,9 +176,9 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Time of change in milliseconds, and size."""
-    found = path.stat()
-    return found.st_mtime_ns // 1_000_000, found.st_size
+    """Modification time in milliseconds, and size."""
+    status = path.stat()
+    return status.st_mtime_ns // 1_000_000, status.st_size
 
 
 def _unreadable(error: Exception) -> UsageError:

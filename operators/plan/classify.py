@@ -69,14 +69,14 @@ class Classified:
 
 
 def nothing_classified(plan: Plan) -> Classified:
-    """What no input comes to, for one state partition."""
+    """The result of no input, for one state partition."""
     return Classified([plan.exchanged.schema.empty_table()], plan.input_schema.empty_table(), None, None, {})
 
 
 def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Classified:
-    """Prepare ``events`` (columns of ``plan.input_schema``, more are ignored) for ``partitions`` state partitions.
+    """Classify ``events`` (columns of ``plan.input_schema``, others are ignored) for ``partitions`` partitions.
 
-    Events that are fed back may have a column ``window_start``: the window that each is meant for, or null.
+    Late events to reprocess may have a column ``window_start``: the window that each is for, or null.
     """
     named = events["window_start"] if intake.reprocessing and "window_start" in events.column_names else None
     events = _conform(plan, events, intake)
@@ -264,7 +264,7 @@ def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     kinds = PANE_KIND in events.column_names and not plan.signed
     if kinds and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():
         raise UsageError(
-            "some of these panes are retractions, which an aggregate of panes cannot apply: give panes of an operator "
+            "some of these panes are retractions, which an aggregate of panes cannot apply: use an operator "
             "that accumulates and emits each window once",
             code="retractions",
         )

@@ -1,4 +1,4 @@
-"""Initial state of a job on Spark from a batch DataFrame, and Spark's checkpoint as if that had been its batch 0."""
+"""Initial state of a job on Spark from a batch DataFrame, which becomes batch 0 of Spark's checkpoint."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.storage.objects import Objects
 
 PastEvents: TypeAlias = DataFrame | Mapping[str, DataFrame]
-"""Batches: of the one stream, or by name."""
+"""Batch DataFrames: one for the only stream, or by the name of the stream."""
 
 
 @dataclass(frozen=True)
-class _Handed:
-    """Where each source goes on, in Spark's order, and the files that have been read by number of the source."""
+class _SourceEnds:
+    """The offset at which each source goes on, in Spark's order; and the files read, by the number of the source."""
 
     ends: tuple[str, ...]
     files: dict[int, tuple[str, ...]]
 
 
 def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver: bool) -> Manifest:
-    """See `SparkJob.bootstrap`."""
+    """Run `SparkJob.bootstrap`."""
     streams = job.streams or {INPUT: job.stream}
     batches = _by_stream(list(streams), history)
     graph = bind_graph(job.description, read_schemas(job.description, job.stream))
     rows = _together(job, streams, batches)
     _check_columns(graph, job.stream, rows)
     stamps = FileStamps(job.stream.sparkSession)
-    handed = _handed_over(job, streams, batches, _offsets(list(streams), offsets), stamps)
+    source_ends = _source_ends(job, streams, batches, _offsets(list(streams), offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
     checkpoint = open_with(job.stream.sparkSession, job.checkpoint)
     begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
@@ -62,7 +62,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
 
     def position(number: int) -> Position:
         stamps.check_unchanged()
-        return Position(spark=spark_position(checkpoint.objects, handed.ends, handed.files, number))
+        return Position(spark=spark_position(checkpoint.objects, source_ends.ends, source_ends.files, number))
 
     with driver.running():
         chosen = rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns))
@@ -72,19 +72,19 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
 
 
 def _by_stream(names: list[str], history: PastEvents) -> dict[str, DataFrame]:
-    """Batches by the names of their streams, as far as there are any."""
-    found = dict.fromkeys(names, history) if isinstance(history, DataFrame) else dict(history)
-    if not found or set(found) - set(names) or (isinstance(history, DataFrame) and len(names) > 1):
+    """Batches by the names of their streams; streams may lack one. Raises `UsageError` for anything else."""
+    given = dict.fromkeys(names, history) if isinstance(history, DataFrame) else dict(history)
+    if not given or set(given) - set(names) or (isinstance(history, DataFrame) and len(names) > 1):
         raise UsageError(
-            "give the history of each stream by its name", code="streams", streams=names, found=list(found)
+            "give the history of each stream by its name", code="streams", streams=names, found=list(given)
         )
-    if any(batch.isStreaming for batch in found.values()):
+    if any(batch.isStreaming for batch in given.values()):
         raise UsageError("history is a batch, not a stream: read it with spark.read", code="bootstrap-stream")
-    return found
+    return given
 
 
 def _together(job: StreamJob, streams: Mapping[str, DataFrame], batches: Mapping[str, DataFrame]) -> DataFrame:
-    """All history as the one DataFrame in which rows of all streams travel."""
+    """The history of all streams as one DataFrame."""
     session = job.stream.sparkSession
     whole = {
         name: batches[name] if name in batches else session.createDataFrame([], stream.schema)
@@ -98,11 +98,11 @@ def _together(job: StreamJob, streams: Mapping[str, DataFrame], batches: Mapping
 
 
 def _check_columns(graph: Graph, stream: DataFrame, rows: DataFrame) -> None:
-    """That the history has the columns that are read, as the stream has them."""
+    """Raise `UsageError` unless the history has the columns that are read, in the types of the stream."""
     wanted, found = (_types(arrow_schema(one.schema, graph.columns)) for one in (stream, rows))
     if wanted != found:
         raise UsageError(
-            "the history has other columns than the stream: select and cast them alike",
+            "the history has other columns than the stream: select and cast the same",
             code="bootstrap-columns",
             differ=[
                 f"{name}: {kind}, not {found.get(name)}" for name, kind in wanted.items() if found.get(name) != kind
@@ -115,7 +115,7 @@ def _types(schema: pa.Schema) -> dict[str, str]:
 
 
 def _offsets(names: list[str], offsets: Handover) -> dict[str, Any]:
-    """What was given, by stream."""
+    """The given offsets by stream."""
     if len(names) == 1 and not (isinstance(offsets, Mapping) and set(offsets) == set(names)):
         return {names[0]: offsets}
     if offsets is not None and (not isinstance(offsets, Mapping) or set(offsets) - set(names)):
@@ -123,14 +123,14 @@ def _offsets(names: list[str], offsets: Handover) -> dict[str, Any]:
     return dict(offsets or {})
 
 
-def _handed_over(
+def _source_ends(
     job: StreamJob,
     streams: Mapping[str, DataFrame],
     batches: Mapping[str, DataFrame],
     offsets: Mapping[str, Any],
     stamps: FileStamps,
-) -> _Handed:
-    """Where each source goes on. Spark numbers its sources as they stand in the plan, from left to right."""
+) -> _SourceEnds:
+    """Where each source goes on. Spark numbers its sources by their order in the plan, from left to right."""
     ends: list[str] = []
     files: dict[int, tuple[str, ...]] = {}
     for name, stream in streams.items():
@@ -145,15 +145,15 @@ def _handed_over(
                 ends.append(FILES_READ)
     if len(ends) != len(sources_of(job.stream)):
         raise UsageError(
-            "two streams read one source, which spark counts once: read it twice, or make them one stream",
+            "two streams read the same source, which spark counts once: read it twice, or make them one stream",
             code="bootstrap-sources",
             streams=list(streams),
         )
-    return _Handed(tuple(ends), files)
+    return _SourceEnds(tuple(ends), files)
 
 
 def _each(sources: Sequence[StreamSource], given: Any, name: str) -> list[Any]:
-    """What was given for each source of a stream."""
+    """The given offset of each source of a stream."""
     several = list(given) if isinstance(given, (list, tuple)) else None
     if several is None:
         several = [given] if len(sources) == 1 or given is not None else [None] * len(sources)
@@ -171,7 +171,7 @@ def _given(source: StreamSource, given: Offset) -> str:
     text = offset_text(given, source.name)
     if source.of_files and text != NOTHING_READ:
         raise UsageError(
-            'a source of files goes on from the files of the history: give no offset, or "-" to read all there are',
+            'a source of files goes on after the files of the history: give no offset, or "-" to read all files',
             code="bootstrap-offsets",
             source=source.name,
             found=given,
@@ -180,19 +180,19 @@ def _given(source: StreamSource, given: Offset) -> str:
 
 
 def _files(source: StreamSource, stream: DataFrame, batch: DataFrame, stamps: FileStamps) -> tuple[str, ...]:
-    """The files of the history as this source remembers them."""
+    """The files of the history as this source records them."""
     paths = batch.inputFiles() if source.of_files else []
     if not paths:
         raise UsageError(
-            'where the history ends is not known: read it from files as the stream is, or give offsets=: "-" to read '
+            'the end of the history is not known: read it from files like the stream, or give offsets=: "-" to read '
             'the source from its beginning, for Kafka the endingOffsets of the batch read, {"topic":{"0":100}}',
             code="bootstrap-offsets",
             source=source.name,
         )
     if dropped := Counter(dropping(batch)) - Counter(dropping(stream)):
         raise UsageError(
-            "the history leaves out rows of its files, which would count as read: leave out whole files instead, or "
-            "do the same to the stream",
+            "the history drops rows of its files, which would count as read: leave out whole files instead, or drop "
+            "the same rows from the stream",
             code="bootstrap-rows",
             found=sorted(dropped),
         )
