@@ -221,7 +221,7 @@ class Plan(ABC):
 
     @cached_property
     def exchanged(self) -> TableSpec:
-        """The rows that are sent from the input to the state: those of the input, unless they become partials first."""
+        """The rows that are sent from the input to the state: by default those of the input, not partials."""
         key = self.key_specs or (Column(self.event_time, str(TIME)),)
         names = {column.name for column in key}
         values = (Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names)

@@ -24,7 +24,7 @@ PHRASES = re.compile(r"\b(at work|(?:come|comes|coming|came) to)\b")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _CODE = re.compile(r"^```.*?^```|(?<=\n\n)(?: {4}[^\n]*\n)+|`[^`]*`", re.S | re.M)
 
-DIALECT = {"statestore": 0, "recovery": 0, "operators": 110, "tools": 0}
+DIALECT = {"statestore": 0, "recovery": 0, "operators": 78, "tools": 0}
 """How often these words may occur in the source of each folder: names, comments, docstrings and messages."""
 
 LOGGER = "log"
