@@ -49,8 +49,8 @@ def _of_sessions(plan: OperatorPlan, view: StateView, rows: pa.Table) -> pa.Tabl
     """Those of sessions that are kept: the others' messages have been retired."""
     times = rows[MESSAGE_TIME].cast(pa.int64())
     keys = plan.group_keys if plan.messages and plan.messages.layout.by_session else plan.key_names
-    askers = rows.select(keys)
+    requests = rows.select(keys)
     for name in plan.group_keys[len(keys) :]:
-        askers = askers.append_column(name, pa.array(np.zeros(rows.num_rows, np.int8)))
-    askers = askers.append_column("start", times).append_column("end", pc.add(times, 1))
-    return rows.take(pa.array(np.unique(np.asarray(get_sessions(plan.metadata, view, askers).request_index))))
+        requests = requests.append_column(name, pa.array(np.zeros(rows.num_rows, np.int8)))
+    requests = requests.append_column("start", times).append_column("end", pc.add(times, 1))
+    return rows.take(pa.array(np.unique(np.asarray(get_sessions(plan.metadata, view, requests).request_index))))

@@ -83,7 +83,7 @@ def _forget(plan: OperatorPlan, state: OverlayView, watermark: int) -> bool:
     if plan.sessions:
         ended = ending(plan.metadata, state, None, over)
         if plan.messages is not None and ended.num_rows:
-            state.apply(retire(plan.messages, state, _askers(plan.messages, ended)))
+            state.apply(retire(plan.messages, state, _requests(plan.messages, ended)))
     if bound is not None and (was is None or bound > was):
         changes = dict(expire_messages(tables, state, bound))
         if plan.sessions or plan.messages is None:
@@ -118,7 +118,7 @@ def _bound(plan: OperatorPlan, over: int) -> int | None:
     return over - 1 if plan.messages is None and plan.rule == "event" else None
 
 
-def _askers(tables: MessageTables, ended: pa.Table) -> pa.Table:
+def _requests(tables: MessageTables, ended: pa.Table) -> pa.Table:
     asked = {name: ended[name] for name in tables.session_names or tables.equal_names}
     asked["start_time"] = ended[START].cast(pa.int64())
     asked["end_time"] = pc.subtract(ended[END].cast(pa.int64()), 1)

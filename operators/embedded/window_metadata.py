@@ -161,8 +161,8 @@ def get_windows(
     return _all(spec, view, low, high)
 
 
-def get_sessions(tables: WindowTables, view: StateView, askers: pa.Table, *, per_origin: bool = False) -> Ranges:
-    """For each row of ``askers`` (the key, ``start``, ``end``) the sessions that overlap ``[start, end)``, by start.
+def get_sessions(tables: WindowTables, view: StateView, requests: pa.Table, *, per_origin: bool = False) -> Ranges:
+    """For each row of ``requests`` (key, ``start``, ``end``) the sessions that overlap ``[start, end)``, by start.
 
     A null bound is none. Reads the sessions of each key that start before ``end``.
     """
@@ -170,8 +170,8 @@ def get_sessions(tables: WindowTables, view: StateView, askers: pa.Table, *, per
         raise UsageError("fixed windows are asked for by range: use get_windows", code="session-key")
     spec = tables.offsets if per_origin else tables.windows
     kind = spec.schema.field(START).type
-    found = view[spec.name].ranges(askers.select(tables.key_names), None, askers["end"].cast(kind))
-    start = askers["start"].cast(kind).take(found.request_index)
+    found = view[spec.name].ranges(requests.select(tables.key_names), None, requests["end"].cast(kind))
+    start = requests["start"].cast(kind).take(found.request_index)
     keep = pc.fill_null(pc.greater(found.rows[END], start), True)
     return Ranges(found.request_index.filter(_whole(keep)), found.rows.filter(keep))
 

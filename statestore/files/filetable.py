@@ -189,7 +189,7 @@ class FileTable:
         upper: KeyBound,
     ) -> Ranges:
         """Rows of many prefixes at once, each with its own interval."""
-        prefixes, lower, upper = reading.requests(self._spec, prefixes, lower, upper)
+        prefixes, lower, upper = reading.check_requests(self._spec, prefixes, lower, upper)
         return reading.assign_keys(self._spec, self._matching(prefixes), prefixes, lower, upper)
 
     def _matching(self, keys: pa.Table) -> pa.Table:

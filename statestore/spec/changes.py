@@ -70,7 +70,7 @@ KeyBound: TypeAlias = pa.Array | pa.ChunkedArray | None
 
 @dataclass(frozen=True)
 class Ranges:
-    """Rows found for many askers at once, by asker and in key order. ``asker[i]`` is the asking row's number."""
+    """Rows found for many requests at once, by request and in key order. Row i is of request ``request_index[i]``."""
 
     request_index: pa.Array = field(repr=False)  # int64
     rows: pa.Table = field(repr=False)

@@ -50,7 +50,7 @@ class MemoryTable:
 
     def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
         """Folds the rows with these prefixes."""
-        prefixes, lower, upper = reading.requests(self.spec, prefixes, lower, upper)
+        prefixes, lower, upper = reading.check_requests(self.spec, prefixes, lower, upper)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
         found = reading.matching(reading.rows_between(self.layers, reading.extent(asked)), asked)
         rows = reading.sorted_by_key(self.spec, reading.folded(self.spec, found, self.expired))

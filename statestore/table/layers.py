@@ -214,14 +214,14 @@ def align(spec: TableSpec, wanted: pa.Table, rows: pa.Table) -> Lookup:
     return Lookup(pa.array(places >= 0), aligned)
 
 
-def requests(
+def check_requests(
     spec: TableSpec, prefixes: pa.Table, lower: KeyBound, upper: KeyBound
 ) -> tuple[pa.Table, KeyBound, KeyBound]:
-    """What askers give, as leading key columns and bounds of the next. Raises `UsageError` when they are not."""
+    """What requests give, as leading key columns and bounds of the next. Raises `UsageError` when they are not."""
     width = prefixes.num_columns
     if width >= len(spec.key) or prefixes.column_names != spec.key_names[:width]:
         raise UsageError(
-            "askers give the leading key columns, all but one at most",
+            "requests give the leading key columns, all but one at most",
             code="ranges-prefix",
             table=spec.name,
             key=spec.key_names,
@@ -231,15 +231,15 @@ def requests(
     return spec.conform_keys(prefixes, width), bounds[0], bounds[1]
 
 
-def _bound(spec: TableSpec, bound: KeyBound, askers: int, kind: pa.DataType) -> KeyBound:
+def _bound(spec: TableSpec, bound: KeyBound, requests: int, kind: pa.DataType) -> KeyBound:
     if bound is None:
         return None
-    if len(bound) != askers or not is_close(bound.type, kind):
+    if len(bound) != requests or not is_close(bound.type, kind):
         raise UsageError(
-            "each asker has its own bound, of the type of the next key column",
+            "each request has its own bound, of the type of the next key column",
             code="ranges-bound",
             table=spec.name,
-            askers=askers,
+            requests=requests,
             bounds=len(bound),
             expected=str(kind),
             found=str(bound.type),
@@ -254,28 +254,28 @@ def assign_keys(
     lower: KeyBound,
     upper: KeyBound,
 ) -> Ranges:
-    """To each asker the ``rows`` (in key order) with its key prefix whose next key column is in its interval."""
-    askers, names = prefixes.num_rows, prefixes.column_names
-    asker_code, row_code = _codes(prefixes, rows.select(names))
+    """To each request the ``rows`` (in key order) with its key prefix whose next key column is in its interval."""
+    requests, names = prefixes.num_rows, prefixes.column_names
+    request_code, row_code = _codes(prefixes, rows.select(names))
     known = np.flatnonzero(row_code >= 0)
     place = known[np.argsort(row_code[known], kind="stable")]
-    ranks, low, high = _ranks(rows.column(len(names)), lower, upper, askers)
+    ranks, low, high = _ranks(rows.column(len(names)), lower, upper, requests)
     width = int(max(ranks.max(initial=0), high.max(initial=0), low.max(initial=0))) + 1
     line = row_code[place] * width + ranks[place]
-    first = np.searchsorted(line, asker_code * width + low, "left")
-    last = np.searchsorted(line, asker_code * width + high, "left")
+    first = np.searchsorted(line, request_code * width + low, "left")
+    last = np.searchsorted(line, request_code * width + high, "left")
     counts = np.maximum(0, last - first)
-    request_index = np.repeat(np.arange(askers), counts)
+    request_index = np.repeat(np.arange(requests), counts)
     within = np.arange(len(request_index)) - np.repeat(np.cumsum(counts) - counts, counts)
     found = place[np.repeat(first, counts) + within]
     return Ranges(pa.array(request_index, pa.int64()), taken(rows, found))
 
 
-def _codes(askers: pa.Table, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """A number per distinct prefix: of each asker, and of each row, −1 where nobody asks for it."""
-    if not askers.num_columns:
-        return np.zeros(askers.num_rows, np.int64), np.zeros(rows.num_rows, np.int64)
-    (asked, stored), count = shared_ranks([askers, rows])
+def _codes(requests: pa.Table, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """A number per distinct prefix: of each request, and of each row, −1 where nobody asks for it."""
+    if not requests.num_columns:
+        return np.zeros(requests.num_rows, np.int64), np.zeros(rows.num_rows, np.int64)
+    (asked, stored), count = shared_ranks([requests, rows])
     return asked, np.where((lasts(asked, count) >= 0)[stored], stored, -1)
 
 
@@ -283,18 +283,18 @@ def _ranks(
     values: pa.ChunkedArray,
     lower: KeyBound,
     upper: KeyBound,
-    askers: int,
+    requests: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Places on one line for the rows' values and both bounds; a missing bound is an end of the line."""
     if lower is None and upper is None:
-        return np.zeros(len(values), np.int64), np.zeros(askers, np.int64), np.ones(askers, np.int64)
-    bounds = [pa.nulls(askers, values.type) if bound is None else bound for bound in (lower, upper)]
+        return np.zeros(len(values), np.int64), np.zeros(requests, np.int64), np.ones(requests, np.int64)
+    bounds = [pa.nulls(requests, values.type) if bound is None else bound for bound in (lower, upper)]
     chunks = [*values.chunks, *(c for b in bounds for c in (b.chunks if isinstance(b, pa.ChunkedArray) else [b]))]
     everything = pa.chunked_array(chunks, values.type)
     dense = pc.rank(everything, sort_keys="ascending", tiebreaker="dense")
     ranks: npt.NDArray[np.int64] = dense.to_numpy().astype(np.int64)
     end = int(ranks.max(initial=0)) + 1
     count = len(values)
-    low = np.where(np.asarray(bounds[0].is_valid()), ranks[count : count + askers], 0)
-    high = np.where(np.asarray(bounds[1].is_valid()), ranks[count + askers :], end)
+    low = np.where(np.asarray(bounds[0].is_valid()), ranks[count : count + requests], 0)
+    high = np.where(np.asarray(bounds[1].is_valid()), ranks[count + requests :], end)
     return ranks[:count], low, high

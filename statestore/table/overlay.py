@@ -82,7 +82,7 @@ class Overlay(TableView):
     def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
         if self._unchanged:
             return self._below.ranges(prefixes, lower, upper)
-        prefixes, lower, upper = reading.requests(self._spec, prefixes, lower, upper)
+        prefixes, lower, upper = reading.check_requests(self._spec, prefixes, lower, upper)
         stored = _once(self._spec, self._below.ranges(prefixes, lower, upper).rows)
         asked = prefixes.drop_null() if prefixes.num_columns else prefixes
         changed = reading.matching(reading.rows_between(self._layers, reading.extent(asked)), asked)
@@ -126,7 +126,7 @@ def _later(one: int | None, other: int | None) -> int | None:
 
 
 def _once(spec: TableSpec, rows: pa.Table) -> pa.Table:
-    """Rows that several askers found, each once."""
+    """Rows that several requests found, each once."""
     if rows.num_rows < 2:
         return rows
     numbered = rows.select(spec.key_names).append_column("__row", pa.array(np.arange(rows.num_rows)))

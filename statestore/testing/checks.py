@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateStore, StateView
-from tidestate.statestore.testing.generated import Askers, Question
+from tidestate.statestore.testing.generated import Question, RangeRequests
 from tidestate.statestore.testing.model import StoreModel, TableModel
 from tidestate.statestore.testing.rows import (
     KeyRow,
@@ -73,7 +73,7 @@ def check_lookup(store: StateView, model: TableModel, keys: Sequence[KeyRow]) ->
     same_rows(spec, [found.rows], aligned, "a look-up is aligned with its keys, null in all values where none is")
 
 
-def check_ranges(store: StateView, model: TableModel, asked: Askers) -> None:
+def check_ranges(store: StateView, model: TableModel, asked: RangeRequests) -> None:
     """Many ranges at once."""
     spec = model.spec
     lower, upper = asked.bound(spec, asked.lower), asked.bound(spec, asked.upper)
@@ -82,4 +82,4 @@ def check_ranges(store: StateView, model: TableModel, asked: Askers) -> None:
     promise(found.request_index.type == pa.int64(), "`request_index` is int64", found=str(found.request_index.type))
     pairs: list[Any] = list(zip(found.request_index.to_pylist(), as_tuples(found.rows), strict=True))
     expected = model.ranges([row[: asked.width] for row in asked.prefixes], asked.lower, asked.upper)
-    same(pairs, expected, f"ranges are each asker's live rows, by asker and in key order: {spec.name} {asked}")
+    same(pairs, expected, f"ranges are each request's live rows, by request and in key order: {spec.name} {asked}")

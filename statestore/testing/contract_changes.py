@@ -17,7 +17,7 @@ from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
 from tidestate.statestore.testing.contract_opening import Opening
-from tidestate.statestore.testing.generated import Askers, Question, applied, seeded_changes
+from tidestate.statestore.testing.generated import Question, RangeRequests, applied, seeded_changes
 from tidestate.statestore.testing.history import ModelHistory
 from tidestate.statestore.testing.refusals import MISTYPED, REFUSED, Refusal, too_large
 from tidestate.statestore.testing.rows import KeyRow, promise, table
@@ -169,7 +169,7 @@ class Applying(Opening):
             history.apply(store, {"one": part}, applied(2))
             history.apply(store, {"one": TableChanges(merge=table(spec, rows))}, applied(3))
             check_lookup(store, history.now.tables["one"], [row[:2] for row in rows])
-            check_ranges(store, history.now.tables["one"], Askers([(1, ""), (2, "")], 1, None, None))
+            check_ranges(store, history.now.tables["one"], RangeRequests([(1, ""), (2, "")], 1, None, None))
             check_store(store, history.now, f"with columns named {names}")
 
     def test_many_change_sets(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
 from tidestate.statestore.testing.contract_opening import Opening
-from tidestate.statestore.testing.generated import Askers, Question, applied
+from tidestate.statestore.testing.generated import Question, RangeRequests, applied
 from tidestate.statestore.testing.history import ModelHistory
 from tidestate.statestore.testing.rows import KeyRow, table
 from tidestate.statestore.testing.tables import LATEST, NAMED, SPECS
@@ -50,7 +50,7 @@ def _check(store: StateStore, history: ModelHistory, rows: Mapping[str, Sequence
             check_scan(store, model, Question(key, None, (), True))
             check_scan(store, model, Question(None, None, key[:1], False))
         for width in range(model.width):
-            check_ranges(store, model, Askers(keys, width, None, None))
+            check_ranges(store, model, RangeRequests(keys, width, None, None))
     check_store(store, history.now, "after rows expired")
 
 

@@ -18,7 +18,7 @@ from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan
 from tidestate.statestore.testing.contract_opening import Opening
-from tidestate.statestore.testing.generated import Askers, Question, applied
+from tidestate.statestore.testing.generated import Question, RangeRequests, applied
 from tidestate.statestore.testing.model import StoreModel, TableModel
 from tidestate.statestore.testing.rows import KeyRow, prefixes, promise, same, same_rows, table
 from tidestate.statestore.testing.tables import MAIN, NAMED, SPECS
@@ -166,24 +166,24 @@ class ReadContract(Opening):
             check_lookup(store, TableModel(GRID), [])
 
     @pytest.mark.parametrize("width", [0, 1, 2])
-    def test_ranges_of_many_askers(self, tmp_path: Path, width: int) -> None:
-        """Null, inverted and missing bounds, askers who repeat, who find nothing, and no asker at all."""
+    def test_ranges_of_many_requests(self, tmp_path: Path, width: int) -> None:
+        """Null, inverted and missing bounds, requests that repeat, that find nothing, and no request at all."""
         domain: list[list[Any]] = [[None, 0, 1, 2, 9], [None, "", "b", "bb", "z"], [None, 0, 10, 15, 99]]
         pairs = list(product(domain[width], domain[width]))
         requests: list[KeyRow] = [(2, "b", 0), (9, "b", 0), (1, "a", 0), (2, "none", 0), (2, "bb", 0)]
         lower, upper = [low for low, _ in pairs], [high for _, high in pairs]
         model, many = _grid_model(), (requests * len(pairs))[: len(pairs)]
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            check_ranges(store, model, Askers(many, width, lower, upper))
-            check_ranges(store, model, Askers(requests, width, None, None))
-            check_ranges(store, model, Askers(many, width, lower, None))
-            check_ranges(store, model, Askers(many, width, None, upper))
-            check_ranges(store, model, Askers([], width, [], []))
+            check_ranges(store, model, RangeRequests(many, width, lower, upper))
+            check_ranges(store, model, RangeRequests(requests, width, None, None))
+            check_ranges(store, model, RangeRequests(many, width, lower, None))
+            check_ranges(store, model, RangeRequests(many, width, None, upper))
+            check_ranges(store, model, RangeRequests([], width, [], []))
         with self.opened([GRID], tmp_path / "empty") as store:
-            check_ranges(store, TableModel(GRID), Askers(many, width, lower, upper))
+            check_ranges(store, TableModel(GRID), RangeRequests(many, width, lower, upper))
 
     def test_ranges_take_bounds_in_chunks(self, tmp_path: Path) -> None:
-        """Askers and bounds may be chunked, each in its own way."""
+        """Requests and bounds may be chunked, each in its own way."""
         rows: list[KeyRow] = [(1, "a", 0), (2, "b", 0), (3, "c", 0)]
         requests = pa.concat_tables([prefixes(GRID, rows[:1], 1), prefixes(GRID, rows[1:], 1)])
         lower = pa.chunked_array([["a", "b"], [None]], pa.string())
@@ -196,7 +196,7 @@ class ReadContract(Opening):
                 "bounds may come in chunks",
             )
 
-    def test_askers_give_leading_key_columns(self, tmp_path: Path) -> None:
+    def test_requests_give_leading_key_columns(self, tmp_path: Path) -> None:
         """Not all of them, none left out, in order, and no others."""
         keys = table(GRID, CONTRACT_KEYS[:2], keys_only=True)
         wrong = [
@@ -206,13 +206,13 @@ class ReadContract(Opening):
             keys.rename_columns(["a", "x", "y"]).select([0, 1]),
         ]
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
-            for askers in wrong:
+            for requests in wrong:
                 with pytest.raises(UsageError):
-                    store["grid"].ranges(askers)
+                    store["grid"].ranges(requests)
 
     @pytest.mark.parametrize("count", [1, 3])
-    def test_each_asker_has_its_bound(self, tmp_path: Path, count: int) -> None:
-        """Bounds fewer or more than askers are refused, not guessed at."""
+    def test_each_request_has_its_bound(self, tmp_path: Path, count: int) -> None:
+        """Bounds fewer or more than requests are refused, not guessed at."""
         bounds = pa.array(["a"] * count)
         with self.opened([GRID], tmp_path / "store", *_grid_steps()) as store:
             for lower, upper in ((bounds, None), (None, bounds)):
@@ -220,7 +220,7 @@ class ReadContract(Opening):
                     store["grid"].ranges(prefixes(GRID, CONTRACT_KEYS[:2], 1), lower, upper)
 
     def test_a_null_in_a_key_finds_nothing(self, tmp_path: Path) -> None:
-        """Whichever column it is in; the other keys and askers are answered."""
+        """Whichever column it is in; the other keys and requests are answered."""
         asked = pa.table(
             [[1, None, 2, None], ["a", "b", None, None], [10, 10, 10, 10]],
             schema=GRID.key_schema,
@@ -233,8 +233,8 @@ class ReadContract(Opening):
             for width in (1, 2):
                 ranges = store["grid"].ranges(asked.select(GRID.key_names[:width]), None, None)
                 known = {0, 2} if width == 1 else {0}
-                askers = set(ranges.request_index.to_pylist())
-                promise(askers == known, "an asker with a null finds nothing", width=width, found=askers)
+                requests = set(ranges.request_index.to_pylist())
+                promise(requests == known, "a request with a null finds nothing", width=width, found=requests)
 
     def test_reading_changes_nothing(self, tmp_path: Path) -> None:
         """The same question has the same answer, whatever was asked in between."""

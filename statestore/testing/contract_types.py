@@ -15,7 +15,7 @@ from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
 from tidestate.statestore.testing.contract_opening import Opening
-from tidestate.statestore.testing.generated import Askers, Question, applied
+from tidestate.statestore.testing.generated import Question, RangeRequests, applied
 from tidestate.statestore.testing.history import ModelHistory
 from tidestate.statestore.testing.model import orderly
 from tidestate.statestore.testing.rows import KeyRow, table
@@ -133,8 +133,8 @@ def _check_keys(store: StateStore, history: ModelHistory, keys: dict[str, list[K
         check_lookup(store, model, keys[name][::-1])
         for question in _questions(keys[name], leads=name == "leading"):
             check_scan(store, model, question)
-        for askers in _askers(keys[name], values, leads=name == "leading"):
-            check_ranges(store, model, askers)
+        for requests in _requests(keys[name], values, leads=name == "leading"):
+            check_ranges(store, model, requests)
 
 
 def _questions(keys: list[KeyRow], *, leads: bool) -> list[Question]:
@@ -147,11 +147,11 @@ def _questions(keys: list[KeyRow], *, leads: bool) -> list[Question]:
     return [*whole, *leading, *second, *(Question(None, None, key, False) for key in keys[:3])]
 
 
-def _askers(keys: list[KeyRow], values: list[Any], *, leads: bool) -> list[Askers]:
-    """The type as the asker's prefix or as its bounds."""
+def _requests(keys: list[KeyRow], values: list[Any], *, leads: bool) -> list[RangeRequests]:
+    """The type as the request's prefix or as its bounds."""
     bounds: list[Any] = [None, *values[1:]]
     if leads:
         texts: list[Any] = ["", "o", None, "p"]
         some = (texts * len(keys))[: len(keys)]
-        return [Askers(keys, 1, some, None), Askers(keys, 0, bounds, values[::-1])]
-    return [Askers(keys, 1, bounds, values[::-1]), Askers(keys, 1, None, values)]
+        return [RangeRequests(keys, 1, some, None), RangeRequests(keys, 0, bounds, values[::-1])]
+    return [RangeRequests(keys, 1, bounds, values[::-1]), RangeRequests(keys, 1, None, values)]

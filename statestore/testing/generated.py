@@ -97,7 +97,7 @@ def question(spec: TableSpec, random: Random, sequence: int) -> Question:
 
 
 @dataclass(frozen=True)
-class Askers:
+class RangeRequests:
     """The arguments of a call of ranges."""
 
     prefixes: list[KeyRow]
@@ -110,15 +110,15 @@ class Askers:
         return None if values is None else pa.array(values, spec.key[self.width].arrow)
 
 
-def askers(spec: TableSpec, random: Random, sequence: int) -> Askers:
-    """Askers with prefixes that may repeat and bounds that may be null or inverted."""
+def range_requests(spec: TableSpec, random: Random, sequence: int) -> RangeRequests:
+    """Requests with prefixes that may repeat and bounds that may be null or inverted."""
     width, count = random.randrange(len(spec.key)), random.randrange(5)
 
     def bounds() -> list[Any] | None:
         domain = [None, *_domain(spec.key[width].name, sequence)]
         return random.choice([None, [random.choice(domain) for _ in range(count)]])
 
-    return Askers([key(spec, random, sequence) for _ in range(count)], width, bounds(), bounds())
+    return RangeRequests([key(spec, random, sequence) for _ in range(count)], width, bounds(), bounds())
 
 
 def _domain(name: str, sequence: int) -> list[Any]:

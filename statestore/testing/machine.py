@@ -17,7 +17,7 @@ from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.testing.checks import check_lookup, check_ranges, check_scan, check_store
 from tidestate.statestore.testing.contract_changes import refuse
-from tidestate.statestore.testing.generated import applied, askers, change_set, key, now, question
+from tidestate.statestore.testing.generated import applied, change_set, key, now, question, range_requests
 from tidestate.statestore.testing.history import ModelHistory
 from tidestate.statestore.testing.refusals import REFUSED, Refusal
 from tidestate.statestore.testing.tables import SPECS
@@ -114,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Ranges in every table."""
         self._perhaps_apply(random)
         for spec in SPECS * 2:
-            check_ranges(self.store, self.history.now.tables[spec.name], askers(spec, random, self.sequence))
+            check_ranges(self.store, self.history.now.tables[spec.name], range_requests(spec, random, self.sequence))
 
     @rule()
     def snapshot(self) -> None:

@@ -84,7 +84,7 @@ class TableModel:
     def ranges(
         self, prefixes: Sequence[KeyRow], lower: Sequence[Any] | None = None, upper: Sequence[Any] | None = None
     ) -> list[tuple[int, KeyRow]]:
-        """Each asker's number with the rows that are in its range, by asker and in key order."""
+        """Each request's number with the rows that are in its range, by request and in key order."""
         found: list[tuple[int, KeyRow]] = []
         for request_index, prefix in enumerate(prefixes):
             low = None if lower is None or lower[request_index] is None else (lower[request_index],)

@@ -36,7 +36,7 @@ def table(spec: TableSpec, rows: Sequence[KeyRow], *, keys_only: bool = False) -
 
 
 def prefixes(spec: TableSpec, rows: Sequence[KeyRow], width: int) -> pa.Table:
-    """The leading ``width`` key values of rows as askers; also with no column there are as many."""
+    """The leading ``width`` key values of rows as requests; also with no column there are as many."""
     return table(spec, rows, keys_only=True).select(spec.key_names[:width])
 
 

@@ -174,7 +174,7 @@ def asks(draw: st.DrawFn, tables: MessageTables) -> list[Message]:
     return draw(st.lists(st.fixed_dictionaries({name: values.get(name, numbers) for name in names}), max_size=4))
 
 
-def asker_table(tables: MessageTables, asked: list[Message]) -> pa.Table:
+def request_table(tables: MessageTables, asked: list[Message]) -> pa.Table:
     names = list(asked[0])
     return pa.table({n: pa.array([a[n] for a in asked], pa.string() if n == "s" else pa.int64()) for n in names})
 

@@ -19,7 +19,7 @@ from tidestate.statestore.stores.rocks.files import Cursor, Database, Staging
 from tidestate.statestore.stores.rocks.keys import KeyCodec, prefix_end
 from tidestate.statestore.stores.rocks.rows import decode_rows, encode_rows
 from tidestate.statestore.table.fold import combine, fold
-from tidestate.statestore.table.layers import SCAN_ROWS, assign_keys, requests, unexpired
+from tidestate.statestore.table.layers import SCAN_ROWS, assign_keys, check_requests, unexpired
 
 CHUNK_BYTES = 64 << 20
 """Bytes of rows that are read or encoded at once."""
@@ -78,7 +78,7 @@ class RocksTable:
 
     def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
         """What several prefixes share is read once."""
-        prefixes, lower, upper = requests(self.spec, prefixes, lower, upper)
+        prefixes, lower, upper = check_requests(self.spec, prefixes, lower, upper)
         values = self._values(self._intervals(prefixes, lower, upper))
         rows = unexpired(self.spec, decode_rows(values, self.spec.schema), self.expired)
         return assign_keys(self.spec, rows, prefixes, lower, upper)

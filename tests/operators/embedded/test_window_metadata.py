@@ -181,10 +181,10 @@ def test_sessions_equal_the_twin(
     )
     assert sorted(ends(metadata.ending(tables, store, None, 2**63 - 1))) == sorted((e, k, s) for s, e, k in windows)
     if asked:
-        askers = pa.table(
+        requests = pa.table(
             {"k": [k for k, _ in asked], "start": [s for _, s in asked], "end": [s + 5 for _, s in asked]}
         )
-        found = metadata.get_sessions(tables, store, askers)
+        found = metadata.get_sessions(tables, store, requests)
         got = [
             (n, r["k"], r["window_start"])
             for n, r in zip(found.request_index.to_pylist(), plain(found.rows), strict=True)
@@ -195,7 +195,7 @@ def test_sessions_equal_the_twin(
             for w in sorted(windows)
             if w[2] == k and w[0] < s + 5 and w[1] > s
         ]
-        each = metadata.get_sessions(tables, store, askers, per_origin=True)
+        each = metadata.get_sessions(tables, store, requests, per_origin=True)
         assert all(offsets[w] == v for w, v in found_offsets(each.rows).items())
     apply(store, metadata.expire_windows(tables, 10))
     assert {e for e, _, _ in ends(metadata.ending(tables, store, None, 2**63 - 1))} == {

@@ -20,13 +20,13 @@ from tests.twins.message import (
     Message,
     Store,
     Twin,
-    asker_table,
     asks,
     batch_of,
     batches,
     messages,
     open_store,
     plain_rows,
+    request_table,
     simple,
     tables_of,
 )
@@ -89,7 +89,7 @@ def test_each_message_once_and_reads_as_the_twin(layout: str, data: st.DataObjec
         assert store.add(batch, asked) == twin.add(batch, asked)
         assert store.everything() == twin.read({})
         if asked := data.draw(asks(tables)):
-            found = messages_for(tables, store.store, asker_table(tables, asked))
+            found = messages_for(tables, store.store, request_table(tables, asked))
             expected = [(number, message) for number, ask in enumerate(asked) for message in twin.read(ask)]
             assert list(zip(found.request_index.to_pylist(), plain_rows(tables, found.rows), strict=True)) == expected
     known = {(row["offset"], row["origin"]) for row in store.state()[tables.seen.name]}
@@ -106,7 +106,7 @@ def test_retired_messages_do_not_come_back(layout: str, data: st.DataObject) -> 
     for batch in data.draw(batches):
         assert store.add(batch) == twin.add(batch)
         if asked := data.draw(asks(tables)):
-            store.apply(retire(tables, store.store, asker_table(tables, asked)))
+            store.apply(retire(tables, store.store, request_table(tables, asked)))
             gone = {(m["offset"], m["origin"]) for ask in asked for m in twin.read(ask)}
             twin.kept = {identity: m for identity, m in twin.kept.items() if identity not in gone}
         assert store.everything() == twin.read({})
@@ -237,8 +237,8 @@ def test_the_other_stores_hold_the_same(
         assert store.add(batch) == memory.add(batch)
         assert store.everything() == memory.everything()
         if asked := data.draw(asks(tables)):
-            askers = asker_table(tables, asked)
-            found, expected = messages_for(tables, opened, askers), messages_for(tables, memory.store, askers)
+            requests = request_table(tables, asked)
+            found, expected = messages_for(tables, opened, requests), messages_for(tables, memory.store, requests)
             assert found.request_index.equals(expected.request_index)
             assert found.rows.to_pylist() == expected.rows.to_pylist()
     assert store.state() == memory.state()
@@ -265,7 +265,7 @@ def test_declarations_that_are_refused(code: str, call: Any) -> None:
     assert raised.value.code == code
 
 
-def test_batches_and_askers_that_are_refused() -> None:
+def test_batches_and_requests_that_are_refused() -> None:
     tables = tables_of("session_ts_offset")
     store = MemoryStore(tables.specs)
     good = batch_of(tables, [simple(1)])
@@ -275,9 +275,9 @@ def test_batches_and_askers_that_are_refused() -> None:
         with pytest.raises(UsageError, match=code):
             add(tables, store, batch)
     wrong = [{"v": [1]}, {"start_offset": [1]}, {"start_time": ["x"]}]
-    for askers in (*(pa.table(columns) for columns in wrong), pa.table({})):
+    for requests in (*(pa.table(columns) for columns in wrong), pa.table({})):
         with pytest.raises(UsageError, match="message-range"):
-            messages_for(tables, store, askers)
+            messages_for(tables, store, requests)
     calls = [{"start": (1, 2, 3)}, {"equal": (1, 2)}, {"start": ("x",)}, {"session": (7,)}]
     for call in calls:
         with pytest.raises(UsageError, match="message-range"):

@@ -273,7 +273,7 @@ BUGS: dict[Callable[..., StateStore], Test] = {
     UpperIsIncluded: lambda c, p: c.test_scans_keep_to_their_prefix(p),
     NotAligned: lambda c, p: c.test_look_ups_are_aligned(p),
     LooseSchema: lambda c, p: c.test_a_value_that_expired_may_be_put_again(p),
-    RangesIgnoreBounds: lambda c, p: c.test_ranges_of_many_askers(p, 2),
+    RangesIgnoreBounds: lambda c, p: c.test_ranges_of_many_requests(p, 2),
     LosesARow: lambda c, p: c.test_a_snapshot_loads_into_another_store(p),
     LoadsOverRows: lambda c, p: c.test_load_wants_an_empty_store(p),
     ForgetsTheBound: lambda c, p: c.test_load_takes_few_tables_in_many_batches(p),

@@ -139,24 +139,24 @@ class Stores(RuleBasedStateMachine):
             assert sorted(map(repr, as_tuples(combine(MAIN, loose)))) == sorted(map(repr, expected))
 
     @rule(
-        askers=st.lists(st.tuples(TIMES, TEXTS, BOUND_TEXTS, BOUND_TEXTS), max_size=4),
+        requests=st.lists(st.tuples(TIMES, TEXTS, BOUND_TEXTS, BOUND_TEXTS), max_size=4),
         width=st.integers(0, 2),
     )
-    def ranges(self, askers: list[KeyRow], width: int) -> None:
-        prefixes = table(MAIN, [(*request_index[:2], 0, None, None, None, None) for request_index in askers])
+    def ranges(self, requests: list[KeyRow], width: int) -> None:
+        prefixes = table(MAIN, [(*request_index[:2], 0, None, None, None, None) for request_index in requests])
         prefixes = prefixes.select(MAIN.key_names[:width])
         kind = MAIN.key[width].arrow
         low = [
             (request_index[0] - 1 if width == 0 else request_index[2] if width == 1 else request_index[0])
-            for request_index in askers
+            for request_index in requests
         ]
         high = [
             (request_index[0] + 2 if width == 0 else request_index[3] if width == 1 else None)
-            for request_index in askers
+            for request_index in requests
         ]
         expected = [
             (number, row)
-            for number, request_index in enumerate(askers)
+            for number, request_index in enumerate(requests)
             for row in self.model["main"].snapshot()
             if row[:width] == request_index[:width]
             and (low[number] is None or row[width] >= low[number])

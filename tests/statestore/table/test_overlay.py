@@ -32,7 +32,7 @@ def read(view: StateView, random: Random, sequence: int) -> str:
         keys = table(spec, generated.keys(spec, random, sequence), keys_only=True)
         found = view[spec.name].lookup(keys)
         answers.append((found.found.to_pylist(), found.rows.to_pylist()))
-        many = generated.askers(spec, random, sequence)
+        many = generated.range_requests(spec, random, sequence)
         columns = [pa.array([p[i] for p in many.prefixes], c.arrow) for i, c in enumerate(spec.key[: many.width])]
         if columns:
             prefixes = pa.table(columns, names=spec.key_names[: many.width])
