@@ -9,7 +9,7 @@ import msgspec
 
 from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
-from tidestate.operators.describe.configuration import description_of
+from tidestate.operators.bind.stored_description import stored_description
 from tidestate.operators.describe.renames import pending_renames, rename_columns
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
@@ -102,7 +102,7 @@ def evolve(
 ) -> tuple[Plan, OperatorState, list[SettingChange]]:
     """One operator: the plan as it fits the state, the operator as it goes on from ``checkpoint_id``, what changed.
 
-    Raises `IncompatibleError`.
+    Raises `IncompatibleError`, or `CorruptionError` for a configuration that no job writes.
     """
     fitting = choose(plan, stored) if choose else plan
     columns = pending_renames(plan.renames.columns, stored.types, plan.input_schema.names)
@@ -110,6 +110,7 @@ def evolve(
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:
+        stored_description(stored)  # raises if no job has written it
         changes += settings(spans_as_text(was), spans_as_text(now), fitting)
         changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, fitting)
         changes += types(stored, plan, columns)
@@ -159,7 +160,7 @@ def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, i
 
 def _formerly(plan: Plan, stored: OperatorState) -> Plan:
     """The plan with the lateness and retention it had."""
-    former = of_type(description_of(stored.configuration), Windowed)
+    former = of_type(stored_description(stored), Windowed)
     retained = former.retained
     return replace(
         plan,

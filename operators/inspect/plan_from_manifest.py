@@ -12,11 +12,11 @@ from tidestate.operators.aggregates.custom import Functions, OwnAggregate
 from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.bind.stored_description import of_manifest, stored_description
 from tidestate.operators.describe.configuration import BY_HAND, Description
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.bind import bind_operator
 from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.inspect.stored_description import of_manifest, stored_description
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.manifest import OperatorState

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.evolve import with_bounds
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.bind.stored_description import of_manifest
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
@@ -23,7 +24,6 @@ from tidestate.operators.embedded.queries import Moment, around, messages_in, se
 from tidestate.operators.embedded.step import read_windows
 from tidestate.operators.embedded.window_metadata import END, START
 from tidestate.operators.inspect.plan_from_manifest import bind_by_hand, plan_from, stores_of
-from tidestate.operators.inspect.stored_description import of_manifest
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidestate.operators.bind.stored_description import stored_windows
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import END, START, StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
 from tidestate.operators.inspect.history.events import ORDER, Event, EventKind, WindowHistory, WindowRecords
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, input_of, input_text
-from tidestate.operators.inspect.stored_description import stored_windows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidestate.operators.bind.stored_description import stored_windows
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.inspect.history.bounds import FEW_VALUES, BoundUnit, WindowBounds, meant_windows
 from tidestate.operators.inspect.history.changes import form_of, forms_of, read_changes, read_folded
@@ -15,7 +16,6 @@ from tidestate.operators.inspect.history.emitted import emitted_panes, read_reje
 from tidestate.operators.inspect.history.events import WindowHistory, WindowRecords
 from tidestate.operators.inspect.history.narrative import build_history
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, read_steps
-from tidestate.operators.inspect.stored_description import stored_windows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import NotFoundError, UsageError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
@@ -30,7 +31,7 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.plan.graph import single_operator
-from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
 
 SCHEMA = pa.schema(
     [
@@ -169,3 +170,11 @@ def test_functions_of_yours_pass_over_windows_from_before() -> None:
     bound = own.bind("o", SCHEMA, "t")
     found = bound.finish(pa.table({"o_x": pa.array([None, 3], pa.int64())}))
     assert found.to_pylist() == [None, 3]
+
+
+@pytest.mark.parametrize("forged", [{"kind": "os"}, {"aggregates": 7}, {"retained": {"span_us": "x"}}], ids=str)
+def test_a_stored_configuration_that_no_job_writes_is_damage(forged: dict[str, Any]) -> None:
+    stored = new_operator(single_operator(bind_plan(plain(), SCHEMA)).nodes[0], 1, 1)
+    stored = msgspec.structs.replace(stored, configuration=stored.configuration | forged, watermark_us=5)
+    with pytest.raises(CorruptionError, match="manifest-damaged"):
+        evolve(stored, bind_plan(plain().late("1 hour"), SCHEMA), 7, choose_engine)
