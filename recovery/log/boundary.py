@@ -7,10 +7,11 @@ boundary. See docs/PROTOCOL.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
-from tidestate.recovery.log.manifest import Manifest, state_files
+from tidestate.recovery.log.manifest import Manifest, Natural, TimeUs, state_files
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.statestore.files.refs import FileRef
 
@@ -22,13 +23,13 @@ class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
     up to ``panes_gone`` have been deleted too, ledger files up to ``late_gone``.
     """
 
-    number: int
-    id: int
-    created_us: int
+    number: Natural
+    id: Natural
+    created_us: TimeUs
     writer: str
     outputs: tuple[FileRef, ...] = ()
-    panes_gone: int = 0
-    late_gone: int = 0
+    panes_gone: Natural = 0
+    late_gone: Natural = 0
 
     def remaining(self, output: Output) -> Output:
         """The output of a checkpoint without the files that have been deleted."""
@@ -53,8 +54,8 @@ class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
     """A checkpoint that is kept, with a note; ``fork`` is the root of the fork that needs it."""
 
     name: str
-    checkpoint: int
-    created_us: int
+    checkpoint: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    created_us: TimeUs
     writer: str
     note: str = ""
     fork: str = ""

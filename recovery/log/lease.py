@@ -12,13 +12,14 @@ import socket
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from tidestate.recovery.log import names
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.manifest import Natural, TimeUs
 from tidestate.recovery.log.records import RECORD_BYTES, decoded
-from tidestate.recovery.log.validation import InvalidManifest, check_natural, check_times, require
 from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UsageError
 
 log = logging.getLogger("tidestate")
@@ -36,9 +37,9 @@ class Process(msgspec.Struct, frozen=True):
     """
 
     host: str
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
     space: str = ""
-    started: int = 0
+    started: Natural = 0
 
     def ended(self) -> bool:
         """Whether it has certainly ended; always false for a process of another host."""
@@ -56,11 +57,11 @@ class Lease(msgspec.Struct, frozen=True):
     """
 
     process: Process
-    epoch: int
+    epoch: Natural
     writer: str
-    since_us: int
-    written_us: int
-    duration_us: int = DURATION_US
+    since_us: TimeUs
+    written_us: TimeUs
+    duration_us: Natural = DURATION_US
     waiting_us: int | None = None
 
     def left_us(self, now: int) -> int:
@@ -104,11 +105,9 @@ def all_leases(checkpoint: Checkpoint) -> dict[str, Lease]:
     """
     found = {}
     for name in names.lease_names(checkpoint.objects.names(LEASE_FOLDER)):
-        with suppress(NotFoundError, CorruptionError, InvalidManifest):
+        with suppress(NotFoundError, CorruptionError):
             path = f"{LEASE_FOLDER}/{name}"
-            lease = decoded(checkpoint.objects.read(path, RECORD_BYTES), path, Lease)
-            _check(lease)
-            found[path] = lease
+            found[path] = decoded(checkpoint.objects.read(path, RECORD_BYTES), path, Lease)
     return found
 
 
@@ -118,14 +117,6 @@ def clear_leases(checkpoint: Checkpoint, epoch: int) -> None:
         if lease.epoch < epoch:
             with suppress(TidestateError):
                 checkpoint.objects.delete(path)
-
-
-def _check(lease: Lease) -> None:
-    """Raise `InvalidManifest` unless a lease can be one of ours."""
-    require(1 <= lease.process.pid < 2**31, "pid")
-    for count in (lease.epoch, lease.duration_us, lease.process.started):
-        check_natural(count, "a number")
-    check_times((lease.since_us, lease.written_us), "a time")
 
 
 @cache

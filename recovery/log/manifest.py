@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -25,6 +25,9 @@ END_OF_TIME_US = 2**63 - 1
 """The watermark of a drained checkpoint: no event can come after it."""
 
 CheckpointKind = Literal["fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap"]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+TimeUs = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Microseconds since 1970 UTC, or an offset in its place."""
 Ids = tuple[int, int]
 """Checkpoint ids from the first to the last, both inclusive."""
 
@@ -32,8 +35,8 @@ Ids = tuple[int, int]
 class ReadFiles(msgspec.Struct, frozen=True):
     """How many files a file source has read, and a digest of their names and times that ignores their order."""
 
-    files: int
-    digest: str
+    files: Natural
+    digest: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 
 
 class SparkPosition(msgspec.Struct, frozen=True):
@@ -46,7 +49,7 @@ class SparkPosition(msgspec.Struct, frozen=True):
     """
 
     query_id: str
-    batch_id: int
+    batch_id: Natural
     start: tuple[str, ...]
     end: tuple[str, ...]
     files: dict[str, tuple[str, ...]] = {}
@@ -63,7 +66,7 @@ class SparkPosition(msgspec.Struct, frozen=True):
 class InputPosition(msgspec.Struct, frozen=True):
     """The standalone runner's input: batches so far and a checksum of the last one."""
 
-    batches: int
+    batches: Natural
     last: str
 
 
@@ -84,9 +87,9 @@ class OperatorState(msgspec.Struct, frozen=True):
     """State by key hash; every operator has the same number. Owner: the step; a rescale divides them."""
     inputs: tuple[str, ...] = ()
     """The streams and operators it reads. Owner: the start."""
-    watermark_us: int | None = None
+    watermark_us: TimeUs | None = None
     """Exclusive: windows that end by it have fired. None while undefined. Only a reset lowers it. Owner: the step."""
-    watermark_before_us: int | None = None
+    watermark_before_us: TimeUs | None = None
     """``watermark_us`` in the checkpoint that this one goes on from; equal to it unless a step moved it."""
     origins: tuple[str, ...] = ()
     """The origins of the input, for windows of offsets, which take one. Only grows. Owner: the step."""
@@ -96,7 +99,7 @@ class OperatorState(msgspec.Struct, frozen=True):
     """The progress of each source's CTIs. Owner: the step."""
     buffers: dict[str, Any] | None = None
     """Buffers that wait until a gap before them is filled. Owner: the step."""
-    due_us: int | None = None
+    due_us: TimeUs | None = None
     """The processing time at which something is due without input, or None. Owner: the step."""
     types: dict[str, str] = {}
     """The types of the input columns that it reads. Owner: the start."""
@@ -149,24 +152,24 @@ class Manifest(msgspec.Struct, frozen=True):
     """The checksum of manifest ``parent_id``; empty for the first of a root."""
     job_id: str
     """As in the marker file of the root."""
-    epoch: int
+    epoch: Natural
     """The writer epoch. Steps keep it, other kinds raise it: an older run finds its next id taken by a newer epoch.
     """
     writer: str
     """A random id of the run, new at each start: with ``id`` the identity under which panes are delivered."""
     kind: CheckpointKind
     """What published it, see the top of this file."""
-    created_us: int
+    created_us: TimeUs
     """Wall clock, for people and for retention by age."""
     operators: dict[str, OperatorState]
     """By name, in the order of the job; the panes of the last one are the job's."""
-    watermark_us: int | None = None
+    watermark_us: TimeUs | None = None
     """The lowest of the operators; None while one has none. `END_OF_TIME_US` once drained."""
-    watermark_before_us: int | None = None
+    watermark_before_us: TimeUs | None = None
     """``watermark_us`` in the checkpoint that this one goes on from; equal to it unless a step moved it."""
-    max_event_us: int | None = None
+    max_event_us: TimeUs | None = None
     """The largest event time accepted. Grows. Owner: the step."""
-    processing_us: int | None = None
+    processing_us: TimeUs | None = None
     """The largest processing time of a step. Grows. Owner: the step."""
     drained: bool = False
     """Every window has fired: the job can only go on from an earlier checkpoint. Owner: the step, a tick."""
@@ -178,7 +181,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """The last operator's panes, of this checkpoint alone. Only a step has any."""
     late: tuple[FileRef, ...] = ()
     """Ledger files of this checkpoint alone, each operator's in a folder of its name. Only a step has any."""
-    delivered: int = 0
+    delivered: Natural = 0
     """The highest id whose panes a sink had acknowledged when this was published. At most ``id``, and never lower
     than in the parent; records in ``delivered/`` may go beyond it (`delivered`).
     """
@@ -186,9 +189,9 @@ class Manifest(msgspec.Struct, frozen=True):
     """Counts of this checkpoint alone; ``<operator>.<counter>`` in a chain. Only a step has any."""
     totals: dict[str, int] = {}
     """``counters`` of this checkpoint and of all before it on its line."""
-    fed: int = 0
+    fed: Natural = 0
     """The checkpoint up to which the late ledger has been reprocessed. Grows. Owner: the step, a feed."""
-    parent_id: int = 0
+    parent_id: Natural = 0
     """0 stands for ``id - 1``; for a reset the checkpoint that it goes back to."""
     abandoned: tuple[Ids, ...] = ()
     """Ids that no longer count, as ascending, separate ranges. Only grows; a fork has none. Owner: the reset."""

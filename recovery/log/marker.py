@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from tidestate.recovery.log.manifest import MANIFEST_FORMAT
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, TimeUs
 from tidestate.recovery.log.manifest_file import Version
 from tidestate.recovery.log.validation import InvalidManifest, check_root
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
@@ -23,10 +25,10 @@ class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
 
     format: int
     job_id: str
-    created_us: int
+    created_us: TimeUs
     atomic_create: str
     bases: tuple[str, ...] = ()
-    first: int = 1
+    first: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] = 1
 
 
 def read_marker(objects: Objects) -> Marker:
@@ -42,7 +44,7 @@ def read_marker(objects: Objects) -> Marker:
                 found=version,
             )
         marker = msgspec.json.decode(data, type=Marker)
-        check_root(marker.job_id, marker.created_us, marker.bases, marker.first)
+        check_root(marker.job_id, marker.bases)
         return marker
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidManifest) as error:
         raise CorruptionError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidestate.recovery.log.manifest import Manifest, SparkPosition, ledger_of
+from tidestate.recovery.log.manifest import Manifest, Natural, SparkPosition, TimeUs, ledger_of
 from tidestate.statestore.files.refs import FileRef
 
 
@@ -34,8 +34,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     then it lists all files read so far.
     """
 
-    id: int
-    created_us: int
+    id: Natural
+    created_us: TimeUs
     run: str
     panes: tuple[FileRef, ...] = ()
     late: tuple[FileRef, ...] = ()

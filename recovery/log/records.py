@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidestate.recovery.log import names
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary, Pin
 from tidestate.recovery.log.outputs import Output
-from tidestate.recovery.log.validation import InvalidManifest, check_boundary, check_output, check_pin
+from tidestate.recovery.log.validation import InvalidManifest, check_boundary, check_output
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 from tidestate.statestore.files.refs import FileRef
@@ -124,8 +124,6 @@ def read_pins(objects: Objects) -> list[Pin]:
             continue  # just removed
         if pin.name != name:
             raise _damaged(path, f"it is pin {pin.name}")
-        with _checked(path):
-            check_pin(pin)
         found.append(pin)
     return sorted(found, key=lambda pin: (pin.checkpoint, pin.name))
 

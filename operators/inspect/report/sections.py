@@ -117,7 +117,7 @@ def late_section(history: CheckpointHistory) -> Section:
         [Table("Events by class, in these checkpoints", ("class", "events"), rows, frozenset({1}))] if rows else []
     )
     rejected = sum(point.rejected for point in history.counting)
-    rows_text = pluralize(rejected, "ledger row") if rejected else "No ledger row"
+    rows_text = pluralize(rejected, "ledger row") if rejected else "Nothing was rejected"
     lead = f"{rows_text} in these checkpoints."
     return Section("late", "Late and rejected events", lead, [series.late_chart(history.points)], tables)
 
