@@ -145,21 +145,13 @@ def save(known: Origins) -> OriginsState:
         "watermark_us": held.watermarks_us.tolist(),
         "behind": held.behind.tolist(),
     }
-    return OriginsState(
-        list(rows),
-        pending if len(held) else {},
-        known.watermark_us,
-        known.ended,
-        known.counters,
-        known.ended_us,
-        list(known.ended_ids),
-    )
+    totals = known.watermark_us, known.ended, known.counters, known.ended_us, list(known.ended_ids)
+    return OriginsState(list(rows), pending if len(held) else {}, *totals)
 
 
 def restore(saved: OriginsState) -> Origins:
     """The origins of a checkpoint."""
-    columns = np.array(saved.origins, np.int64).reshape(len(saved.origins), 4).T
-    ids = columns[0]
+    ids, prefixes, marks, finals = np.array(saved.origins, np.int64).reshape(len(saved.origins), 4).T
     held = {name: np.array(column, np.int64) for name, column in saved.pending.items()}
     pending = no_rows()
     if held:
@@ -167,19 +159,8 @@ def restore(saved: OriginsState) -> Origins:
         last = held["last"].astype(bool)
         pending = BufferRows(owners, held["sequence"], held["chunk"], last, held["watermark_us"], held["behind"])
     none = np.full(len(ids), BEGINNING_US, np.int64)
-    return Origins(
-        ids,
-        columns[1],
-        columns[2],
-        columns[3],
-        none,
-        pending,
-        saved.watermark_us,
-        saved.ended,
-        saved.counters,
-        saved.ended_us,
-        tuple(saved.ended_ids),
-    )
+    totals = saved.watermark_us, saved.ended, saved.counters, saved.ended_us, tuple(saved.ended_ids)
+    return Origins(ids, prefixes, marks, finals, none, pending, *totals)
 
 
 def declare_origins(saved: OriginsState, new: OriginsState) -> OriginsState:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.general.names import END, NET, PANES, START
 from tidestate.operators.windows.general.tables import GeneralTables
 from tidestate.statestore.arrays import Flags
-
-if TYPE_CHECKING:
-    from tidestate.operators.plan.plan import Plan
 
 
 def values_where(plan: GeneralTables, groups: pa.Table, where: Flags) -> pa.Table:
