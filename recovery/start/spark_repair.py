@@ -108,7 +108,8 @@ class SparkRepair:
         elif self._found.differs:
             kept = rewrite_spark_checkpoint(self._checkpoint, head, self._read, self._interval, self._hook)
             log.warning(
-                "spark's checkpoint differed from checkpoint %d and was rewritten; the old one is kept in %s: %s",
+                "spark's checkpoint differed from checkpoint %d and was rewritten from ours; "
+                "the old one is kept in %s: %s",
                 head.id,
                 kept,
                 "; ".join(map(str, self._found.differs)),
