@@ -126,6 +126,9 @@ def spark() -> Iterator[SparkSession]:
     """One real Spark session for all tests that ask for it."""
     from tools.java import local_session
 
-    session = local_session("tests")
+    # A query here runs for seconds: to compile its stages costs more than it saves. Processes of their own do.
+    session = local_session(
+        "tests", **{"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
+    )
     yield session
     session.stop()
