@@ -76,13 +76,13 @@ def apply_rows(
     version: int = 1,
     per_group: bool = False,
 ) -> Aggregate:
-    """A function of all rows of a window: the ``columns`` of its events are stored, nulls too, in the order of
+    """A function of all rows of a window. The ``columns`` of its events are stored, nulls included, in order of
     arrival.
 
-    It gets one table of all windows and keys that fire together, with the ``columns`` and a column ``group`` (int64:
-    0, 1, 2 …, ascending), and returns an array of ``result_type``, one value per group. With ``per_group`` it is
-    called for each group with that group's rows, and returns a Python value. ``name`` (by default the function's) and
-    ``version`` identify it in the manifest.
+    The function gets one table for all windows and keys that fire together, with the ``columns`` and a column
+    ``group`` (int64: 0, 1, 2 …, ascending), and returns an array of ``result_type``, one value per group. With
+    ``per_group`` it is called once per group with that group's rows, and returns a Python value. ``name`` (default:
+    the function's) and ``version`` identify it in the manifest.
     """
     if not columns or "group" in columns:
         raise UsageError("name the columns to store; none may be called group", code="aggregate-option")

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 class Chain(Runnable, frozen=True):
-    """``operators`` in an order in which each comes after those it reads; ``inputs`` of each by name, in parallel: a
-    stream, or an operator before it. The job emits what the last one emits, and has its name.
+    """Several operators in one job.
+
+    ``operators`` are ordered: each comes after those it reads. ``inputs`` are parallel to them: the names of the
+    streams or earlier operators that each one reads. The job has the name of the last operator and emits its panes.
     Each operator has a configuration of its own.
     """
 
@@ -37,15 +39,15 @@ class Chain(Runnable, frozen=True):
 
     @property
     def streams(self) -> list[str]:
-        """Names of the streams it reads, in the order in which they are first named."""
+        """Names of the streams it reads, in order of first use."""
         return list(dict.fromkeys(name for names in self.inputs for name in names if name not in self.names))
 
     def renamed(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
-        """Raises `UsageError`: each operator says it for itself."""
+        """Raises `UsageError`: call it on the operator whose names have changed."""
         raise UsageError("say it of the operator whose names have changed", code="renamed")
 
     def watermark(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
-        """Raises `UsageError`: each operator that reads a stream says it for itself."""
+        """Raises `UsageError`: call it on each operator that reads a stream."""
         raise UsageError("say it of the operator that reads the stream", code="chain-watermark")
 
     def on_spark(  # type: ignore[override]
@@ -59,8 +61,8 @@ class Chain(Runnable, frozen=True):
         tick: Span | None = None,
         policy: Policy | None = None,
     ) -> SparkJob:
-        """This over streaming DataFrames by the names of the streams (one alone needs no name), in one query with the
-        offsets of all; a new key is a new shuffle in the same batch. Otherwise as `Runnable`.
+        """Run over streaming DataFrames, by stream name (a single one needs no name), in one Spark query that has the
+        offsets of all. An operator with another key adds a shuffle to the batch. Otherwise as `Runnable.on_spark`.
         """
         return self._on_spark(
             streams, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
@@ -68,11 +70,11 @@ class Chain(Runnable, frozen=True):
 
 
 def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None = None) -> Chain:
-    """Several operators in one job. Each reads the panes of the one before it, the first reads the stream ``input``.
+    """Several operators in one job. Each reads the panes of the one before it; the first reads the stream ``input``.
 
-    ``inputs`` says otherwise, by the name of an operator: the name of an operator before it, or of a stream; one for
-    each side of a join, merge or union. Names are what operators are known by in a checkpoint: one that is added
-    begins empty, and the others keep their state.
+    ``inputs`` overrides that, by operator name: the name of an earlier operator or of a stream, one for each side of
+    a join, merge or union. An operator's name is its identity in a checkpoint: an added operator begins empty, and
+    the others keep their state.
     """
     if not operators or not all(isinstance(one, Runnable) and not isinstance(one, Chain) for one in operators):
         raise UsageError("a chain is of operators: windowed(...), join(...) and so on", code="chain")

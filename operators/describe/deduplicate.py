@@ -10,7 +10,7 @@ from tidestate.statestore.errors import UsageError
 
 
 class Deduplicate(Runnable, frozen=True, tag="deduplicated"):
-    """Rows whose ``on`` columns were not seen before, for as long as that is remembered."""
+    """Passes on the first row with each value of ``on``, for as long as values are remembered."""
 
     event_time: str
     on: tuple[str, ...]
@@ -28,12 +28,12 @@ def deduplicated(
     name: str = "deduplicated",
     in_order: bool = False,
 ) -> Deduplicate:
-    """Pass each row on once: the first with these values in the columns ``on``. Rows behind the watermark are late.
+    """Pass on the first row with each value of the columns ``on``. Rows behind the watermark are late.
 
-    An id is forgotten once the watermark has passed its row's time by ``within``; without it, once the watermark has
-    passed its row's time: give ``on`` the event time too then, or repetitions of a later time pass. With ``in_order``
-    rows are held until the watermark passes them and judged in the order of their times, so that it does not matter
-    how they came in batches.
+    A value expires once the watermark has passed its row's time by ``within``; without ``within``, once it has passed
+    the row's time: then put the event time into ``on`` too, or repetitions with a later time pass. With ``in_order``
+    rows are held until the watermark passes them and judged in order of time, so the result does not depend on the
+    cut.
     """
     columns = (on,) if isinstance(on, str) else tuple(on)
     if not columns or len(set(columns)) != len(columns):

@@ -37,12 +37,12 @@ def join(
     in_order: bool | None = None,
 ) -> Join:
     """Join two streams: rows with equal ``on`` whose times lie ``within`` each other, or which share a ``window``, or
-    each lie in the ``window=(left, right)`` of their side. What is one value for both sides may be a pair.
+    each lie in the ``window=(left, right)`` of their side.
 
-    ``within=(lower, upper)``: the right row's time less the left one's lies between them, both inclusive; None is no
-    bound. With ``in_order`` rows are held until the watermark passes them and taken in the order of their times; that
-    is the default where they meet by it, with windows of each side, and no update period says when. Everything else,
-    with the choices it gives: docs/JOINS.md. Raises `UsageError` for what makes no sense.
+    A setting with one value for both sides may be a pair. ``within=(lower, upper)``: the right row's time minus the
+    left one's is between them, both inclusive; None is no bound. With ``in_order`` rows are held until the watermark
+    passes them and processed in order of time; that is the default with windows of each side that go by time and no
+    update period. All choices: docs/JOINS.md. Raises `UsageError` for a combination that makes no sense.
     """
     times = _both(event_time, str)
     if times[0] is None or times[1] is None:

@@ -24,8 +24,8 @@ SideWindows = Sliding | SlidingOffsets | None
 class Join(Sided, frozen=True, tag="join"):
     """Pairs of rows of two streams: with the same key, close in time, in the same window, or in the other's window.
 
-    ``windows`` are common to both sides, ``own`` ones belong to a side each; both None: rows meet by their distance.
-    Pairs of values are of the left side and the right one.
+    ``windows`` are common to both sides; ``own`` ones belong to one side each; if both are None, rows meet by
+    distance. Every pair of values is (left, right).
     """
 
     left_time: str
@@ -51,7 +51,7 @@ class Join(Sided, frozen=True, tag="join"):
 
     @property
     def sides(self) -> Sides:
-        """Both."""
+        """The two input streams."""
         return Sides((LEFT, RIGHT), (self.left_time, self.right_time), self.on)
 
     @property
@@ -60,11 +60,11 @@ class Join(Sided, frozen=True, tag="join"):
         return any((*self.updates, *self.late_updates))
 
     def keeps(self, side: str) -> bool:
-        """Whether rows of a side are emitted also without a partner."""
+        """Whether the join emits rows of this side that have no partner."""
         return self.how in (side, "full")
 
     def by_offset(self, side: str) -> bool:
-        """Whether offsets place the rows of a side, and not times."""
+        """Whether rows of this side are placed by offset instead of time."""
         place = SIDES.index(side)
         if self.own is None:
             return False
@@ -76,7 +76,8 @@ class Join(Sided, frozen=True, tag="join"):
         return counted and self.offsets[place] is not None
 
     def windows_of(self, side: str) -> SideWindows:
-        """The windows of a side; None where one holds everything. Raises `UsageError` where there are none."""
+        """The windows of a side; None if one window holds everything. Raises `UsageError` if the join has no windows.
+        """
         if self.own is None and self.windows is None:
             raise UsageError(
                 "this join goes by the distance of rows, not by windows: ask for its messages", code="query-windows"

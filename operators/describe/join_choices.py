@@ -17,8 +17,8 @@ class JoinRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def keep(span: Span | None = None, *, messages: int | None = None, windows: int | None = None) -> JoinRetention:
-    """Of a side of a join: rows of the newest ``span`` of time, or with the newest ``messages`` offsets; and
-    ``windows`` that are past. Of several limits the shorter counts.
+    """Retention of one side of a join: rows of the newest ``span`` of time, or with the newest ``messages`` offsets,
+    and ``windows`` past windows. The smallest of several limits applies.
     """
     span_found = None if span is None else span_us(span)
     limits = [limit for limit in (span_found, messages, windows) if limit is not None]

@@ -55,12 +55,12 @@ def merge(
     name: str = "merged",
     in_order: bool = False,
 ) -> Merge:
-    """Begin a description of several streams that are taken into one state; go on as after `windowed`.
+    """Begin a description of several streams that share one state; continue as after `windowed`.
 
-    ``event_time``: the column of event times, of all sides or of each. Key columns and those that are ``shared``
-    have one name and type on all sides; a column of one side is called ``left_price`` after its side, null in rows
-    of the others. Each side has a watermark, by its own ``watermark_delay`` where several are given; the smallest
-    counts. ``offset`` and ``origin`` are shared columns that give rows their order; ``in_order`` is as in `windowed`.
+    ``event_time``: the column of event times, of all sides or one per side. Key columns and those in ``shared`` have
+    one name and type on all sides; other columns get their side's name in front (``left_price``) and are null in rows
+    of other sides. Each side has a watermark, with its own ``watermark_delay`` if several are given; the smallest
+    counts. ``offset`` and ``origin`` are shared columns that order the rows; ``in_order`` is as in `windowed`.
     """
     keys = columns_of(key)
     order = tuple(column for column in (origin, offset) if column)

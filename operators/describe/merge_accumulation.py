@@ -29,10 +29,10 @@ def merge_accumulate(
     result_type: pa.DataType,
     version: int = 1,
 ) -> Aggregate:
-    """As `accumulate`, of two streams that are merged: rows of each side become state by a lift of their own.
+    """As `accumulate`, for two merged streams: each side has a lift of its own.
 
-    ``left`` and ``right`` name the columns that ``lift_left`` and ``lift_right`` get, as the one stream calls them
-    (``left_price``). Both return the ``state`` columns, a row for each row they were given.
+    ``left`` and ``right`` name the columns that ``lift_left`` and ``lift_right`` get, as the merged stream names them
+    (``left_price``). Both return the ``state`` columns, one row per row.
     """
     if isinstance(left, str) or isinstance(right, str) or not left or not right:
         raise UsageError("each lift reads a list of columns", code="aggregate-option", name=name)

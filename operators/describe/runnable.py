@@ -63,8 +63,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def renamed(
         self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
     ) -> Self:
-        """What is called otherwise in the checkpoint that this goes on from: ``{"old": "new"}``, of aggregates and of
-        input columns. Said again when it is done, it changes nothing.
+        """Names that differ in the checkpoint to continue from: ``{"old": "new"}``, of aggregates and of input
+        columns. Once the change has happened, repeating it has no effect.
         """
         return replace(self, renames=given_renames(aggregates, columns))
 
@@ -77,12 +77,12 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         idle_timeout: Span | None = None,
         own_timeouts: Mapping[str, Span] | None = None,
     ) -> Self:
-        """Where the watermark comes from, instead of the largest event time less ``watermark_delay``.
+        """Where the watermark comes from, instead of the largest event time minus ``watermark_delay``.
 
-        With ``by``, the values of that column are sources with a watermark each, and the smallest counts; those in
-        ``sources`` hold it from the start, others join when they come. One that has given nothing for
-        ``idle_timeout`` of processing time is idle: it holds nothing back until it has caught up. Give a longer one
-        than Spark's trigger, which says how often it is asked. With `BufferProgress` each origin is a source.
+        With ``by``, the values of that column are sources, each with a watermark, and the smallest counts. Those in
+        ``sources`` hold the watermark from the start, others join when they appear. A source without input for
+        ``idle_timeout`` of processing time is idle: it no longer holds the watermark until it has caught up. Choose a
+        timeout longer than Spark's trigger interval. With `BufferProgress` each origin is a source.
         """
         known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
         return replace(self, watermarks=given_watermarks(generator, by, known))
@@ -98,16 +98,15 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         tick: Span | None = None,
         policy: Policy | None = None,
     ) -> SparkJob:
-        """This computation over a streaming DataFrame; nothing runs until ``start()``.
+        """Run over a streaming DataFrame; nothing happens until ``start()``.
 
-        ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a
-        DataFrame of the panes of a checkpoint and its `DeliveryId`, in order, at least once each, and refuses them by
-        False or `Refused` (docs/SINKS.md); without one, panes are in the checkpoint's pane files, exactly once.
-        ``partitions`` of state are those of the first start (default: Spark's default parallelism), until
-        ``tidestate rescale``. Every ``tick`` (default: 1 second) time
-        goes on without a batch too, where it makes a difference: idle sources, watermarks and triggers by processing
-        time. ``policy`` says what the start does when another driver runs this checkpoint, or the newest one is
-        damaged.
+        ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a DataFrame
+        of the panes of a checkpoint and its `DeliveryId`, in order, at least once each; it refuses them by returning
+        False or raising `Refused` (docs/SINKS.md). Without a sink, panes are in the checkpoint's pane files, exactly
+        once. ``partitions`` is the number of state partitions of a new root (default: Spark's default parallelism);
+        change it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a batch, where
+        that matters: idle sources, and watermarks and triggers in processing time. ``policy`` decides what the start
+        does if another driver runs this checkpoint, or the newest one is damaged.
         """
         return self._on_spark(
             stream, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy

@@ -26,22 +26,21 @@ Handover: TypeAlias = OfStream | Mapping[str, OfStream]
 
 
 class Standalone(ABC):
-    """A description on a checkpoint folder, fed with batches in this process. Each batch is one checkpoint.
+    """A description on a checkpoint folder, run over batches in this process. Each batch is one checkpoint.
 
-    ``batches`` always means the whole input from its beginning, in the same batches: those the checkpoint holds
-    already are skipped, so after a crash the same call continues where it stopped.
+    ``batches`` is always the whole input from its beginning, in the same batches: those that the checkpoint already
+    contains are skipped, so after a crash the same call continues where it stopped.
     """
 
     @abstractmethod
     def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
-        """Take all batches, then with ``drain`` fire every window; the panes of this call, in order.
-
-        Raises `IncompatibleError` when the input is not the one this checkpoint holds.
+        """Process all batches; with ``drain`` every window then fires. Returns the panes of this call, in order.
+        Raises `IncompatibleError` if the input is not the one that the checkpoint contains.
         """
 
     @abstractmethod
     def stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
-        """As `run`, one table of panes per checkpoint, as soon as it is committed and delivered."""
+        """As `run`, but yields the panes of each checkpoint once it is committed and delivered."""
 
     @property
     @abstractmethod
@@ -50,24 +49,26 @@ class Standalone(ABC):
 
     @abstractmethod
     def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
-        """Begin a new root with the state that ``history`` leads to: one checkpoint, whole or not at all. Its panes.
+        """Create a new root with the state of past events, in one checkpoint, whole or not at all. Returns its panes.
 
-        History is no part of ``batches``: what `run` is given afterwards goes on from it. Nothing in it is late.
-        Without ``deliver`` the panes are recorded like any, and no sink gets them. Raises `UsageError`
-        (``bootstrap-used``) where something was taken in already; a call that died is made again.
+        The history is not part of ``batches``: the input of `run` continues from it. None of its events is late. With
+        ``deliver=False`` the panes are recorded, but no sink receives them. Raises `UsageError` (``bootstrap-used``)
+        if the root has accepted input already; repeat a call that died.
         """
 
     @abstractmethod
     def drain(self) -> pa.Table:
-        """Move the watermark to the end of time: every window fires, and no new input is taken. The last panes."""
+        """Move the watermark to the end of time: every window fires, and no more input is accepted. Returns the last
+        panes.
+        """
 
     @abstractmethod
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
-        """Take back what the late ledger holds of events that came too late, each once; the panes that changes.
+        """Reprocess the late ledger, each event once; or ``rows``, each time they are given, for ``operator`` in a
+        chain. Returns the panes.
 
-        Or ``rows`` that you bring, each time you bring them; in a chain, to this ``operator``. Windows that are
-        still kept take them, whatever the watermark; for windows that are gone there is a ledger row of the reason
-        ``purged``. One checkpoint of its own.
+        Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
+        row with the reason ``purged`` is added. It is one checkpoint of its own.
         """
 
     @property
@@ -77,7 +78,7 @@ class Standalone(ABC):
 
 
 class SparkJob(ABC):
-    """A description on a streaming DataFrame. ``start`` runs it; ``schedule`` says how often."""
+    """A description over a streaming DataFrame. ``start`` runs it; ``schedule`` sets the trigger."""
 
     @abstractmethod
     def schedule(self, **trigger: Any) -> Self:
@@ -90,32 +91,34 @@ class SparkJob(ABC):
     @property
     @abstractmethod
     def begun(self) -> bool:
-        """Whether anything was taken in at this root, by this or an earlier run: then `bootstrap` is refused."""
+        """Whether this root has ever accepted input, in this run or an earlier one: then `bootstrap` is refused."""
 
     @abstractmethod
     def bootstrap(
         self, history: DataFrame | Mapping[str, DataFrame], *, offsets: Handover = None, deliver: bool = True
     ) -> Manifest:
-        """Begin a new root with the state a batch DataFrame leads to; ``start`` then reads exactly what it had not.
+        """Create a new root with the state of past events, a batch DataFrame; ``start`` then reads only what it did
+        not contain.
 
-        Of several streams, ``history`` and ``offsets`` are by name or side; one without is read from its beginning.
-        Sources of files pass over its files; other ``offsets`` say where it ends, as ``{"topic":{"0":100}}``. Without
-        ``deliver`` no sink gets its panes. Raises `UsageError` where something does not fit, `ConflictError` where
-        files changed meanwhile: nothing is handed over then.
+        With several streams, ``history`` and ``offsets`` are by stream or side name; a stream that is left out is
+        read from its beginning. File sources skip the files of the history; other sources need ``offsets``, the
+        positions at which it ends, as ``{"topic":{"0":100}}``. With ``deliver=False`` no sink receives its panes.
+        Raises `UsageError` if something does not fit, `ConflictError` if files changed meanwhile: nothing is handed
+        over then.
         """
 
     @abstractmethod
     def start(self) -> DurableQuery:
-        """Take over the checkpoint, deliver what is outstanding, and start Spark's query.
+        """Take over the checkpoint, deliver pending panes, and start Spark's query.
 
-        Raises before anything runs: `UsageError` for a description that does not fit the stream or a drained
-        checkpoint, `IncompatibleError` for a checkpoint of another job, a changed configuration, or a Spark
-        checkpoint that does not belong to ours. One that has merely lost something is rewritten, see `Policy`.
+        Raises before anything runs: `UsageError` for a description that does not fit the stream, or a drained
+        checkpoint; `IncompatibleError` for a checkpoint of another job, a changed configuration, or a Spark
+        checkpoint that is not ours. A Spark checkpoint that has only lost files is rewritten, see `Policy`.
         """
 
 
 class DurableQuery(ABC):
-    """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever dies."""
+    """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever fails."""
 
     @property
     @abstractmethod
@@ -130,7 +133,9 @@ class DurableQuery(ABC):
     @property
     @abstractmethod
     def waiting_since_us(self) -> int | None:
-        """Since when the sink has refused what it is offered, and no input is taken; None while it does not."""
+        """Since when the sink has refused the pending delivery, during which no input is processed; None if it does
+        not.
+        """
 
     @property
     @abstractmethod
@@ -143,45 +148,49 @@ class DurableQuery(ABC):
 
     @abstractmethod
     def process_all_available(self) -> None:
-        """Wait until everything the source has now is in a checkpoint. Raises what stopped the query, if it did."""
+        """Wait until all input that the source has now is in a checkpoint. Raises the error that stopped the query,
+        if it failed.
+        """
 
     @abstractmethod
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait for the query to end; False when the time ran out first. Raises what stopped it, if it failed."""
+        """Wait for the query to end; False if the timeout came first. Raises the error that stopped the query, if it
+        failed.
+        """
 
     @abstractmethod
     def stop(self, *, drain: bool = False) -> None:
-        """End the query between two batches. What was not read stays unread and comes at the next start.
+        """End the query between two batches. Unread input stays unread and is processed after the next start.
 
-        With ``drain`` one more checkpoint moves the watermark to the end of time: every window fires, and the
-        checkpoint takes no new input afterwards. Call `process_all_available` first to read what is there.
-        A sink that refuses is waited for no longer: its panes come at the next start. With ``drain`` the last ones
-        are offered until it takes them, or until somebody calls `stop` again.
-        Raises what had stopped the query, if it had failed; nothing is drained then.
+        With ``drain`` one more checkpoint moves the watermark to the end of time: every window fires, and the root
+        accepts no more input. Call `process_all_available` first to read what is there. A refusing sink is not waited
+        for: its panes are delivered at the next start. With ``drain`` the last panes are offered until the sink
+        accepts them or `stop` is called again. Raises the error that had stopped the query, if it had failed; nothing
+        is drained then.
         """
 
     @abstractmethod
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
-        """Take back what the late ledger holds of events that came too late, each once, between two batches.
+        """Reprocess the late ledger between two batches, each event once; or ``rows``, each time they are given, for
+        ``operator`` in a chain.
 
-        Or ``rows`` that you bring, each time you bring them; in a chain, to this ``operator``. Windows that are
-        still kept take them, whatever the watermark; for windows that are gone there is a ledger row of the reason
-        ``purged``. Panes are delivered as ever. How many events were fed; one checkpoint of its own, or none where
-        there was nothing.
+        Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
+        row with the reason ``purged`` is added. Panes are delivered as always. Returns the number of events; it is
+        one checkpoint of its own, or none if there was nothing to do.
         """
 
     @abstractmethod
     def metrics(self, operator: str | None = None) -> Metrics:
-        """Watermark and lag of each source, how often they moved, who is idle; of a chain, those of one operator (by
-        default the first).
+        """Watermark and lag of each source, how often it moved, and which sources are idle; in a chain of one
+        operator (default: the first).
         """
 
     @abstractmethod
     def gaps(self, operator: str | None = None) -> list[Gap]:
-        """Which buffers origins wait for, and since when; none where rows come without buffers."""
+        """The buffers that origins wait for, and since when; empty if rows arrive without buffers."""
 
     @abstractmethod
     def prometheus(self, operator: str | None = None) -> str:
-        """All that in the text format of Prometheus: with violations of CTIs, buffers by what became of them, and
-        events and panes by class since the start.
+        """The metrics in Prometheus text format, with CTI violations, buffers by outcome, and events and panes by
+        class since the start.
         """

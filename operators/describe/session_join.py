@@ -36,11 +36,11 @@ class SessionJoin(Sided, frozen=True, tag="session_join"):
 
     @property
     def equal(self) -> tuple[str, ...]:
-        """Columns by which rows of a session pair up, without those of the session itself."""
+        """Columns by which rows of a session pair up, without those of the session key."""
         return tuple(name for name in self.on if name not in self.session)
 
     def keeps(self, side: str) -> bool:
-        """Whether rows of a side are emitted also without a partner."""
+        """Whether the join emits rows of this side that have no partner."""
         return self.how in (side, "full")
 
     def layout(self, side: str) -> Layout:
@@ -62,14 +62,14 @@ def session_join(
     offset: str | tuple[str | None, str | None] | None = None,
     origin: str | tuple[str | None, str | None] | None = None,
 ) -> SessionJoin:
-    """Join two streams by session: rows with equal ``on`` (none: all rows) that are less than ``gap`` apart, of
-    whatever side, are one session, and each left row of it pairs up with each right one.
+    """Join two streams by session: rows of either side with equal ``on`` (none: all rows) that are less than ``gap``
+    apart are one session, and each left row of it pairs up with each right one.
 
-    Pairs are emitted as the watermark passes the session's end, and of an outer join (``how``) the rows of sessions
-    that have no other side. A row that comes ``late`` emits what it adds; where the session's bounds change, what
-    was emitted is retracted first. With ``gap_column``, which both sides have, each row brings its own gap.
-    ``session`` names the columns that sessions belong to, where these are not those of ``on``: rows of a session then
-    pair up where ``on`` is equal too. A message is known by ``offset`` and ``origin``, of both sides or a pair.
+    Pairs are emitted when the watermark passes the session's end; an outer join (``how``) also emits rows of sessions
+    without the other side. A ``late`` row emits the pairs it adds; if the session's bounds change, what was emitted
+    is retracted first. With ``gap_column``, on both sides, each row has its own gap. ``session`` names the columns of
+    the session key, if these are not those of ``on``: rows of a session then pair up if ``on`` is equal too. A
+    message is identified by ``offset`` and ``origin``, of both sides or a pair.
     """
     keys, windows = columns_of(on), sessions_of(gap, gap_column=gap_column)
     owner = keys if session is None else columns_of(session)

@@ -24,4 +24,4 @@ SparkSink = Callable[["DataFrame", DeliveryId], bool | None]
 
 
 class Refused(Exception):
-    """A sink raises it when it can take nothing now."""
+    """Raised by a sink that cannot accept a delivery now."""

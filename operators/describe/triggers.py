@@ -79,24 +79,24 @@ DEFAULT = Triggers()
 
 
 def every_element() -> Trigger:
-    """A pane for each key and window that a batch's events touch."""
+    """A pane for each key and window with events in the batch."""
     return Trigger("each_batch")
 
 
 def each_batch() -> Trigger:
-    """The same: conditions are evaluated at the end of a batch."""
+    """The same as `every_element`: conditions are evaluated at the end of a batch."""
     return Trigger("each_batch")
 
 
 def after_count(count: int) -> Trigger:
-    """A pane once ``count`` elements are in no pane yet; with 1 it is `every_element`."""
+    """A pane once ``count`` elements are in no pane yet; `every_element` is ``count=1``."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
         raise UsageError("a count trigger counts to a whole number, one at least", code="trigger-count", found=count)
     return Trigger("each_batch") if count == 1 else Trigger("after_count", count=count)
 
 
 def every_processing_time(span: Span) -> Trigger:
-    """A pane at each multiple of ``span`` of processing time, also of what has not changed (see only_updated)."""
+    """A pane at each multiple of ``span`` of processing time, changed or not (see ``only_updated``)."""
     return Trigger("every_processing_time", span_us=_positive(span))
 
 
@@ -106,8 +106,8 @@ def after_processing_time(span: Span) -> Trigger:
 
 
 def every_event_time(span: Span) -> Trigger:
-    """A pane each time the watermark passes another ``span`` of the window, counted from its start, also of what has
-    not changed (see only_updated).
+    """A pane each time the watermark passes another ``span`` of the window, counted from its start, changed or not
+    (see ``only_updated``).
     """
     return Trigger("every_event_time", span_us=_positive(span))
 

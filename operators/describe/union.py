@@ -24,9 +24,8 @@ def union(
     watermark_delay: Span | Sequence[Span] = "0 seconds",
     name: str = "union",
 ) -> Union:
-    """Streams with the same columns as one: each row is passed on at once, late ones too, with its ``side``.
-
-    The watermark is the smallest of the sides: one without rows holds it back.
+    """Streams with the same columns as one: each row is passed on at once, late or not, with its ``side``. The
+    watermark is the smallest of the sides, so a side without rows holds it.
     """
     streams = given_sides(sides, event_time, (), same_columns=True)
     return Union(streams, given_delays(streams, watermark_delay), name=checked_name(name))

@@ -49,8 +49,8 @@ class Retained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Windowed(Runnable, frozen=True, tag="windowed"):
     """A windowed computation over a stream of events. Every method returns a new description.
 
-    ``allowed_lateness_us`` is how long after the watermark an event is still taken, by ``late_rule``; None: see
-    `lateness_us`. ``signed``: rows whose column ``kind`` is ``retract`` take others back; binding sets it.
+    ``allowed_lateness_us``: how far behind the watermark an event is still accepted, by ``late_rule``; None: see
+    `lateness_us`. ``signed``: rows whose column ``kind`` is ``retract`` retract others; set when it is bound.
     """
 
     event_time: str | None
@@ -73,17 +73,15 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
 
     @property
     def lateness_us(self) -> int:
-        """How long an event is taken: 60 seconds by default, and 0 where the clock or CTIs are the watermark."""
+        """Allowed lateness: 60 seconds by default, 0 if the watermark is processing time or comes from CTIs."""
         if self.allowed_lateness_us is not None:
             return self.allowed_lateness_us
         advancing = self.watermarks is not None and isinstance(self.watermarks.generator, Ctis)
         return 0 if self.processing_time or advancing else USUAL_US
 
     def window(self, windows: Windows) -> Self:
-        """Which windows an event belongs to: `tumbling`, `sliding`, `session`, `count_window`, `global_window`.
-
-        Without any, rows belong to the windows they name themselves, in ``window_start`` and ``window_end``: those of
-        the panes of another operator.
+        """The windows: `tumbling`, `sliding`, `session`, `count_window` or `global_window`. Without any, each row
+        names its window in ``window_start`` and ``window_end``, as the panes of another operator do.
         """
         if not isinstance(windows, Windows):
             raise UsageError("give a window, as tumbling(...) or session(...)", code="window", found=repr(windows))
@@ -102,13 +100,14 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         idle_timeout: Span | None = None,
         own_timeouts: Mapping[str, Span] | None = None,
     ) -> Self:
-        """The watermark of each source is its newest CTI, by settings that `progress.advance_time` makes;
-        what comes behind it is dropped or adjusted. ``sources`` and the rest are as in `watermark`.
+        """Use CTIs: the watermark of each source is its newest CTI, by settings made with `progress.advance_time`.
+        Events behind it are dropped or adjusted.
 
-        ``settings`` are those of the query, for all sources or by name; they replace those ``at_source``. Events
-        start at the event time; ``end`` and ``shape_column`` are columns of their ends and shapes, without the latter
-        all are of one ``shape``. Rows count in the order (origin, offset), which `windowed` names; the source of a
-        row is in the column ``by``, or else its origin. Lateness is 0 unless `late` says otherwise.
+        ``settings`` are those of the query, for all sources or by name; they replace those ``at_source``. ``sources``
+        and the others are as in `watermark`. Events start at the event time; ``end`` and ``shape_column`` are the
+        columns of their ends and shapes; without the latter all have one ``shape``. Rows count in the order (origin,
+        offset), which `windowed` names; the source of a row is in the column ``by``, or else its origin. Lateness is
+        0 unless `late` sets it.
         """
         if self.event_time is None or self.offset is None:
             raise UsageError(
@@ -127,7 +126,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         return replace(self, watermarks=Watermarks(ctis, chosen, by))
 
     def aggregate(self, **aggregates: Aggregate) -> Self:
-        """What to compute per key and window: ``name=count()``, ``name=mean("column")`` and so on."""
+        """The results per key and window: ``name=count()``, ``name=mean("column")`` and so on."""
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise UsageError(
@@ -149,12 +148,12 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         keep: str | Sequence[str] = (),
         future: Span = "60 seconds",
     ) -> Self:
-        """Take events up to ``allowed`` behind the watermark (60 seconds by default, 0 with `advance_time`); later
+        """Accept events up to ``allowed`` behind the watermark (default: 60 seconds, 0 with `advance_time`); later
         ones go to the late ledger.
 
-        By ``rule`` it is the event's time that counts, or the end of each window that would hold it. ``keep`` names
-        further input columns that a ledger entry keeps. An event more than ``future`` ahead of the watermark is
-        processed and counted as a future event.
+        ``rule``: compare the event's time ("event"), or the end of each window that would hold it ("window").
+        ``keep`` names further input columns to record in the ledger. An event more than ``future`` ahead of the
+        watermark is processed, and counted as a future event.
         """
         allowed_us, future_us = None if allowed is None else span_us(allowed), span_us(future)
         kept = (keep,) if isinstance(keep, str) else tuple(keep)
@@ -171,8 +170,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         )
 
     def retain(self, span: Span | None = None, *, windows: int | None = None) -> Self:
-        """Keep a window for ``span`` after its end, to be read and to reprocess late events; with ``windows`` only
-        that many of the grid behind the watermark. By default, and at least, it is kept while it takes events.
+        """Retain a closed window for ``span`` after its end, for queries and reprocessing; with ``windows``, only
+        that many of the newest. A window is always retained while it accepts events, which is the default.
         """
         span_of = span_us(span) if span is not None else None
         whole = windows is None or (isinstance(windows, int) and not isinstance(windows, bool) and windows > 0)
@@ -197,10 +196,12 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         per_element: bool = False,
     ) -> Self:
         """When a window emits a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
-        (``always``, ``non_empty``: only with something new, ``never``); ``late``, after it; ``closing``, when it
-        takes no more (``never``, ``if_new``, ``always``; by default ``if_new`` where an event might stay unseen).
-        ``only_updated`` emits no pane that equals the last one. ``when`` is a composite trigger instead of all that.
-        With ``per_element`` a count of N emits a pane at each N-th element, not at the end of the batch that has it,
+        (``always``, ``non_empty``: only with new events, ``never``); ``late``, after it; ``closing``, when the window
+        closes (``never``, ``if_new``, ``always``; default: ``if_new`` if an event could otherwise stay out of every
+        pane).
+
+        ``only_updated`` suppresses a pane that equals the last one. ``when`` is a composite trigger in place of all
+        these. With ``per_element`` a count of N emits a pane at each N-th element instead of at the end of the batch,
         and ``when`` is evaluated after each element.
         """
         if when is not None and (early is not None or on_time != "always" or late != Trigger("each_batch")):
@@ -217,8 +218,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when, per_element))
 
     def timestamps(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Self:
-        """Give panes a column ``timestamp``, for readers that take them as events: the last moment of the window, or
-        the earliest or latest event in the pane.
+        """Add a column ``timestamp`` to panes, for readers that process them as events: the last moment of the
+        window, or the earliest or latest event in the pane.
         """
         if choice not in ("end_of_window", "earliest", "latest"):
             raise UsageError(
@@ -273,14 +274,14 @@ def windowed(
     origin: str | None = None,
     in_order: bool = False,
 ) -> Windowed:
-    """Begin a description: the column of event times, the key columns (none: one group for all), and by how much
-    the watermark stays behind the largest event time seen. ``name`` is the operator's identity in a checkpoint.
+    """Begin a description: the column of event times, the key columns (none: one group for all), and how far the
+    watermark stays behind the largest event time.
 
-    With ``processing_time`` every event has the time at which its batch is processed, and that is the watermark.
-    ``offset`` and ``origin`` are columns that give the input its order: where it matters, messages of a batch count
-    by (origin, offset). Windows of offsets, and those that the input names itself, need no event time. With
-    ``in_order`` events are held until the watermark passes them and taken in the order (time, origin, offset): what
-    counts by their order does not depend on how they came in batches.
+    ``name`` is the operator's identity in a checkpoint. With ``processing_time`` every event has the time at which
+    its batch is processed, which is also the watermark. ``offset`` and ``origin`` are columns that order the input:
+    where order matters, messages of a batch count by (origin, offset). Windows of offsets, and windows that rows name
+    themselves, need no event time. With ``in_order`` events are held until the watermark passes them and processed in
+    the order (time, origin, offset), so results that depend on order do not depend on the cut.
     """
     columns = (key,) if isinstance(key, str) else tuple(key or ())
     if len(set(columns)) != len(columns) or event_time in columns:

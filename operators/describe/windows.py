@@ -158,11 +158,11 @@ Windows = Sliding | SlidingOffsets | Sessions | SessionsOfOffsets | Global | Cou
 def session(
     gap: Span | None = None, *, gap_column: str | None = None, offsets: int | None = None, late: int | None = None
 ) -> Sessions:
-    """Windows of activity: events of one key belong together when they are less than ``gap`` apart.
+    """Windows of activity: events of a key belong together if they are less than ``gap`` apart.
 
-    With ``gap_column`` each event brings its own gap, in microseconds or as a duration. With ``offsets`` messages
-    belong together when their offsets are less than so many apart; such a window stays open until the input is
-    ``late`` offsets (default: as many) past its end.
+    With ``gap_column`` each event has its own gap, in microseconds or as a duration. With ``offsets`` messages belong
+    together if their offsets are less than that apart; such a window closes when the input is ``late`` offsets
+    (default: as many) past its end.
     """
     if sum(given is not None for given in (gap, gap_column, offsets)) != 1:
         raise UsageError("give a session a gap, or the column that holds it, or offsets", code="session-gap")
@@ -191,11 +191,11 @@ def count_window(
     late: int | None = None,
     start: int = 0,
 ) -> Counted | SlidingOffsets:
-    """Windows of the n-th to the m-th accepted message of a key, whatever their times; full ones fire.
+    """Windows of the n-th to the m-th accepted message of a key, whatever their times; a full window fires.
 
-    With ``by="offset"`` windows are of the input's offsets, ``[start + k*step, start + k*step + count)``, of
-    any key: one is full when the input has passed its end, and takes offsets that come late until the input is
-    ``late`` offsets (default: ``count``) past it. Offsets before ``start`` are in no window.
+    With ``by="offset"`` windows are of the input's offsets, ``[start + k*step, start + k*step + count)``, of any key:
+    a window is full when the input has passed its end, and accepts late offsets until the input is ``late`` offsets
+    (default: ``count``) past it. Offsets before ``start`` are in no window.
     """
     step = count if step is None else step
     _positive(count)
@@ -214,7 +214,7 @@ def count_window(
 
 
 def tumbling(size: Span, *, offset: Span = "0 seconds") -> Sliding:
-    """Windows of ``size`` side by side: each event lies in exactly one."""
+    """Adjacent windows of ``size``: each event is in exactly one."""
     return _checked(size, size, offset, strict=True)
 
 

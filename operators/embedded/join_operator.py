@@ -39,11 +39,12 @@ SidedPlan = JoinPlan | SessionJoinPlan
 
 
 class JoinOperator(EmbeddedOperator[SidedPlan]):
-    """A join, or session join, on a checkpoint folder. ``left``, ``right``: schemas of the batches of a side.
+    """A join or session join on a checkpoint folder. ``left``, ``right``: schemas of the batches of each side.
 
-    A message is (origin, offset) of its side, which the join names (``join(offset=…, origin=…)``), and takes effect
-    once. One operator, one process, one state partition. Close it, or use it in a ``with`` block.
-    ``policy``: what the start does when another process has it open, or the newest checkpoint is damaged.
+    A message is identified by (origin, offset) of its side, which the description names (``join(offset=…,
+    origin=…)``), and takes effect once. One operator, one process, one state partition. Close it, or use it in a
+    ``with`` block. ``policy`` decides what the start does if another process has the folder open, or the newest
+    checkpoint is damaged.
     """
 
     def __init__(
@@ -67,11 +68,12 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         right: pa.Table | pa.RecordBatch | None = None,
         now_us: int | None = None,
     ) -> dict[str, int]:
-        """Take messages of a side in, or of both at once; how many were accepted, duplicates, late, paired and so on.
+        """Process messages of one side, or of both at once. Returns counters: accepted, duplicates, late, pairs and
+        so on.
 
-        With ``now_us`` the clock moves in the same step: what is held until then is emitted with what they bring.
-        When it raises, nothing was taken. Flushes by itself when that shows pairs, opens a window or forgets one.
-        What is not flushed is lost with the process: give it again, the operator knows what it has had.
+        With ``now_us`` the clock moves in the same step, so pairs that were held until then are emitted too. If it
+        raises, nothing was processed. It flushes by itself when it emits pairs, or opens or expires a window.
+        Messages that are not flushed are lost with the process: add them again, the operator recognizes those it has.
         """
         given = {side: as_table(rows) for side, rows in zip(SIDES, (left, right), strict=True) if rows is not None}
         return self._take(self._joined.rows(self._plan.input_schema, **given), now_us)
@@ -84,11 +86,11 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
     def get_windows(
         self, side: str, start: Moment | None = None, end: Moment | None = None, session: Any = None
     ) -> pa.Table:
-        """Windows of a side that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
+        """The retained windows of a side that overlap ``start`` to ``end``, both inclusive, ordered by start.
 
-        With their bounds, count, and the start and last offset of each origin. A side without windows of its own has
-        one that holds everything, its bounds are null. Windows of joins have no session key; of a session join they
-        are the sessions that hold messages of the side, and ``session`` is the key of those that are asked for.
+        With their bounds, count, and the first and last offset of each origin. A side without windows has one that
+        holds everything; its bounds are null. Windows of joins have no session key. A session join has the sessions
+        that hold messages of the side, and ``session`` is the key of those to return.
         """
         if isinstance(self._plan, SessionJoinPlan):
             return sessions_over(self._side(side), self._current(), start, end, session)
@@ -109,10 +111,10 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         session: Any = None,
         equal: Any = None,
     ) -> pa.Table:
-        """Messages of a side that are kept between these bounds, both inclusive, in order of (time, offset, origin).
+        """The retained messages of a side between these bounds, both inclusive, ordered by (time, offset, origin).
 
-        Times only where the side's layout has them. ``equal``: values of the join's key columns; ``session``: of
-        those that sessions of a session join belong to.
+        Times only if the side's layout has them. ``equal``: values of the join's key columns; ``session``: of those
+        to which the sessions of a session join belong.
         """
         bounds = (start_time, start_offset, end_time, end_offset)
         return messages_in(self._side(side), self._current(), bounds, session, equal)

@@ -22,12 +22,12 @@ def run_operator(
     wait: Callable[[float], None] = time.sleep,
     drain: bool = False,
 ) -> None:
-    """Take every batch in and give every pane to ``sink``, in order, at least once each under the same id.
+    """Process every batch and give every pane to ``sink``, in order, at least once each under the same id.
 
-    A batch of a join has its sides by name, ``{"left": …}`` or ``{"right": …}`` or both.
-    While the sink refuses, nothing is taken from ``batches``: what is pending is in files, and memory stays as it
-    is. ``wait`` is called between two offers with the seconds to wait, which grow; what it raises ends the run, and
-    so does any error of the sink but `Refused`. Nothing is lost by that: the next run begins with what was not taken.
+    A batch of a join names its sides: ``{"left": …}``, ``{"right": …}`` or both. While the sink refuses, no batch is
+    read: pending panes are in files, and memory does not grow. ``wait`` is called between two offers with the seconds
+    to wait, which grow; an error that it raises ends the run, and so does any error of the sink except `Refused`.
+    Nothing is lost: the next run begins with the pending panes.
     """
     _deliver(operator, sink, wait)
     for batch in batches:

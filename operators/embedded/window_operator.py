@@ -40,12 +40,14 @@ from tidestate.statestore.table.overlay import OverlayView
 
 
 class WindowOperator(EmbeddedOperator[OperatorPlan]):
-    """A description on a checkpoint folder. ``schema`` is that of batches, with ``origin`` and ``offset``.
+    """A description on a checkpoint folder. ``schema`` is that of the batches, with the columns ``origin`` and
+    ``offset``.
 
-    A message is (origin, offset) and takes effect once. One operator, one process, one state partition: for more,
-    run several, each with the origins of its own and its own folder. Close it, or use it in a ``with`` block.
-    ``equal`` names columns by which messages are read again, next to the key (the design's keyed message store).
-    ``policy``: what the start does when another process has it open, or the newest checkpoint is damaged.
+    A message is identified by (origin, offset) and takes effect once. One operator, one process, one state partition:
+    for more, run several, each with origins and a folder of its own. Close it, or use it in a ``with`` block.
+    ``equal`` names columns, next to the key, by which messages can be read (the design's keyed message store).
+    ``policy`` decides what the start does if another process has the folder open, or the newest checkpoint is
+    damaged.
     """
 
     def __init__(
@@ -75,18 +77,20 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         super().__init__(plan, checkpoint, store, policy, hook)
 
     def add_messages(self, batch: pa.Table | pa.RecordBatch) -> dict[str, int]:
-        """Take messages in; how many were accepted, duplicates, late and so on. When it raises, nothing was taken.
+        """Process messages. Returns counters: accepted, duplicates, late and so on. If it raises, nothing was
+        processed.
 
-        Flushes by itself when that shows panes, opens a window or forgets one. What is not flushed is lost with the
-        process: give it again, the operator knows what it has had.
+        It flushes by itself when it emits panes, or opens or expires a window. Messages that are not flushed are lost
+        with the process: add them again, the operator recognizes those it has.
         """
         return self._take(as_table(batch))
 
     def reprocess_late(self, rows: pa.Table | None = None) -> dict[str, int]:
-        """Take back what the late ledger holds of messages that came too late, each once; how many were.
+        """Reprocess the late ledger, each message once; or ``rows``, each time they are given. Returns the number of
+        messages.
 
-        Or ``rows`` that you bring, each time you bring them. Windows that are still kept take them, whatever the
-        watermark; for windows that are gone there is a ledger row of the reason ``purged``. It is durable at once.
+        Windows that are still retained take them, whatever the watermark; for windows that are gone a ledger row with
+        the reason ``purged`` is added. It is durable at once.
         """
         self._not_drained()
         self.flush()
@@ -97,21 +101,21 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
 
     @property
     def layout(self) -> Layout | None:
-        """The key layout of the messages; None where none is needed again and only their identities are kept."""
+        """The key layout of the messages; None if only their identities are kept."""
         return self._plan.layout
 
     def windows(self) -> pa.Table:
-        """Windows that may still show panes, by key, with their values as they stand."""
+        """The windows that can still emit panes, by key, with their current results."""
         state = self._current()
         plan = self._plan.reading(lambda windows: read_windows(self._plan, state, windows))
         rows = pa.concat_tables([self._plan.groups.schema.empty_table(), *state[GROUPS].scan()])
         return results_of(plan, rows)
 
     def get_windows(self, start: Moment | None = None, end: Moment | None = None, *, session: Any = None) -> pa.Table:
-        """Windows that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
+        """The retained windows that overlap ``start`` to ``end``, both inclusive, ordered by start.
 
-        With their bounds, key, count, and the start and last offset of each origin. Bounds are times, or offsets (or
-        numbers) where windows are of those. ``session`` is the key whose windows are meant; None asks for all.
+        With their bounds, key, count, and the first and last offset of each origin. Bounds are times, or offsets or
+        numbers if windows are of those. ``session`` is the key of the windows to return; None returns all.
         """
         return windows_in(self._plan.metadata, self._current(), start, end, session)
 
@@ -125,23 +129,23 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         session: Any = None,
         equal: Any = None,
     ) -> pa.Table:
-        """Messages that are kept between these bounds, both inclusive, in order of (time, offset, origin).
+        """The retained messages between these bounds, both inclusive, ordered by (time, offset, origin).
 
-        Times only where the layout has them. ``session``: the key, where windows are sessions; ``equal``: the values
-        of the equal fields: the key of other windows, or the columns named ``equal``.
+        Times only if the layout has them. ``session``: the key, if windows are sessions; ``equal``: values of the
+        equal columns, that is the key of other windows, or the columns named ``equal``.
         """
         bounds = (start_time, start_offset, end_time, end_offset)
         return messages_in(self._plan.messages, self._current(), bounds, session, equal)
 
     def replay_from(self) -> pa.Table:
-        """Per origin the start offset of the earliest window that is kept, and the last offset taken."""
+        """Per origin the start offset of the earliest retained window, and the last processed offset."""
         return windows_replay_from(self._plan.metadata, self._current())
 
     def rebuild(self, batches: Iterable[pa.Table | pa.RecordBatch]) -> None:
-        """Put messages back that were lost with the files of their table: a replay from `replay_from`.
+        """Restore messages whose files were lost, by a replay from `replay_from`.
 
-        Windows and identities are as they were; only what had been accepted is put back. Raises `UsageError` where
-        there is nothing to put back.
+        Windows and identities stay as they are; only messages that had been accepted are restored. Raises
+        `UsageError` if no messages are missing.
         """
         lost = rebuildable(self._plan).messages.name
         self.close()

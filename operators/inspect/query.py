@@ -47,7 +47,7 @@ QuerySchemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
 class Query:
-    """One operator as one checkpoint holds it. Made by `query`."""
+    """One operator at one checkpoint. Returned by `query`."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Query:
 
     @property
     def watermark_us(self) -> int | None:
-        """Every event before this had been seen; None before the first."""
+        """Every event before this time had arrived; None before the first watermark."""
         return self._state.watermark_us
 
     @property
@@ -94,9 +94,8 @@ class Query:
         return pa.concat_tables(rows)
 
     def windows(self) -> pa.Table:
-        """Windows that are kept, by key, with their values as they stand; none once the job is drained.
-
-        Raises `UsageError` where there are none, or where `query` needs the description for their values.
+        """The stored windows by key, with their current results; none after a drain. Raises `UsageError` if the
+        operator has no windows, or if `query` needs the description to compute them.
         """
         with of_manifest(self.operator):
             return self._windows()
@@ -188,10 +187,10 @@ def query(
     schema: QuerySchemas | None = None,
     budget_bytes: int = 256 << 20,
 ) -> Query:
-    """Ask a checkpoint of the job in folder ``root``, its newest by default, about one of its operators.
+    """Read one operator of the job in folder ``root``, at its newest checkpoint by default.
 
-    ``description`` and ``schema`` are those the job was started with: needed only for the values of windows whose
-    aggregates are functions of yours. Raises `NotFoundError` for a checkpoint or operator that is not there.
+    ``description`` and ``schema`` are those with which the job was started: only needed for results that your own
+    functions compute. Raises `NotFoundError` for a checkpoint or operator that does not exist.
     """
     folder = Checkpoint.open(root)
     manifest = folder.chosen(checkpoint).manifest

@@ -96,12 +96,14 @@ class Generator(Protocol):
 
 
 class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="buffers"):
-    """Rows have the buffer they came in, in these columns. Without ``chunk`` a buffer has one chunk; without ``last``
-    each chunk is the last. All rows of a buffer come in one batch: rows of a repeated one are refused. ``end`` is
-    true on rows of an origin's last buffer: once everything up to it has arrived, the origin no longer holds W.
+    """Progress by buffers: the columns that name the buffer, and the chunk of it, in which each row arrived.
 
-    Each origin is a source. A gap holds its watermark for as long as ``patience``, by default for ever; rows that
-    arrive for it later are refused. Raises `UsageError` for a patience that is not positive.
+    Without ``chunk`` a buffer is one chunk; without ``last`` every chunk is the last one. All rows of a buffer arrive
+    in one batch; rows of a repeated buffer are rejected. ``end`` is true on the rows of an origin's last buffer: once
+    everything up to it has arrived, the origin no longer holds W.
+
+    Each origin is a source. A gap holds its watermark for ``patience`` (default: for ever); rows that arrive for the
+    gap later are rejected. Raises `UsageError` for a patience that is not positive.
     """
 
     origin: str
@@ -124,12 +126,12 @@ class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
 
     @property
     def waits(self) -> bool:
-        """Whether time alone may move its watermark."""
+        """Whether its watermark can move without input."""
         return self.patience is not None
 
     @property
     def columns(self) -> list[str]:
-        """The input columns that are read."""
+        """The input columns it reads."""
         return [
             name for name in (self.origin, self.sequence, self.watermark, self.chunk, self.last, self.end) if name
         ]

@@ -32,12 +32,12 @@ BOUND_NAMES = ("start_time", "start_offset", "end_time", "end_offset")
 
 @dataclass(frozen=True)
 class Retention:
-    """How much a message store keeps. Every limit that is given holds; without any, everything is kept.
+    """How much a message store retains. All given limits apply; without any, everything is kept.
 
-    ``time`` in the unit of the time column (microseconds for ours): messages older than the newest one by more are
-    forgotten. ``count`` and ``bytes``: the newest messages until there are so many, and those as old as the oldest
-    of them. Positions are counted per ``slot`` of so many units: a wide slot makes the table of counts small, and
-    "as old" then means within the same slot; where slots are counted, retention forgets whole ones.
+    ``time``: messages that are older than the newest one by more than this expire, in the unit of the time column
+    (microseconds for ours). ``count``, ``bytes``: the newest messages up to this total, and those as old as the
+    oldest of them. Positions are counted per ``slot`` of this many units: a wide slot makes the table of counts
+    small; "as old" then means within the same slot, and whole slots expire.
     """
 
     time: int | None = None

@@ -161,8 +161,8 @@ def RocksDB(  # noqa: N802
 ) -> StoreConfig:
     """State in a local RocksDB under ``cache_dir`` (default: a folder in the system's temporary one).
 
-    The folder is a cache of the durable files: losing it costs a rebuild, never state. It is this user's alone: one
-    that others may read or write is refused.
+    The folder is a cache of the durable files: losing it costs a rebuild, never state. Only this user may have
+    access: a folder that others can read or write is refused.
     """
     return StoreConfig(
         "rocksdb",
