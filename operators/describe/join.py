@@ -76,8 +76,7 @@ class Join(Sided, frozen=True, tag="join"):
         return counted and self.offsets[place] is not None
 
     def windows_of(self, side: str) -> SideWindows:
-        """The windows of a side; None if one window holds everything. Raises `UsageError` if the join has no windows.
-        """
+        """The windows of a side; None if one holds everything. Raises `UsageError` if the join has no windows."""
         if self.own is None and self.windows is None:
             raise UsageError(
                 "this join goes by the distance of rows, not by windows: ask for its messages", code="query-windows"
