@@ -106,7 +106,10 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         names = [column.name for column in (*self.key, *self.values)]
         lasting = {column.lasting for column in (*self.key, *self.values)}
         if len(set(names)) != len(names) or len(lasting) != len(names):
-            raise UsageError("column names of a table must differ", code="table-columns", table=self.name)
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            raise UsageError(
+                "column names of a table must differ", code="table-columns", table=self.name, columns=repeated
+            )
         if taken := [name for name in names if name.startswith("__")]:
             raise UsageError(
                 "names that begin with two underscores are ours: choose others",

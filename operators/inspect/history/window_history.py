@@ -16,6 +16,7 @@ from tidestate.operators.inspect.history.emitted import emitted_panes, read_reje
 from tidestate.operators.inspect.history.events import WindowHistory, WindowRecords
 from tidestate.operators.inspect.history.narrative import build_history
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, read_steps
+from tidestate.operators.windows.general.names import NO_KEY
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import NotFoundError, UsageError
@@ -100,7 +101,7 @@ def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:
     if not has_windows and all(form.shape == "messages" for form in forms_of(state).values()):
         raise UsageError("this operator has no windows: use state, panes and late", code="history-window")
     columns = (column for spec in state.tables for column in spec.key if column.role == "key")
-    known = list(dict.fromkeys(column.name for column in columns if not column.name.startswith("_")))
+    known = list(dict.fromkeys(column.name for column in columns if column.name != NO_KEY))
     if set(keys) != set(known):
         raise UsageError(
             "give a value for each key column: --key COLUMN=VALUE" if known else "there is no key: leave out --key",

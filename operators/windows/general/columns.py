@@ -55,9 +55,9 @@ def chosen(where: pa.Array, new: pa.Array | pa.ChunkedArray, old: pa.ChunkedArra
 
 
 def with_columns(groups: pa.Table, changed: Mapping[str, Any]) -> pa.Table:
-    """``groups`` with these columns replaced; `NEVER` is null in a ``_since_`` column."""
+    """``groups`` with these columns replaced; `NEVER` is null in a ``_since_`` column of ours, which is NumPy's."""
     for name, values in changed.items():
-        if name.startswith("_since_"):
+        if name.startswith("_since_") and isinstance(values, np.ndarray):
             values = pa.array(values, mask=values == NEVER)
         column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
         place = groups.column_names.index(name)

@@ -32,6 +32,7 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windows import Windows
 from tidestate.operators.inspect.history.events import Event, WindowHistory
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.local.harness import Harness
@@ -300,6 +301,15 @@ def test_what_is_not_there_is_said(
     with pytest.raises(error) as caught:
         window_history(Checkpoint.open(root), window, key)
     assert getattr(caught.value, "code", None) == code
+
+
+@pytest.mark.parametrize("kind", [tumbling("10 seconds"), session("5 seconds")])
+def test_the_name_of_a_key_may_begin_with_an_underscore(tmp_path: Path, kind: Windows) -> None:
+    renamed = [one.rename_columns(["_id" if name == "k" else name for name in one.column_names]) for one in STREAM]
+    job = windowed(event_time="t", key="_id").window(kind).aggregate(n=count()).accumulation(RETRACTING)
+    job.standalone(checkpoint=tmp_path).run(renamed[:1])
+    found = window_history(Checkpoint.open(tmp_path), "1970-01-01T00:00:01", {"_id": "a"})
+    assert [one.values["n"] for one in found.events]
 
 
 def test_the_windows_of_a_key_that_are_near_are_named(root: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import settings as run_settings
@@ -19,6 +21,7 @@ from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, ledg
 from tests.twins.naive import Setting as OldSetting
 from tests.twins.naive import Twin as OldTwin
 from tests.twins.words import EACH_BATCH, Row, Setting
+from tidestate import Harness, after_count, count, tumbling, windowed
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
@@ -167,3 +170,11 @@ def test_the_net_does_not_depend_on_how_events_are_split(
             ledgers.append(Counter(player.ledger()))
     assert nets[0] == nets[1]
     assert ledgers[0] == ledgers[1]
+
+
+def test_the_name_of_an_aggregate_may_begin_like_a_column_of_ours() -> None:
+    schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("o", pa.int64())])
+    job = windowed(event_time="t", offset="o").window(tumbling("10 seconds")).aggregate(_since_noon=count())
+    job = job.late("1 minute").trigger(early=after_count(1), per_element=True)
+    panes = Harness(job, schema).feed([{"t": datetime(2026, 1, 1, tzinfo=UTC), "o": n} for n in range(3)])
+    assert panes["_since_noon"].to_pylist() == [1, 2, 3]
