@@ -104,13 +104,13 @@ def evolve(
 
     Raises `IncompatibleError`, or `CorruptionError` for a configuration that no job writes.
     """
+    stored_description(stored)  # raises if no job has written it
     fitting = choose(plan, stored) if choose else plan
     columns = pending_renames(plan.renames.columns, stored.types, plan.input_schema.names)
     was, now = rename_columns(stored.configuration, columns), plan.configuration
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:
-        stored_description(stored)  # raises if no job has written it
         changes += settings(spans_as_text(was), spans_as_text(now), fitting)
         changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, fitting)
         changes += types(stored, plan, columns)
