@@ -33,4 +33,5 @@ else:  # a type checker would take every name that is missing for one that this 
         return getattr(import_module(f"{__name__}.operators"), name)
 
     def __dir__():
-        return sorted({*globals(), "__version__", *_PACKAGES, *dir(import_module(f"{__name__}.operators"))})
+        own = (name for name in globals() if name.startswith("__"))
+        return sorted({*own, "__version__", *_PACKAGES, *dir(import_module(f"{__name__}.operators"))})
