@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import is_position
@@ -86,6 +85,8 @@ def bisect(rows: pa.Table, cut: Cut, width: int) -> int:
 
 def key_before(rows: pa.Table, cut: Cut) -> pa.ChunkedArray | pa.Array:
     """Which rows lie before ``cut``, whatever their order."""
+    import pyarrow.compute as pc  # takes a while to import, and looking at checkpoints needs none
+
     result: pa.ChunkedArray | pa.Scalar = pa.scalar(cut.after)
     for place in reversed(range(len(cut.values))):
         column = rows.column(place)

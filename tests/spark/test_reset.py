@@ -159,7 +159,7 @@ def test_a_start_falls_back_when_told_to(
     with caplog.at_level(logging.WARNING, "tidestate"):
         goes_on(spark, made, root, Policy(damaged="reset"))
     said = "\n".join(caplog.messages)
-    assert f"back to checkpoint {BEFORE}, the newest that is whole; abandoned: {BEFORE + 1}" in said
+    assert f"back to checkpoint {BEFORE}, the newest intact one; abandoned: {BEFORE + 1}" in said
 
 
 def gone(root: Path) -> None:

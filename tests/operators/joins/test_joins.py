@@ -237,7 +237,7 @@ def test_the_block_of_the_page_runs() -> None:
     assert done.stdout.splitlines() == [
         "{'order': 'a', 'left_price': 5, 'right_weight': 2}",
         "{'order': 'b', 'left_price': 7, 'right_weight': None}",
-        "<eq>_<offset> ['<eq>_<offset>', '<eq>_<offset>']",
+        "<eq>_<offset> <eq>_<offset>",
         "{'id': 3, 'left_value': 5, 'right_cost': 0}",
         "{'id': 1, 'left_value': 0, 'right_cost': 2}",
     ]

@@ -325,17 +325,17 @@ def test_a_broken_verb_hinders_no_other(tmp_path: Path, monkeypatch: pytest.Monk
         "@app.command()\ndef greet() -> None:\n    'Say hello.'\n    print('hello')\n"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    listed = tidestate("--help")
+    listed = tidestate("--help", stdout=subprocess.PIPE)
     assert listed.returncode == 0
     assert "hello" in listed.stdout
     assert "bootstrap" in listed.stdout
     assert listed.stderr.count("[verb-broken]") == 1
-    assert tidestate("hello").stdout == "hello\n"
-    broken = tidestate("broken")
+    assert tidestate("hello", stdout=subprocess.PIPE).stdout == "hello\n"
+    broken = tidestate("broken", stdout=subprocess.PIPE)
     assert broken.returncode == 5
     assert "package=strange" in broken.stderr
-    assert tidestate("nothing").returncode == 2
-    assert "verb-broken" not in tidestate("list", tmp_path).stderr
+    assert tidestate("nothing", stdout=subprocess.PIPE).returncode == 2
+    assert "verb-broken" not in tidestate("list", tmp_path, stdout=subprocess.PIPE).stderr
 
 
 def test_verbs_are_loaded_when_they_are_asked_for() -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 COMMAND = """
 import sys
 from tidestate.recovery.cli import progress_bar
-progress_bar.PATIENCE_S = float(sys.argv.pop(1))
+progress_bar.BAR_DELAY_S = float(sys.argv.pop(1))
 from tidestate.recovery.cli.main import main
 main()
 """
@@ -180,8 +180,8 @@ def test_no_more_is_read_ahead_than_was_said() -> None:
 
 DROPPED = """
 import threading
-from tidestate.recovery.log.prefetch import ahead
-reading = ahead(len, ["x"] * 100)
+from tidestate.recovery.log.prefetch import prefetch
+reading = prefetch(len, ["x"] * 100)
 next(reading)
 with getattr(threading, "_shutdown_locks_lock", threading.Lock()):  # held while a thread starts
     del reading

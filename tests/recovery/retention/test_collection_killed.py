@@ -148,11 +148,11 @@ CHILD = """
 import os, signal, sys
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import Retention
+from tidestate.recovery.retention.rules import CheckpointRetention
 def seen(what, done, total):
     if (what, done) == (sys.argv[2], int(sys.argv[3])):
         os.kill(os.getpid(), signal.SIGKILL)
-collect(Checkpoint.open(sys.argv[1], seen), Retention(keep=3, grace_us=0))
+collect(Checkpoint.open(sys.argv[1], seen), CheckpointRetention(keep=3, grace_us=0))
 """
 
 

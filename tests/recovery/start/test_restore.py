@@ -46,7 +46,7 @@ def test_a_restore_tells_how_far_it_is() -> None:
     watch = RestoreMonitor(lambda done, whole: told.append((done, whole)), every_s=2.0, clock=lambda: seconds[0])
     small, large = ref(100, 10), ref(900, 90)
     rows = pa.table({"k": range(30)})
-    with watch.at_work():
+    with watch.timed():
         watch.expect([small, large])
         for _ in watch.reading([small], [rows.slice(0, 5)]):
             seconds[0] += 1.0
@@ -65,7 +65,7 @@ def test_a_restore_tells_how_far_it_is() -> None:
 def test_what_was_read_in_vain_is_not_counted_but_its_time_is() -> None:
     seconds = [0.0]
     watch = RestoreMonitor(clock=lambda: seconds[0])
-    with watch.at_work():
+    with watch.timed():
         watch.expect([ref(7)])
         watch.took([ref(7)])
         seconds[0] = 3.0
@@ -260,9 +260,9 @@ def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Pat
     drill = tidestate("restore", root, "--parallel", 2)
     assert (drill.returncode, drill.stderr) == (0, "")
     assert max(map(len, drill.stdout.splitlines())) <= 80
-    assert f"checkpoint {head.manifest.id} into rocksdb, 2 at once\npredicted" in drill.stdout
+    assert f"checkpoint {head.manifest.id} into rocksdb, 2 partitions at a time\npredicted" in drill.stdout
     there = state_of(head.manifest)
     older = json.loads(tidestate("restore", root, "--at", 3, "--store", "memory", "--json").stdout)
     assert older["whole"]["files"] == len(state_of(checkpoint.read(3).manifest))
-    assert drill.stdout.splitlines()[2].split()[2] == f"{len(there)}"
+    assert drill.stdout.splitlines()[2].split()[1] == f"{len(there)}"
     assert set(files_of(head.manifest)) >= set(there)
