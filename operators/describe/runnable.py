@@ -60,6 +60,10 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     watermarks: Watermarks | None = msgspec.field(default=None, name="watermark")
     renames: Renames = SAME_NAMES
 
+    def __hash__(self) -> int:
+        """By kind and name: mappings, such as the aggregates, have no hash."""
+        return hash((type(self), self.name))
+
     def renamed(
         self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
     ) -> Self:

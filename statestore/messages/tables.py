@@ -48,8 +48,12 @@ class Retention:
     def __post_init__(self) -> None:
         if any(limit is not None and limit < 1 for limit in (self.slot, self.count, self.bytes)):
             raise UsageError("a retention by size keeps one at least", code="message-retention", retention=self)
-        if self.time is not None and self.time < 0:
-            raise UsageError("a retention by time is not negative", code="message-retention", time=self.time)
+        if self.time is not None and (not isinstance(self.time, int) or self.time < 0):
+            raise UsageError(
+                "a retention by time is a number of units of the time column, not negative",
+                code="message-retention",
+                time=self.time,
+            )
 
     @property
     def by_size(self) -> bool:

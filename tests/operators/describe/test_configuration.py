@@ -54,7 +54,9 @@ def stored(description: Runnable, schema: pa.Schema, *, signed: bool = False) ->
 def same(description: Runnable, schema: pa.Schema = SCHEMA, *, signed: bool = False) -> None:
     """That it makes the way to text and back, and that the stored one is bound to the same plan."""
     text = msgspec.json.encode(configuration_of(description))
-    assert description_of(msgspec.json.decode(text)) == description
+    again_described = description_of(msgspec.json.decode(text))
+    assert again_described == description
+    assert hash(again_described) == hash(description)
     plan, state = stored(description, schema, signed=signed)
     again = plan_from(plan.name, state)
     assert type(again) is type(plan)

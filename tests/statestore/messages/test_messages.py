@@ -253,6 +253,7 @@ def test_the_other_stores_hold_the_same(
         ("message-layout", lambda: MessageTables(parse_layout("offset"), (), session=SESSION)),
         ("message-retention", lambda: Retention(count=0)),
         ("message-retention", lambda: Retention(time=-1)),
+        ("message-retention", lambda: Retention(time="1 hour")),  # type: ignore[arg-type]
         ("message-time", lambda: MessageTables(parse_layout("offset"), (), time="string")),
         ("key-type", lambda: MessageTables(parse_layout("offset"), (), (Column("k", "double"),))),
         ("name-taken", lambda: MessageTables(parse_layout("offset"), (), (Column("end_time", "int64"),))),
