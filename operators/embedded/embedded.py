@@ -230,7 +230,7 @@ class EmbeddedOperator(ABC, Generic[_P]):
 
     @property
     def _base(self) -> PartitionState:
-        return self._job.head.operators[self._plan.name].partitions[0]
+        return self._job.head.operators[self._plan.name].states[0]
 
     @property
     def _moved(self) -> bool:

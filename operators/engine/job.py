@@ -179,7 +179,7 @@ class Job:
                 plan=plan,
                 tables=self.tables(name),
                 store=self._store,
-                base=self.head.operators[name].partitions,
+                base=self.head.operators[name].states,
                 sequence=self.head.id + 1,
                 progress=self._progress[name],
                 was_us=now if was is None else was,

@@ -69,8 +69,7 @@ def operator_after(operator: OperatorState, results: Sequence[PartitionResult], 
     """The operator after its partitions have answered."""
     plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
     return msgspec.structs.replace(
-        operator,
-        partitions=tuple(one.state for one in results),
+        operator.with_states([one.state for one in results]),
         watermark_us=watermark_of(progress),
         origins=results[0].origins or operator.origins,
         progress=plain["tracker"],

@@ -172,7 +172,7 @@ class Query:
     def _read(self, rows: Callable[[StateView], _T]) -> list[_T]:
         """What ``rows`` finds in each state partition, read from the files where they lie."""
         found = []
-        for base in self._state.partitions:
+        for base in self._state.states:
             with open_store(self._store, self._folder.objects, "", self._state.tables, base) as store:
                 found.append(rows(store))
         return found

@@ -159,7 +159,7 @@ class Harness:
         """The ``rows`` of each state partition."""
         objects = self._job.checkpoint.objects
         found = []
-        for number, base in enumerate(self._job.head.operators[plan.name].partitions):
+        for number, base in enumerate(self._job.head.operators[plan.name].states):
             identity = f"{self._folder}/harness/{plan.name}/{number}"
             with open_store(self._store, objects, identity, self._job.tables(plan.name), base) as store:
                 found += rows(store)

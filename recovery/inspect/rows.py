@@ -93,7 +93,7 @@ def state_rows(
 ) -> Iterator[pa.Table]:
     """Rows of a state table by partition, in key order within each."""
     yield spec.schema.empty_table()
-    for done, base in enumerate(operator.partitions):
+    for done, base in enumerate(operator.states):
         checkpoint.on_progress("partitions", done, len(operator.partitions))
         with open_store(Parquet(), checkpoint.objects, "", operator.tables, base) as store:
             for rows in store[spec.name].scan():

@@ -11,13 +11,14 @@ all others carry it on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tidestate.statestore.files.refs import FileRef, PartitionState
+from tidestate.statestore.files.refs import FileRef, PartitionState, common_bounds
 from tidestate.statestore.spec.tables import TableSpec
 
 MANIFEST_FORMAT = 1
@@ -70,7 +71,7 @@ class InputPosition(msgspec.Struct, frozen=True):
     last: str
 
 
-class OperatorState(msgspec.Struct, frozen=True):
+class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """One operator's durable state, its configuration, and its progress in time.
 
     A start owns the definition, a step the state. All times are microseconds since 1970 UTC; for windows of offsets a
@@ -84,7 +85,9 @@ class OperatorState(msgspec.Struct, frozen=True):
     tables: tuple[TableSpec, ...]
     """The state tables; columns of files are matched with these by identity. Owner: the start."""
     partitions: tuple[PartitionState, ...]
-    """State by key hash; every operator has the same number. Owner: the step; a rescale divides them."""
+    """State by key hash, without the bounds in ``expired``: see ``states``. Every operator has the same number.
+    Owner: the step; a rescale divides them.
+    """
     inputs: tuple[str, ...] = ()
     """The streams and operators it reads. Owner: the start."""
     watermark_us: TimeUs | None = None
@@ -113,6 +116,21 @@ class OperatorState(msgspec.Struct, frozen=True):
     """Renamed input columns: checkpoint, old name, new name. Ascending, only grows; ledger files keep the old names.
     Owner: the start.
     """
+    expired: dict[str, int] = {}
+    """Per table: rows with expiry at or below this are gone in all partitions; a partition may have a higher bound.
+    Owner: the step; a rescale.
+    """
+
+    @cached_property
+    def states(self) -> tuple[PartitionState, ...]:
+        """The state partitions, each with the bounds in force."""
+        return tuple(one.under(self.expired) for one in self.partitions)
+
+    def with_states(self, states: Sequence[PartitionState]) -> OperatorState:
+        """With these partitions; a bound that holds in all of them becomes the operator's."""
+        bounds = common_bounds(states)
+        partitions = tuple(one.above(bounds) for one in states)
+        return msgspec.structs.replace(self, partitions=partitions, expired=bounds)
 
     @property
     def files(self) -> list[FileRef]:

@@ -116,6 +116,7 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
             own = state_folder(name, None if ref.share else number)
             fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
             require(fits, "the path of a state file")
+    check_times(operator.expired.values(), "expired")
     for renamed_in, _, _ in operator.renamed:
         check_natural(renamed_in, "renamed")
     _check_progress(operator.progress)

@@ -98,9 +98,7 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
         now_us(),
         delivered=delivered(checkpoint, was),
         operators={
-            name: msgspec.structs.replace(
-                one, partitions=divide_partitions(one.tables, one.partitions, partitions, was.id + 1)
-            )
+            name: one.with_states(divide_partitions(one.tables, one.states, partitions, was.id + 1))
             for name, one in was.operators.items()
         },
     )

@@ -120,7 +120,7 @@ def _pieces(manifest: Manifest) -> Iterator[_Piece]:
 def _restore(piece: _Piece, config: StoreConfig, objects: Objects, board: _Board) -> Restored:
     watch = RestoreMonitor(board.callback(piece), every_s=0.1)
     identity = uuid.uuid4().hex
-    base = piece.state.partitions[piece.partition]
+    base = piece.state.states[piece.partition]
     try:
         with open_store(config, objects, identity, piece.state.tables, base, watch) as store, closing(store):
             return watch.restored

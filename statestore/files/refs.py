@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
@@ -53,7 +53,8 @@ Level: TypeAlias = tuple[FileRef, ...]
 class PartitionState(msgspec.Struct, frozen=True):
     """All durable state of one state partition: files oldest first, and per table the expiry bound in force.
 
-    Changes up to sequence ``floor`` have been folded: a cache that is older cannot catch up from files any more.
+    A manifest stores it `above` the bounds that hold in all partitions. Changes up to sequence ``floor`` have been
+    folded: a cache that is older cannot catch up from files any more.
     """
 
     files: tuple[FileRef, ...] = ()
@@ -61,6 +62,23 @@ class PartitionState(msgspec.Struct, frozen=True):
     lineage: str = ""
     sequence: int = 0
     floor: int = 0
+
+    def above(self, bounds: Mapping[str, int]) -> PartitionState:
+        """Without its bounds that are no higher than ``bounds``."""
+        own = {table: bound for table, bound in self.expired.items() if bound > bounds.get(table, bound - 1)}
+        return self if len(own) == len(self.expired) else msgspec.structs.replace(self, expired=own)
+
+    def under(self, bounds: Mapping[str, int]) -> PartitionState:
+        """With each of its bounds raised to that in ``bounds``, if that is higher."""
+        raised = {table: max(bound, self.expired.get(table, bound)) for table, bound in bounds.items()}
+        whole = self.expired | raised
+        return self if whole == self.expired else msgspec.structs.replace(self, expired=whole)
+
+
+def common_bounds(states: Sequence[PartitionState]) -> dict[str, int]:
+    """Per table the bound that holds in all ``states``, for the tables that have one in each."""
+    tables = set.intersection(*(set(one.expired) for one in states)) if states else set()
+    return {table: min(one.expired[table] for one in states) for table in sorted(tables)}
 
 
 def levels_of(files: Sequence[FileRef]) -> list[Level]:

@@ -46,9 +46,7 @@ class HistoryStep:
 
     def expired(self, table: str) -> int | None:
         """The bound up to which rows of a table have expired in all state partitions."""
-        bounds = [one.expired.get(table) for one in self.state.partitions] if self.state else []
-        known = [bound for bound in bounds if bound is not None]
-        return min(known) if known and len(known) == len(bounds) else None
+        return self.state.expired.get(table) if self.state else None
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _state(checkpoint: Checkpoint, operator: OperatorState, keys: list[str], not
     """Windows in the state, or their slices."""
     specs = [spec for spec in operator.tables if _column(spec, "window_end") or _column(spec, "slice_end")]
     left = READ_BYTES
-    for number, partition in enumerate(operator.partitions if specs else ()):
+    for number, partition in enumerate(operator.states if specs else ()):
         left -= sum(ref.bytes for ref in partition.files)
         if left < 0:
             notes.append(f"state of the first {number} of {len(operator.partitions)} partitions only")

@@ -92,6 +92,7 @@ LIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "an id past 64 bits": (("id",), BIG),
     "a watermark past 64 bits": (("operators", "windows", "watermark_us"), -BIG - 1),
     "a bound past 64 bits": (("operators", "windows", "partitions", 0, "expired", "slices"), 10**30),
+    "a bound of all partitions past 64 bits": (("operators", "windows", "expired", "slices"), 10**30),
     "no partitions": (("operators", "windows", "partitions"), []),
     "more partitions than can be": (("operators", "windows", "partitions"), [{}] * 40_000),
     "more tables than can be": (

@@ -57,6 +57,7 @@ OPERATORS = st.builds(
     fingerprint=st.text(max_size=6),
     tables=st.just((MAIN, NAMED)),
     partitions=st.lists(STATES, min_size=1, max_size=2).map(tuple),
+    expired=st.dictionaries(st.sampled_from(["main", "named"]), INT64),
 )
 SPARK = st.builds(
     SparkPosition,

@@ -260,9 +260,9 @@ def test_a_plan_is_what_is_done(root: Path) -> None:
 def test_keyless_state_stays_where_it_is(tmp_path: Path) -> None:
     made = windowed(event_time="t", name="job").window(tumbling("10 seconds")).aggregate(n=count())
     made.standalone(checkpoint=tmp_path, partitions=2).run(TABLES[:2])
-    before = newest(tmp_path).operators["job"].partitions
+    before = newest(tmp_path).operators["job"].states
     rescale(tmp_path, 5)
-    after = newest(tmp_path).operators["job"].partitions
+    after = newest(tmp_path).operators["job"].states
     assert after[0].files == before[0].files
     assert [part.files for part in after[1:]] == [()] * 4
     assert after[0].expired == before[0].expired
