@@ -120,7 +120,7 @@ def evolve(
     _refuse(plan.name, [one for one in (*changes, *wrong) if one.refused])
     bounds = _bounds(stored, fitting, {one.setting for one in changes})
     operator = msgspec.structs.replace(
-        stored,
+        _with_unknown_due(stored) if changes else stored,
         configuration=plan.configuration,
         fingerprint=plan.fingerprint,
         tables=made,
@@ -130,6 +130,12 @@ def evolve(
         **bounds,
     )
     return with_bounds(fitting, operator), operator, changes
+
+
+def _with_unknown_due(operator: OperatorState) -> OperatorState:
+    """What was due by the settings before says nothing of what is due now: the next step looks."""
+    partitions = tuple(msgspec.structs.replace(one, due_mark=None) for one in operator.partitions)
+    return msgspec.structs.replace(operator, partitions=partitions)
 
 
 def with_bounds(plan: Plan, operator: OperatorState) -> Plan:

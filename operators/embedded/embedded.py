@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.describe.runs import JobHook
@@ -21,7 +22,9 @@ from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import PartitionResult, Round, step_times, write_result
+from tidestate.operators.engine.job_log import rejections_of
+from tidestate.operators.engine.outputs import write_outputs
+from tidestate.operators.engine.partition import OperatorResult, Round, step_times, write_state
 from tidestate.operators.plan.classify import Classified, Intake, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan
@@ -348,21 +351,24 @@ class EmbeddedOperator(ABC, Generic[_P]):
                 self._ready += [output_of(job.head)] if result.panes else []
                 self._let_go()
 
-    def _written(self, since: Unflushed, base: PartitionState) -> PartitionResult:
-        return write_result(
-            self._job.checkpoint.objects,
-            replace(self._round(), base=(base,)),
-            0,
-            self._current().changes(),
-            pa.concat_tables(since.panes) if since.panes else None,
-            since.rejected,
+    def _written(self, since: Unflushed, base: PartitionState) -> OperatorResult:
+        objects, round_, name = self._job.checkpoint.objects, self._round(), self._plan.name
+        round_ = replace(round_, base={0: base}, expired={})
+        rejected = pa.concat_tables(since.rejected) if since.rejected else None
+        answer = write_state(objects, round_, 0, self._current().changes(), self._watch.restored)
+        state = msgspec.structs.replace(answer.state, due_us=self._standing.due_us)
+        return OperatorResult(
+            operator=name,
+            span=(0, 1),
+            answers=(msgspec.structs.replace(answer, state=state),),
             progress=self._standing.progress,
-            due_us=self._standing.due_us,
             max_event_us=since.max_event_us,
             inputs=1 if since.messages else 0,
+            panes=write_outputs(objects, f"panes/{name}", round_.sequence, since.panes),
+            late=write_outputs(objects, f"late/{name}", round_.sequence, since.rejected),
             counters=since.counters,
             origins=since.origins,
-            restored=self._watch.restored,
+            rejected=rejections_of(self._plan, rejected),
         )
 
     def _durable(self) -> EmbeddedState:

@@ -25,7 +25,8 @@ import pyarrow as pa
 from tidestate.operators.describe.sinks import Sink
 from tidestate.operators.engine.delivery import Offers, read_rows
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.level import without_input
+from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
 from tidestate.operators.plan.plan import Plan
@@ -53,12 +54,16 @@ class Engine(Protocol[B_contra, P_co]):
     def parallel(self) -> int:
         """The number of state partitions that run at once."""
 
-    def take(self, round_: GraphRound, batch: B_contra) -> list[PartitionResult]:
+    @property
+    def tasks(self) -> int:
+        """The number of tasks, at most, that the state partitions of a round are divided among."""
+
+    def take(self, round_: GraphRound, batch: B_contra) -> list[OperatorResult]:
         """Run a batch of the streams through all operators."""
 
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-    ) -> list[PartitionResult]:
+    ) -> list[OperatorResult]:
         """Run classified pieces through all operators; without pieces, ``after`` is the progress at the end of the
         round.
         """
@@ -141,9 +146,12 @@ class Driver(Generic[B, _P]):
     def tick(
         self, after: Callable[[GraphRound], dict[str, Progress]], clock_us: int | None = None, **how: bool
     ) -> Manifest:
-        """Advance time to the progress ``after``, without input; ``drained``: the input has ended."""
+        """Advance time to the progress ``after``, without input; ``drained``: the input has ended. Where nothing is
+        due no task is started.
+        """
         round_ = self._round(clock_us)
-        results = self._engine.run(round_, [], after(round_))
+        ends = after(round_)
+        results = without_input(round_, ends) if round_.idle(ends) else self._engine.run(round_, [], ends)
         return self.commit(round_.sequence, results, "tick", _clock(round_, clock_us), **how)
 
     def advance(self, clock_us: int) -> None:
@@ -165,7 +173,7 @@ class Driver(Generic[B, _P]):
         return True
 
     def commit(
-        self, sequence: int, results: Sequence[PartitionResult], kind: CheckpointKind, position: Position, **how: bool
+        self, sequence: int, results: Sequence[OperatorResult], kind: CheckpointKind, position: Position, **how: bool
     ) -> Manifest:
         """Publish the checkpoint with this id, see `Job.commit`, and `deliver` it."""
         invariant(sequence == self.head.id + 1, "a round is published right after its base", id=sequence)
@@ -206,7 +214,7 @@ class Driver(Generic[B, _P]):
 
     def _round(self, clock_us: int | None, *, reprocessing: bool = False) -> GraphRound:
         self.job.check_open()
-        return self.job.round(clock_us, reprocessing=reprocessing)
+        return self.job.round(clock_us, reprocessing=reprocessing).divided(self._engine.tasks)
 
     def _take(
         self, kind: CheckpointKind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool

@@ -1,4 +1,4 @@
-"""The engine without Spark: all state partitions in this process, one after another."""
+"""The engine without Spark: one task in this process runs all state partitions, one after another."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tidestate.operators.engine.delivery import read_panes
-from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.level import run_level
+from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.pieces import Piece
-from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, progress_after, run_level
+from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, progress_after
 from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
@@ -25,11 +26,12 @@ class InProcess:
     """An `Engine`. With ``generate=False`` events do not move the watermark."""
 
     parallel = 1
+    tasks = 1
 
     def __init__(self, *, generate: bool = True) -> None:
         self._generate = generate
 
-    def take(self, round_: GraphRound, batch: Batches) -> list[PartitionResult]:
+    def take(self, round_: GraphRound, batch: Batches) -> list[OperatorResult]:
         """As in `Engine`. Only the partials of earlier pieces are in memory."""
         intakes, outgoing = Intakes(round_), list[Outgoing]()
         for number, piece in enumerate(batch):
@@ -38,19 +40,16 @@ class InProcess:
 
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-    ) -> list[PartitionResult]:
+    ) -> list[OperatorResult]:
         """As in `Engine`; with pieces too ``after`` is the progress, if it is given."""
-        waiting: dict[int, dict[int, list[Piece]]] = {number: {} for number in range(round_.partitions)}
+        waiting: dict[int, list[Piece]] = {}
         _sort(waiting, pieces)
-        after = after if after is not None else progress_after(round_, waiting[0], 1)
+        after = after if after is not None else progress_after(round_, waiting, 1)
         results = []
         for level in range(1, round_.graph.levels + 1):
-            outgoing: list[Outgoing] = []
-            for partition in range(round_.partitions):
-                of_level, downstream = run_level(round_, level, partition, waiting[partition], after)
-                results += of_level
-                outgoing += downstream
-            _sort(waiting, outgoing)
+            of_level, downstream = run_level(round_, level, 0, waiting, after)
+            results += of_level
+            _sort(waiting, downstream)
         return results
 
     def panes(self, checkpoint: Checkpoint, output: Output, plan: Plan) -> pa.Table:
@@ -58,6 +57,6 @@ class InProcess:
         return read_panes(checkpoint, output, plan)
 
 
-def _sort(waiting: dict[int, dict[int, list[Piece]]], pieces: Iterable[Outgoing]) -> None:
-    for operator, partition, piece in pieces:
-        waiting[partition].setdefault(operator, []).append(piece)
+def _sort(waiting: dict[int, list[Piece]], pieces: Iterable[Outgoing]) -> None:
+    for operator, _, piece in pieces:
+        waiting.setdefault(operator, []).append(piece)

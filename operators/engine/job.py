@@ -15,7 +15,7 @@ import msgspec
 from tidestate.operators.bind.evolve import Choose, after_step, check_followed, new_operator, take_over
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import CheckpointLog, LeapDetector
-from tidestate.operators.engine.partition import PartitionResult, Round
+from tidestate.operators.engine.partition import OperatorResult, Round
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.graph import Graph
@@ -35,6 +35,7 @@ from tidestate.recovery.log.manifest import (
     InputPosition,
     Manifest,
     OperatorState,
+    Restore,
     SparkPosition,
 )
 from tidestate.recovery.log.successor import origin, successor
@@ -179,7 +180,9 @@ class Job:
                 plan=plan,
                 tables=self.tables(name),
                 store=self._store,
-                base=self.head.operators[name].states,
+                partitions=self.head.partitions,
+                base=dict(enumerate(self.head.operators[name].partitions)),
+                expired=self.head.operators[name].expired,
                 sequence=self.head.id + 1,
                 progress=self._progress[name],
                 was_us=now if was is None else was,
@@ -187,6 +190,7 @@ class Job:
                 origins=self.head.operators[name].origins,
                 reprocessing=reprocessing,
                 is_output=plan is self.graph.output,
+                is_read=bool(self.graph.readers(name)),
                 combiners=registrations(self.tables(name)),
             )
             for name, plan in self.graph.plans.items()
@@ -204,7 +208,7 @@ class Job:
 
     def commit(
         self,
-        results: Sequence[PartitionResult],
+        results: Sequence[OperatorResult],
         kind: CheckpointKind,
         position: Position,
         *,
@@ -228,7 +232,7 @@ class Job:
         }
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
         ordered = [answer for of_name in answers.values() for answer in of_name]
-        restored = restore_of(head, self._store, [(one.partition, one.restored) for one in ordered], self.parallel)
+        restored = head.restored if self._begun else self._restored(head, ordered)
         counters = total([self._named(one) for one in ordered])
         invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
         manifest = successor(
@@ -247,11 +251,11 @@ class Job:
             delivered=head.id + 1 if withheld else self.delivered,
             counters=counters,
             fed=head.id if fed else head.fed,
-            restored=head.restored if self._begun else restored,
+            restored=restored,
         )
         self._publish(manifest)
         self._progress = progress
-        if not self._begun:
+        if not self._begun and restored is not None:
             self._begun = True
             log.info(restore_text(restored))
         logged = CheckpointLog(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
@@ -287,7 +291,12 @@ class Job:
             acknowledge(self.checkpoint, self.head, up_to)
             self._recorded = True
 
-    def _named(self, result: PartitionResult) -> dict[str, int]:
+    def _restored(self, head: Manifest, results: Sequence[OperatorResult]) -> Restore:
+        """What the first step of this run has read."""
+        parts = [(answer.partition, answer.restored) for one in results for answer in one.answers]
+        return restore_of(head, self._store, parts, self.parallel)
+
+    def _named(self, result: OperatorResult) -> dict[str, int]:
         """The counters of an answer, prefixed with the operator's name if there are several."""
         if self.graph.single:
             return result.counters
@@ -304,9 +313,9 @@ def _adds_up(counters: dict[str, int]) -> bool:
     )
 
 
-def _check_written(objects: Objects, head: Manifest, results: Sequence[PartitionResult]) -> None:
+def _check_written(objects: Objects, head: Manifest, results: Sequence[OperatorResult]) -> None:
     """Raise `UsageError` if a file that another process has written is not visible here."""
-    pairs = [(one, head.operators[one.operator].partitions[one.partition]) for one in results if one.host]
+    pairs = [(one, head.operators[one.operator].partitions) for one in results if one.host]
     check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])
 
 

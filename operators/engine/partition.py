@@ -1,4 +1,4 @@
-"""One state partition in one round: open its store, run the step, write the files.
+"""One state partition in one round: open its store, run the step, write the files of its state.
 
 The same function runs in a Spark task and in the standalone loop. It publishes nothing: the files have fresh names
 that only a manifest refers to. It is safe to run it twice, or in a zombie.
@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tidestate.operators.engine.job_log import Rejections, rejections_of
-from tidestate.operators.engine.pieces import Arrivals
+from tidestate.operators.engine.job_log import Rejections
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.rounds import Progress, Rounds, watermark_of
-from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import FileRef, PartitionState
-from tidestate.statestore.files.tails import tail_of
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.combiners import Registration
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.store import Restored, StateStore, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.memory import MemoryStore
 from tidestate.statestore.stores.opening import forget_cache, open_store
 from tidestate.statestore.stores.restore_monitor import RestoreCallback, RestoreMonitor, progress_text
 
@@ -51,9 +48,10 @@ class Round:
     """An operator in a round: what each of its partitions gets from the driver; it is pickled to Spark's tasks.
 
     ``tables`` are those of its plan, with the column ids of its files; ``base`` the state partitions before the
-    round, by number; ``sequence`` the id of the checkpoint; ``progress`` that before the round; ``was_us`` and
-    ``now_us`` the processing times before and after. ``is_output``: the job delivers its panes; ``combiners``: those
-    of the driver, registered in a worker when it unpickles this.
+    round, by number, in a task only its own, and ``expired`` the bounds that hold in all of them; ``sequence`` the id
+    of the checkpoint; ``progress`` that before the round; ``was_us`` and ``now_us`` the processing times before and
+    after. ``is_output``: the job delivers its panes; ``is_read``: other operators read them; ``combiners``: those of
+    the driver, registered in a worker when it unpickles this.
     """
 
     root: str
@@ -61,15 +59,18 @@ class Round:
     plan: Plan
     tables: tuple[TableSpec, ...]
     store: StoreConfig
-    base: tuple[PartitionState, ...]
+    partitions: int
+    base: Mapping[int, PartitionState]
     sequence: int
     progress: Progress
+    expired: Mapping[str, int] = field(default_factory=dict)
     was_us: int = 0
     now_us: int = 0
     origins: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     reprocessing: bool = False
     is_output: bool = True
+    is_read: bool = False
     combiners: tuple[Registration, ...] = ()
 
     @property
@@ -92,9 +93,17 @@ class Round:
         )
 
     @property
-    def partitions(self) -> int:
-        """The number of state partitions."""
-        return len(self.base)
+    def objects(self) -> Objects:
+        """The root and those it was forked from."""
+        return Objects(self.root, bases=self.bases)
+
+    def state(self, partition: int) -> PartitionState:
+        """A partition before the round, with the bounds in force."""
+        return self.base[partition].under(self.expired)
+
+    def due(self, partition: int, after: Progress) -> bool:
+        """Whether a step without arrivals may do anything in a partition, in a round that ends with this progress."""
+        return self.reprocessing or is_due(self.base[partition], after.watermark_us, self.now_us)
 
     def identity(self, partition: int) -> str:
         """The name of a partition in local caches. It contains the root: a copy of a root needs caches of its own."""
@@ -103,79 +112,83 @@ class Round:
     def open(self, objects: Objects, partition: int, watch: RestoreMonitor) -> AbstractContextManager[StateStore]:
         """Open the state of a partition as it was before the round."""
         identity = self.identity(partition)
-        return open_store(self.store, objects, identity, self.tables, self.base[partition], watch)
+        return open_store(self.store, objects, identity, self.tables, self.state(partition), watch)
+
+
+def is_due(state: PartitionState, watermark: int, now_us: int | None = None) -> bool:
+    """Whether a step without arrivals that reaches this watermark and clock may do anything."""
+    by_clock = now_us is not None and state.due_us is not None and state.due_us <= now_us
+    return by_clock or state.due_mark is None or watermark == END_US or state.due_mark <= watermark
 
 
 class PartitionResult(msgspec.Struct, frozen=True):
-    """The answer of one partition, for the next manifest.
-
-    ``base_lineage`` is the lineage it started from, ``state`` the partition after the round. ``inputs`` is the number
-    of pieces that arrived. ``host`` is where it ran, empty in the driver's own process.
+    """The answer of one partition, for the next manifest: it started from ``base_lineage``, and ``state`` is the
+    partition after the round. ``expire``: the bounds that the step set.
     """
 
-    operator: str
     partition: int
     base_lineage: str
     state: PartitionState
+    expire: dict[str, int] = {}
+    restored: Restored = Restored()
+
+
+class OperatorResult(msgspec.Struct, frozen=True):
+    """The answer of one task for one operator: of the partitions in ``span``, from the first to before the last,
+    those in ``answers`` had arrivals or something due; the others are as they were, except that rows ``expire`` up to
+    these bounds.
+
+    ``inputs`` is the number of pieces that arrived. ``host`` is where it ran, empty in the driver's own process.
+    """
+
+    operator: str
+    span: tuple[int, int]
+    answers: tuple[PartitionResult, ...]
     progress: Progress
-    max_event_us: int | None
-    inputs: int
-    due_us: int | None = None
+    expire: dict[str, int] = {}
+    max_event_us: int | None = None
+    inputs: int = 0
     panes: tuple[FileRef, ...] = ()
     late: tuple[FileRef, ...] = ()
     counters: dict[str, int] = {}
     origins: tuple[str, ...] = ()
-    restored: Restored = Restored()
     host: str = ""
     rejected: Rejections = Rejections()
 
-    def written(self, base: PartitionState) -> tuple[FileRef, ...]:
-        """The new files: those that ``base`` does not have."""
-        known = {ref.path for ref in base.files}
-        return (*(ref for ref in self.state.files if ref.path not in known), *self.panes, *self.late)
+    def written(self, base: Sequence[PartitionState]) -> tuple[FileRef, ...]:
+        """The new files: those that the partitions in ``base`` do not have."""
+        known = {ref.path for one in self.answers for ref in base[one.partition].files}
+        new = (ref for one in self.answers for ref in one.state.files if ref.path not in known)
+        return (*new, *self.panes, *self.late)
 
 
 def run_partition(
-    round_: Round, partition: int, arrivals: Arrivals, after: Progress
-) -> tuple[PartitionResult, pa.Table]:
-    """Run the step of a partition; write segments, panes and ledger. Returns its answer and the panes.
+    round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects
+) -> tuple[PartitionResult, Transition]:
+    """Run the step of a partition and write its state. Returns its answer, and what the step did.
 
     ``after`` is the progress at the end of the round. Raises `CorruptionError` for damaged files.
     """
-    objects = Objects(round_.root, bases=round_.bases)
+    check_partition(round_.plan, partition, round_.partitions, arriving)
     try:
-        return _attempt(round_, partition, arrivals, after, objects)
+        return _attempt(round_, partition, arriving, after, objects)
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
             raise
         # Only the local cache is damaged. The step is pure, so it can run again.
         forget_cache(round_.store, round_.identity(partition))
-        return _attempt(round_, partition, arrivals, after, objects)
+        return _attempt(round_, partition, arriving, after, objects)
 
 
 def _attempt(
-    round_: Round, partition: int, arrivals: Arrivals, after: Progress, objects: Objects
-) -> tuple[PartitionResult, pa.Table]:
-    check_partition(round_.plan, partition, round_.partitions, arrivals.partials)
+    round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects
+) -> tuple[PartitionResult, Transition]:
     watch = RestoreMonitor(_log_restore(f"operator {round_.plan.name}, partition {partition}"))
     with round_.open(objects, partition, watch) as store:
-        moved = round_.plan.step(store, arrivals.partials, step_times(round_, after))
-        result = write_result(
-            objects,
-            round_,
-            partition,
-            moved.changes,
-            moved.panes if round_.is_output else None,
-            [rows for rows in (arrivals.rejected, moved.rejected) if rows is not None],
-            progress=after,
-            due_us=moved.due_us,
-            max_event_us=arrivals.max_event_us,
-            inputs=arrivals.inputs,
-            counters=arrivals.counters | moved.counters,
-            origins=arrivals.origins,
-            restored=watch.restored,
-        )
-    return result, moved.panes
+        moved = round_.plan.step(store, arriving, step_times(round_, after))
+        result = write_state(objects, round_, partition, moved.changes, watch.restored)
+    state = msgspec.structs.replace(result.state, due_mark=moved.due_mark, due_us=moved.due_us)
+    return msgspec.structs.replace(result, state=state), moved
 
 
 def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table) -> None:
@@ -194,29 +207,27 @@ def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table)
     )
 
 
-def write_result(
-    objects: Objects,
-    round_: Round,
-    partition: int,
-    changes: ChangeSet,
-    panes: pa.Table | None,
-    rejected: Sequence[pa.Table],
-    **facts: Any,
+def write_state(
+    objects: Objects, round_: Round, partition: int, changes: ChangeSet, restored: Restored
 ) -> PartitionResult:
-    """Write a partition's changes, panes and ledger rows; ``facts`` are the other fields of the result."""
-    plan, base, attempt = round_.plan, round_.base[partition], uuid.uuid4().hex
+    """Write the changes of a partition. What is due next is not known in the state that is returned."""
+    plan, base = round_.plan, round_.state(partition)
+    attempt = uuid.uuid4().hex
     log = PartitionLog(objects, round_.tables, round_.store, plan.name, partition, round_.partitions, attempt)
-    ledger = pa.concat_tables(rejected) if rejected else None
-    return PartitionResult(
-        operator=plan.name,
-        partition=partition,
-        base_lineage=base.lineage,
-        state=log.append(base, changes, round_.sequence),
-        panes=write_output(objects, f"panes/{plan.name}", panes, round_.sequence, attempt),
-        late=write_output(objects, f"late/{plan.name}", ledger, round_.sequence, attempt),
-        rejected=rejections_of(plan, ledger),
-        **facts,
-    )
+    expire = _bounds(changes)
+    return PartitionResult(partition, base.lineage, log.append(base, changes, round_.sequence), expire, restored)
+
+
+def bounds_without_arrivals(round_: Round, after: Progress) -> dict[str, int]:
+    """The bounds that a step sets in a partition with nothing to do: as on empty state, for they follow from its
+    times.
+    """
+    nothing = round_.plan.exchanged.schema.empty_table()
+    return _bounds(round_.plan.step(MemoryStore(round_.tables), nothing, step_times(round_, after)).changes)
+
+
+def _bounds(changes: ChangeSet) -> dict[str, int]:
+    return {table: part.expire for table, part in changes.items() if part.expire is not None}
 
 
 def _log_restore(name: str) -> RestoreCallback:
@@ -244,19 +255,3 @@ def step_times(round_: Round, after: Progress) -> StepTimes:
         steps=marks.steps(after),
         budget_bytes=round_.store.budget_bytes,
     )
-
-
-def write_output(
-    objects: Objects, folder: str, rows: pa.Table | None, sequence: int, attempt: str
-) -> tuple[FileRef, ...]:
-    """Write panes or ledger rows as a Parquet file with a fresh name; no file without rows."""
-    if rows is None or not rows.num_rows:
-        return ()
-    sink = pa.BufferOutputStream()
-    repeated = {"window_start", "window_end", "pane", "timing", "kind", "reason", "watermark"}
-    dictionary = [field.name for field in rows.schema if field.name in repeated]
-    pq.write_table(rows, sink, compression="snappy", use_dictionary=dictionary, write_statistics=True)
-    data = sink.getvalue()
-    path = f"{folder}/{sequence:020d}-{attempt}.parquet"
-    objects.put(path, data)
-    return (FileRef(path=path, bytes=data.size, checksum=checksum(data), rows=rows.num_rows, tail=tail_of(data)),)

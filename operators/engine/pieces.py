@@ -1,7 +1,7 @@
-"""A piece of input for one state partition of one operator. Pure.
+"""A piece of input for one task, which runs some state partitions of one operator. Pure.
 
-Every state partition of an operator gets every piece, even an empty one: the header describes the whole piece, so
-that all partitions compute the same watermark.
+Every task gets every piece, even one without rows for it: the header describes the whole piece, so that all tasks
+compute the same watermark.
 """
 
 from __future__ import annotations
@@ -13,13 +13,23 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.plan.classify import Classified, one_origin
+from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.rounds import Claims, Progress
 
+PartitionSpan = tuple[int, int]
+"""State partitions from the first to before the last."""
+
+
+def spans(partitions: int, tasks: int) -> tuple[PartitionSpan, ...]:
+    """The state partitions of each task: as many as of any other, or one more."""
+    tasks = max(1, min(partitions, tasks))
+    return tuple((task * partitions // tasks, (task + 1) * partitions // tasks) for task in range(tasks))
+
 
 class Header(msgspec.Struct, frozen=True):
-    """The facts of one piece of input. Every state partition gets it; the counters go to only one of them.
+    """The facts of one piece of input. Every task gets it; the counters go to only one of them.
 
     ``after``: the progress of this operator and those downstream at the end of the round, from an operator upstream.
     """
@@ -33,19 +43,23 @@ class Header(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Piece:
-    """Piece ``number`` of the input, for one partition. ``rejected`` and the counters are in only one of them."""
+    """Piece ``number`` of the input, for one task; ``partials`` is None without rows for it. ``rejected`` and the
+    counters are in only one of them.
+    """
 
     number: int
     header: Header
-    partials: pa.Table | None
+    partials: PartitionedRows | None
     rejected: pa.Table | None
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """All pieces that arrived at a partition: partials in order, ledger rows to write, facts of the whole input."""
+    """All pieces that arrived at a task: partials by state partition, in order; ledger rows to write; facts of the
+    whole input. Partitions without partials have no entry.
+    """
 
-    partials: pa.Table
+    partials: dict[int, pa.Table]
     rejected: pa.Table | None
     max_event_us: int | None
     inputs: int
@@ -53,16 +67,23 @@ class Arrivals:
     origins: tuple[str, ...] = ()
 
 
-def pieces(classified: Classified, number: int, *, after: dict[str, Progress] | None = None) -> list[Piece]:
-    """A classified piece for each state partition; ledger rows go to one of them.
+def pieces(
+    classified: Classified,
+    number: int,
+    of_tasks: Sequence[PartitionSpan],
+    *,
+    after: dict[str, Progress] | None = None,
+) -> list[Piece]:
+    """A classified piece for each task; ledger rows go to one of them.
 
     With ``after`` it is from another operator: then the watermark is known, and its rows claim none.
     """
     made = []
-    owner_of_ledger = number % len(classified.partials)
+    owner_of_ledger = number % len(of_tasks)
     claims = Claims(newest=classified.claims.newest) if after is not None else classified.claims
-    for partition, partials in enumerate(classified.partials):
-        owner = partition == owner_of_ledger
+    for task, span in enumerate(of_tasks):
+        owner = task == owner_of_ledger
+        partials = classified.partials.between(*span)
         header = Header(
             classified.max_event_us if after is None else None,
             classified.counters if owner else {},
@@ -70,20 +91,25 @@ def pieces(classified: Classified, number: int, *, after: dict[str, Progress] | 
             claims,
             after,
         )
-        made.append(Piece(number, header, partials, classified.rejected if owner else None))
+        made.append(
+            Piece(number, header, partials if partials.counts else None, classified.rejected if owner else None)
+        )
     return made
 
 
 def arriving_rows(plan: Plan, origins: Sequence[str], arrived: Sequence[Piece]) -> Arrivals:
-    """Everything that arrived at a partition, by number of the piece; ``origins`` are those so far."""
+    """Everything that arrived at a task, by number of the piece; ``origins`` are those so far."""
     arrived = sorted(arrived, key=lambda piece: piece.number)
     headers = [piece.header for piece in arrived]
     maxima = [header.max_event_us for header in headers if header.max_event_us is not None]
     rejected = [piece.rejected for piece in arrived if piece.rejected is not None]
-    partials = [piece.partials for piece in arrived if piece.partials is not None]
     seen = tuple({origin for header in headers for origin in header.origins})
+    partials: dict[int, list[pa.Table]] = {}
+    for piece in arrived:
+        for partition, rows in piece.partials.parts() if piece.partials is not None else ():
+            partials.setdefault(partition, []).append(rows)
     return Arrivals(
-        partials=pa.concat_tables([plan.exchanged.schema.empty_table(), *partials]),
+        partials={partition: pa.concat_tables(partials[partition]) for partition in sorted(partials)},
         rejected=pa.concat_tables(rejected) if rejected else None,
         max_event_us=max(maxima, default=None),
         inputs=len(headers),

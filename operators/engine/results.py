@@ -1,4 +1,4 @@
-"""The answers of state partitions, and the checks before they are published."""
+"""The answers of tasks, and the checks before they are published."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.partition import OperatorResult, is_due
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.rounds import Progress, watermark_of
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.errors import invariant
 
 SAME = ("progress", "max_event_us", "inputs", "origins")
-"""The fields that are equal in the answers of all partitions of an operator."""
+"""The fields that are equal in the answers of all tasks for an operator."""
 CLASSES = ("on_time", "mildly_late", "future")
 """An accepted event has one of these classes."""
 
 
 def by_operator(
-    names: Iterable[str], head: Manifest, results: Sequence[PartitionResult]
-) -> dict[str, list[PartitionResult]]:
-    """The answers of each operator, by partition. Raises `InvariantError` if they contradict each other."""
-    answers: dict[str, list[PartitionResult]] = {name: [] for name in names}
-    for result in sorted(results, key=lambda result: result.partition):
+    names: Iterable[str], head: Manifest, results: Sequence[OperatorResult]
+) -> dict[str, list[OperatorResult]]:
+    """The answers for each operator, by partition. Raises `InvariantError` if they contradict each other."""
+    answers: dict[str, list[OperatorResult]] = {name: [] for name in names}
+    for result in sorted(results, key=lambda result: result.span):
         invariant(result.operator in answers, "only an operator of the round answers", operator=result.operator)
         answers[result.operator].append(result)
     for name, of_name in answers.items():
@@ -32,11 +32,20 @@ def by_operator(
     return answers
 
 
-def _check_partitions(name: str, operator: OperatorState, results: Sequence[PartitionResult]) -> None:
-    """Every partition has answered once, from its base, and all with the same input and watermark."""
-    expected = [(number, state.lineage) for number, state in enumerate(operator.partitions)]
-    found = [(one.partition, one.base_lineage) for one in results]
-    invariant(found == expected, "each partition answers once, from its base", operator=name, found=found)
+def _check_partitions(name: str, operator: OperatorState, results: Sequence[OperatorResult]) -> None:
+    """Every partition has answered once, from its base, or had nothing to do; all saw the same input."""
+    asked = [number for one in results for number in range(*one.span)]
+    answers = [answer for one in results for answer in one.answers]
+    inside = all(one.span[0] <= answer.partition < one.span[1] for one in results for answer in one.answers)
+    bases = {one.partition: operator.partitions[one.partition].lineage for one in answers} if inside else {}
+    found = [(one.partition, one.base_lineage) for one in answers]
+    invariant(
+        asked == list(range(len(operator.partitions))) and found == sorted(bases.items()),
+        "each partition answers once, from its base",
+        operator=name,
+        asked=[one.span for one in results],
+        found=found,
+    )
     for part in SAME:
         values = [getattr(one, part) for one in results]
         invariant(
@@ -46,9 +55,26 @@ def _check_partitions(name: str, operator: OperatorState, results: Sequence[Part
             part=part,
             values=values,
         )
+    mark = results[0].progress.watermark_us
+    left = [number for number in asked if number not in bases]
+    due = [number for number in left if is_due(operator.partitions[number], mark)]
+    invariant(not due, "a partition with something to do answers", operator=name, due=due)
+    _check_bounds(name, results)
 
 
-def _check_counters(name: str, results: Sequence[PartitionResult]) -> None:
+def _check_bounds(name: str, results: Sequence[OperatorResult]) -> None:
+    """The same rows expire in all partitions, if some have not answered."""
+    left = [one.expire for one in results if len(one.answers) < one.span[1] - one.span[0]]
+    bounds = [*left, *(answer.expire for one in results for answer in one.answers)] if left else []
+    invariant(
+        all(one == bounds[0] for one in bounds),
+        "the same rows expire in all partitions",
+        operator=name,
+        bounds=bounds,
+    )
+
+
+def _check_counters(name: str, results: Sequence[OperatorResult]) -> None:
     """No event is lost: each is accepted, with one class, or has a row in the late ledger."""
     counters = total([one.counters for one in results])
     count = counters.get
@@ -65,15 +91,16 @@ def _check_counters(name: str, results: Sequence[PartitionResult]) -> None:
     )
 
 
-def operator_after(operator: OperatorState, results: Sequence[PartitionResult], progress: Progress) -> OperatorState:
+def operator_after(operator: OperatorState, results: Sequence[OperatorResult], progress: Progress) -> OperatorState:
     """The operator after its partitions have answered."""
     plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
+    states = {answer.partition: answer.state for one in results for answer in one.answers}
+    expire = next((one.expire for one in results if one.expire), {})
     return msgspec.structs.replace(
-        operator.with_states([one.state for one in results]),
+        operator.stepped(states, expire),
         watermark_us=watermark_of(progress),
         origins=results[0].origins or operator.origins,
         progress=plain["tracker"],
         advances=plain["advances"],
         buffers=plain["buffers"],
-        due_us=min((one.due_us for one in results if one.due_us is not None), default=None),
     )

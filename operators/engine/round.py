@@ -1,35 +1,62 @@
-"""One round of a job, operator by operator: classify the input, run each state partition, pass panes downstream.
-
-The same functions run in Spark's tasks, one level per stage, and in a plain loop.
-"""
+"""One round of a job, with all its operators, and the classification of its input."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.partition import PartitionResult, Round, run_partition
-from tidestate.operators.engine.pieces import Piece, arriving_rows, pieces
+from tidestate.operators.engine.partition import Round
+from tidestate.operators.engine.pieces import PartitionSpan, Piece, pieces, spans
 from tidestate.operators.plan.classify import Intake, classify
-from tidestate.operators.plan.graph import Graph, downstream_rows
-from tidestate.operators.progress.rounds import Claims, Progress, Rounds
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.rounds import Claims, Progress
+from tidestate.statestore.files.refs import PartitionState
 
 FEEDS = 1 << 40
 """The distance between the piece numbers of two feeds of an operator: pieces are numbered within a feed."""
 
 Outgoing = tuple[int, int, Piece]
-"""The number of an operator, one of its state partitions, and a piece for it."""
+"""The number of an operator, a task, and a piece for it."""
+TaskStates = dict[str, dict[int, PartitionState]]
+"""State partitions by operator and number."""
 
 
 @dataclass(frozen=True)
 class GraphRound:
-    """All operators in one round; ``rounds`` by name, in the order of the graph."""
+    """All operators in one round; ``rounds`` by name, in the order of the graph. At each level so many ``tasks`` run
+    the state partitions.
+    """
 
     graph: Graph
     rounds: dict[str, Round]
+    tasks: int = 1
+
+    @cached_property
+    def spans(self) -> tuple[PartitionSpan, ...]:
+        """The state partitions of each task."""
+        return spans(self.partitions, self.tasks)
+
+    def divided(self, tasks: int) -> GraphRound:
+        """The round in so many tasks, at most one for each state partition."""
+        return replace(self, tasks=min(tasks, self.partitions))
+
+    def states(self, task: int) -> TaskStates:
+        """The state partitions of a task."""
+        numbers = range(*self.spans[task])
+        return {name: {number: one.base[number] for number in numbers} for name, one in self.rounds.items()}
+
+    def with_states(self, states: TaskStates) -> GraphRound:
+        """The round with these state partitions only."""
+        rounds = {name: replace(one, base=states.get(name, {})) for name, one in self.rounds.items()}
+        return replace(self, rounds=rounds)
+
+    def idle(self, after: Mapping[str, Progress]) -> bool:
+        """Whether a round without input that ends with this progress has nothing to do."""
+        return not any(one.due(number, after[name]) for name, one in self.rounds.items() for number in one.base)
 
     @property
     def first(self) -> Round:
@@ -85,7 +112,7 @@ class Intakes:
                 so_far = intake.so_far or self._round.rounds[reader].progress
                 so_far = msgspec.structs.replace(so_far, advances=so_far.advances | classified.claims.advances)
                 self._so_far[reader] = replace(intake, so_far=so_far)
-                yield from _addressed(operator, pieces(classified, place * FEEDS + number))
+                yield from addressed(operator, pieces(classified, place * FEEDS + number, self._round.spans))
 
 
 def ledger_pieces(round_: GraphRound, rows: Mapping[str, pa.Table]) -> Iterator[Outgoing]:
@@ -94,50 +121,11 @@ def ledger_pieces(round_: GraphRound, rows: Mapping[str, pa.Table]) -> Iterator[
         if node.plan.name in rows:
             intake = round_.rounds[node.plan.name].intake
             classified = classify(node.plan, rows[node.plan.name], intake, round_.partitions)
-            yield from _addressed(number, pieces(classified, 0))
-
-
-def run_level(
-    round_: GraphRound,
-    level: int,
-    partition: int,
-    arrived: Mapping[int, Sequence[Piece]],
-    after: Mapping[str, Progress],
-) -> tuple[list[PartitionResult], list[Outgoing]]:
-    """Run a state partition of all operators of a level: their answers, and the pieces for operators downstream.
-
-    ``after``: the progress of operators at the end of the round, as far as it is known.
-    """
-    results: list[PartitionResult] = []
-    outgoing: list[Outgoing] = []
-    for number, node in round_.graph.at(level):
-        operator, here = round_.rounds[node.plan.name], arrived.get(number, ())
-        claims = [piece.header.claims for piece in here]
-        progress = Rounds(node.plan.watermarks).with_positions(after[node.plan.name], claims)
-        arrivals = arriving_rows(node.plan, operator.origins, here)
-        result, panes = run_partition(operator, partition, arrivals, progress)
-        results.append(result)
-        outgoing += _to_readers(round_, node.plan.name, partition, panes, after)
-    return results, outgoing
-
-
-def _to_readers(
-    round_: GraphRound, name: str, partition: int, panes: pa.Table, after: Mapping[str, Progress]
-) -> Iterator[Outgoing]:
-    """The panes of an operator's state partition as pieces for its readers."""
-    readers = round_.graph.readers(name)
-    if not readers:
-        return
-    seen = downstream_rows(round_.graph.plans[name], panes)
-    for operator, node, place, feed in readers:
-        intake = round_.rounds[node.plan.name].intake
-        classified = classify(node.plan, node.rows(feed, seen), intake, round_.partitions)
-        downstream = {one.plan.name: after[one.plan.name] for one in round_.graph.nodes if one.level >= node.level}
-        yield from _addressed(operator, pieces(classified, place * FEEDS + partition, after=downstream))
+            yield from addressed(number, pieces(classified, 0, round_.spans))
 
 
 def progress_after(round_: GraphRound, arrived: Mapping[int, Iterable[Piece]], level: int) -> dict[str, Progress]:
-    """The progress of operators after the round, from the pieces that arrived at a partition of this level."""
+    """The progress of operators after the round, from the pieces that arrived at a task of this level."""
     if level == 1:
         names = [node.plan.name for node in round_.graph.nodes]
         return round_.after({names[n]: [p.header.claims for p in all_] for n, all_ in arrived.items()})
@@ -145,5 +133,6 @@ def progress_after(round_: GraphRound, arrived: Mapping[int, Iterable[Piece]], l
     return {name: progress for known in upstream for name, progress in known.items()}
 
 
-def _addressed(operator: int, made: Sequence[Piece]) -> Iterator[Outgoing]:
-    return ((operator, partition, piece) for partition, piece in enumerate(made))
+def addressed(operator: int, made: Sequence[Piece]) -> Iterator[Outgoing]:
+    """The pieces of all tasks, for an operator."""
+    return ((operator, task, piece) for task, piece in enumerate(made))

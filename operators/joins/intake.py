@@ -54,7 +54,12 @@ def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) 
 
 
 def transition(
-    plan: JoinTables, admitted: Admitted, changes: ChangeSet, panes: list[pa.Table], due_us: int | None = None
+    plan: JoinTables,
+    admitted: Admitted,
+    changes: ChangeSet,
+    panes: list[pa.Table],
+    due_us: int | None = None,
+    due_mark: int | None = None,
 ) -> Transition:
     """The answer of a step: ``panes`` in order, and ``changes`` with those that admitting its rows has made."""
     changes = {**admitted.changes, **changes}
@@ -62,7 +67,7 @@ def transition(
         changes[NUMBERED] = TableChanges(merge=number_rows(admitted.numbers))
     rejected = pa.concat_tables(admitted.rejected) if admitted.rejected else None
     panes = [plan.pane_schema.empty_table(), *panes]
-    return Transition(changes, pa.concat_tables(panes), admitted.counters, rejected, due_us)
+    return Transition(changes, pa.concat_tables(panes), admitted.counters, rejected, due_us, due_mark)
 
 
 def _placed(plan: JoinTables, side: str, rows: pa.Table, admitted: Admitted, before: Mark) -> pa.Table:

@@ -110,7 +110,9 @@ def _pair_step(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTi
             admitted.numbers[HELD_PAIRS] = first + count
         emitted, changes[HELD_PAIRS], due_us = hold(plan, view, found, first, at)
         pairs = [emitted]
-    return transition(plan, admitted, changes, [alone.retracted, *pairs, alone.emitted], due_us)
+    waits = plan.joined.held or any(plan.joined.keeps(side) for side in SIDES)
+    due_mark = None if waits else END_US
+    return transition(plan, admitted, changes, [alone.retracted, *pairs, alone.emitted], due_us, due_mark)
 
 
 def _stored(plan: PairTables, admitted: Admitted, at: StepTimes) -> dict[str, TableChanges]:

@@ -27,6 +27,7 @@ from tidestate.operators.plan.ledger import (
     VERY_LATE,
     ledger,
 )
+from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, Arrival, Plan
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
@@ -34,7 +35,6 @@ from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.rounds import Claims, Observed, Progress, Rounds
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.tables import TIME
 
 
@@ -54,12 +54,12 @@ class Intake(Arrival):
 class Classified:
     """A classified piece of input.
 
-    ``partials``: by state partition, rows of the plan's ``exchanged``; keys may repeat. ``accepted``: the events in
+    ``partials``: rows of the plan's ``exchanged``; keys may repeat. ``accepted``: the events in
     them; ``rejected``: rows of the late ledger. ``max_event_us``: the largest accepted event time, None without
     events. ``claims``: of the watermark. ``origins``: those of the input, for a plan that takes only one.
     """
 
-    partials: list[pa.Table]
+    partials: PartitionedRows
     accepted: pa.Table
     rejected: pa.Table | None
     max_event_us: int | None
@@ -69,8 +69,9 @@ class Classified:
 
 
 def nothing_classified(plan: Plan) -> Classified:
-    """The result of no input, for one state partition."""
-    return Classified([plan.exchanged.schema.empty_table()], plan.input_schema.empty_table(), None, None, {})
+    """The result of no input."""
+    nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
+    return Classified(nothing, plan.input_schema.empty_table(), None, None, {})
 
 
 def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Classified:
@@ -97,7 +98,7 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> C
         )
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
     if not accepted.num_rows:
-        nothing = [plan.exchanged.schema.empty_table()] * partitions
+        nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
         return Classified(nothing, accepted, rejected, None, counters, origins, claims)
     times = _int_times(accepted[plan.event_time])
     if intake.watermark_us is not None:
@@ -106,7 +107,7 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> C
             partly = ledger(plan, partly, PURGED if intake.reprocessing else VERY_LATE, intake.watermark_us)
             rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
             counters["purged_windows" if intake.reprocessing else "refused_windows"] = partly.num_rows
-    partials = _split(plan, plan.arrive(accepted, times, intake), partitions)
+    partials = PartitionedRows.of(plan.arrive(accepted, times, intake), plan.key_names, partitions)
     newest = None
     if not intake.reprocessing:
         peak = peak_of(times, accepted, plan.named_by)
@@ -308,17 +309,6 @@ def _int_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
         whole = pc.fill_null(whole, np.iinfo(np.int64).max)
     times: npt.NDArray[np.int64] = whole.to_numpy()
     return times
-
-
-def _split(plan: Plan, partials: pa.Table, partitions: int) -> list[pa.Table]:
-    """``partials`` by state partition, in their order within each."""
-    if partitions == 1:
-        return [partials]
-    owners = partition_of(partials.select(plan.key_names), partitions)
-    order = np.argsort(owners.astype(np.uint16 if partitions <= 1 << 16 else np.int64), kind="stable")
-    together = partials.take(pa.array(order))
-    ends = np.cumsum(np.bincount(owners, minlength=partitions)).tolist()
-    return [together.slice(first, last - first) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def _clip(time_us: int) -> int:

@@ -69,7 +69,8 @@ class Holding:
             counts, own = moved.changes.get(NUMBERED), number_rows({AHEAD: first + arriving.num_rows})
             together = own if counts is None else pa.concat_tables([own, expect(counts.merge, "numbers are merged")])
             changes[NUMBERED] = TableChanges(merge=together)
-        return replace(moved, changes={**moved.changes, **changes})
+        # Which row is next is not known without reading them.
+        return replace(moved, changes={**moved.changes, **changes}, due_mark=None)
 
     def _due(
         self, view: StateView, arriving: pa.Table, first: int, at: StepTimes

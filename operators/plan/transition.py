@@ -47,7 +47,12 @@ class Transition:
     """The result of a step. ``panes`` are in order: each retraction is before the pane that replaces it.
 
     ``rejected``: ledger rows of arrivals that windows refused. ``due_us``: the processing time at which something is
-    due next; None for never.
+    due next; None for never. ``due_mark``: the watermark at which something is due next; None if that is not known,
+    `END_US` for not before the end of time.
+
+    Before the watermark has reached ``due_mark`` or the clock ``due_us``, a state partition without arrivals is
+    skipped: its next steps must change nothing, emit nothing and count nothing, and the bounds that they let expire
+    must be those of the other partitions, so a function of `StepTimes` alone.
     """
 
     changes: ChangeSet
@@ -55,6 +60,7 @@ class Transition:
     counters: dict[str, int] = field(default_factory=dict)
     rejected: pa.Table | None = None
     due_us: int | None = None
+    due_mark: int | None = None
 
 
 def check_on_time(windows: pa.Table, ends: npt.NDArray[np.int64] | None, before: int, after: int) -> None:

@@ -80,7 +80,8 @@ class DedupPlan(Plan):
         expire = None if at.after == BEGINNING_US else bound
         changes = {self.seen.name: remember(self.seen, latest, until, expire)}
         passed = {"passed": new.num_rows, "duplicates": asked - new.num_rows}
-        return Transition(changes, new.select(self.input_schema.names), {k: v for k, v in passed.items() if v})
+        counters = {name: count for name, count in passed.items() if count}
+        return Transition(changes, new.select(self.input_schema.names), counters, due_mark=END_US)
 
 
 def spaced(owner: Times, times: Times, until: Times, span: int) -> Times:

@@ -10,18 +10,32 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
-from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
-from tidestate.operators.spark.tasks import EXCHANGE, decode_answers, exchange_rows, level_side, map_side, tick_side
+from tidestate.operators.spark.tasks import (
+    EXCHANGE,
+    TaskRound,
+    decode_answers,
+    exchange_rows,
+    level_side,
+    map_side,
+    packed_rows,
+    packed_states,
+    tick_side,
+)
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import Output
 from tidestate.statestore.files.segments import read_verified
 
 BATCH_ROWS = 100_000
 """The rows of an Arrow batch from Spark to Python."""
+TASKS_PER_CORE = 4
+"""The tasks of a level, at most; more state partitions share them."""
+INLINE_BYTES = 256 << 10
+"""Up to this size the state partitions are part of what each task gets to run; beyond it, it gets its own as rows."""
 _LITERAL = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
 """Spark reads a path with one of these as a pattern, unless it is escaped."""
 
@@ -40,21 +54,32 @@ class OnSpark:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self.parallel = session.sparkContext.defaultParallelism
+        self.tasks = TASKS_PER_CORE * self.parallel
 
-    def take(self, round_: GraphRound, batch: DataFrame) -> list[PartitionResult]:
+    def take(self, round_: GraphRound, batch: DataFrame) -> list[OperatorResult]:
         """As in `Engine`; in the session of ``batch``, with its settings."""
-        exchanged = _in_order(_times_as_numbers(batch), round_.graph).mapInArrow(partial(map_side, round_), EXCHANGE)
-        return _levels(exchanged, round_, 1)
+        sent, states = _as_sent(round_)
+        rows = _in_order(_times_as_numbers(batch), round_.graph)
+        exchanged = rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE)
+        if states is not None:
+            exchanged = exchanged.union(batch.sparkSession.createDataFrame(states))
+        return _levels(exchanged, sent, 1)
 
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-    ) -> list[PartitionResult]:
+    ) -> list[OperatorResult]:
         """As in `Engine`. Pieces are encoded in the driver and processed in the tasks of their state partitions."""
+        sent, states = _as_sent(round_)
         if after is None:
-            exchanged = pa.Table.from_batches(exchange_rows(pieces))
-            return _levels(self._session.createDataFrame(exchanged), round_, 1)
-        numbers = self._session.range(0, round_.partitions, 1, round_.partitions)
-        return _levels(numbers.mapInArrow(partial(tick_side, round_, dict(after)), EXCHANGE), round_, 2)
+            rows = pa.Table.from_batches(exchange_rows(pieces))
+            exchanged = self._session.createDataFrame(rows if states is None else pa.concat_tables([rows, states]))
+            return _levels(exchanged, sent, 1)
+        ends, tasks = dict(after), len(round_.spans)
+        if states is None:
+            numbers = self._session.range(0, tasks, 1, tasks)
+        else:
+            numbers = self._session.createDataFrame(states).repartitionById(tasks, sf.col("task"))
+        return _levels(numbers.mapInArrow(partial(tick_side, sent, ends), EXCHANGE), sent, 2)
 
     def panes(self, checkpoint: Checkpoint, output: Output, plan: Plan) -> DataFrame:
         """As in `Engine`, in the columns of the files."""
@@ -65,11 +90,19 @@ class OnSpark:
         return self._session.read.parquet(*paths)
 
 
-def _levels(rows: DataFrame, round_: GraphRound, first: int) -> list[PartitionResult]:
+def _as_sent(round_: GraphRound) -> tuple[TaskRound, pa.Table | None]:
+    """The round as its tasks get it, and the rows with their state partitions, where these are many."""
+    packed, bare = packed_states(round_), round_.with_states({})
+    if sum(map(len, packed)) <= INLINE_BYTES:
+        return TaskRound(bare, packed), None
+    return TaskRound(bare), packed_rows(packed)
+
+
+def _levels(rows: DataFrame, sent: TaskRound, first: int) -> list[OperatorResult]:
     """Run ``rows`` of the exchange through all levels from ``first``, with a shuffle for each."""
-    for level in range(first, round_.graph.levels + 1):
-        placed = rows.repartitionById(round_.partitions, sf.col("partition"))
-        rows = placed.mapInArrow(partial(level_side, round_, level), EXCHANGE)
+    for level in range(first, sent.round_.graph.levels + 1):
+        placed = rows.repartitionById(len(sent.round_.spans), sf.col("task"))
+        rows = placed.mapInArrow(partial(level_side, sent, level), EXCHANGE)
     return decode_answers([bytes(row["header"]) for row in rows.select("header").collect()])
 
 

@@ -1,10 +1,10 @@
 """The functions of Spark's tasks: `map_side` next to the input, then `level_side` next to the state, for each level
 of operators.
 
-Between them rows are exchanged, one per piece of input, operator and state partition: a header with the largest event
-time and counters, and the partials as an Arrow blob. So every state partition knows the watermark after the batch,
-and due windows fire in the same job. Answers of state partitions are rows, too. Rows arrive in any order, and a task
-may run twice or as a zombie: nothing here publishes.
+Between them rows are exchanged, one per piece of input, operator and task: a header with the largest event time and
+counters, and the partials as an Arrow blob. So every task knows the watermark after the batch, and due windows fire
+in the same job. Answers are rows, too, and so are the state partitions of a task where there are many. Rows arrive in
+any order, and a task may run twice or as a zombie: nothing here publishes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from __future__ import annotations
 import gc
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.level import run_level
+from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.pieces import Header, Piece
-from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, progress_after, run_level
+from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, TaskStates, progress_after
+from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.progress.rounds import Progress
 from tidestate.statestore import errors
 from tidestate.statestore.errors import TidestateError, invariant
@@ -26,13 +29,13 @@ from tidestate.statestore.errors import TidestateError, invariant
 CHUNK_ROWS = 1 << 20
 """The number of input rows that are classified at once; it bounds a task's memory."""
 
-ANSWER = -1
-"""The operator number of a row with an answer."""
-EXCHANGE = "partition int, operator int, input long, header binary, partials binary, rejected binary"
+ANSWER, STATES = -1, -2
+"""The operator numbers of rows with an answer, and with the state partitions of a task."""
+EXCHANGE = "task int, operator int, input long, header binary, partials binary, rejected binary"
 
 _EXCHANGE_SCHEMA = pa.schema(
     [
-        ("partition", pa.int32()),
+        ("task", pa.int32()),
         ("operator", pa.int32()),
         ("input", pa.int64()),
         ("header", pa.binary()),
@@ -40,6 +43,9 @@ _EXCHANGE_SCHEMA = pa.schema(
         ("rejected", pa.binary()),
     ]
 )
+
+
+_STATES = msgspec.msgpack.Decoder(TaskStates)
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -52,77 +58,116 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer for a state partition of an operator, or for a piece of input that failed: a result or a failure."""
+    """The answer of a task for an operator, or for a piece of input that failed: a result or a failure."""
 
-    result: PartitionResult | None = None
+    result: OperatorResult | None = None
     failure: Failure | None = None
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """A header as it is sent, and how many of the rows that come with it each state partition gets."""
+
+    header: Header
+    counts: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskRound:
+    """A round as its tasks get it: without the state partitions, except for those in ``states``, packed, by task.
+    Empty: they are rows of the exchange.
+    """
+
+    round_: GraphRound
+    states: tuple[bytes, ...] = ()
+
+    def of_task(self, task: int, sent: Sequence[bytes]) -> GraphRound:
+        """The round with the state partitions of one task, which are in ``sent`` if they are not here."""
+        packed = [self.states[task]] if self.states else list(sent)
+        invariant(len(packed) == 1, "a task gets its state partitions once", task=task, found=len(packed))
+        return self.round_.with_states(_STATES.decode(packed[0]))
+
+
+def packed_states(round_: GraphRound) -> tuple[bytes, ...]:
+    """The state partitions of each task, for `TaskRound`."""
+    return tuple(msgspec.msgpack.encode(round_.states(task)) for task in range(len(round_.spans)))
+
+
+def packed_rows(states: Sequence[bytes]) -> pa.Table:
+    """Rows of the exchange with the state partitions of each task."""
+    return pa.Table.from_batches([_row(task, STATES, 0, packed) for task, packed in enumerate(states)])
 
 
 def map_side(round_: GraphRound, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Classify this task's input. Also called for an input partition without rows."""
     _freeze_once()
-    task, intakes = _task_partition(), Intakes(round_)
+    task, intakes = _task_number(), Intakes(round_)
     for chunk_number, chunk in enumerate(_chunks(batches)):
         # Ordered by task, then chunk: sums do not depend on what arrives first.
         number = (task << 20) + chunk_number
         try:
             going = list(intakes.streams(round_.graph.split(chunk), number))
         except TidestateError as error:
-            for partition in range(round_.partitions):
-                yield _answer_row(partition, Answer(failure=_failure(error)))
+            for one in range(len(round_.spans)):
+                yield _answer_row(one, Answer(failure=_failure(error)))
         else:
             yield from exchange_rows(going)
 
 
-def level_side(round_: GraphRound, level: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the operators of a level for this state partition. Yields their answers, pieces of their panes for readers,
-    and the rows for later levels.
+def level_side(sent: TaskRound, level: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the operators of a level for this task's state partitions. Yields their answers, pieces of their panes for
+    readers, and the rows for later levels.
     """
     _freeze_once()
     rows = pa.Table.from_batches(list(batches), _EXCHANGE_SCHEMA)
-    partition = _task_partition()
-    partitions = set(rows["partition"].to_pylist())
-    invariant(partitions <= {partition}, "rows reach the task of their state partition", found=partitions)
-    numbers = {number for number, _ in round_.graph.at(level)}
+    task = _task_number()
+    tasks = set(rows["task"].to_pylist())
+    invariant(tasks <= {task}, "rows reach their task", found=tasks)
     operators = rows["operator"].to_pylist()
-    later = [place for place, number in enumerate(operators) if number not in numbers]
+    numbers = {number for number, _ in sent.round_.graph.at(level)}
+    done = {*numbers, STATES} if level == sent.round_.graph.levels else numbers
+    later = [place for place, number in enumerate(operators) if number not in done]
     yield from rows.take(pa.array(later, pa.int64())).to_batches()
-    if _failed(rows.filter(pa.array([number == ANSWER for number in operators], pa.bool_()))):
+    if _failed(_of(rows, operators, ANSWER)):
         return
-    arrived = _pieces(rows, operators, numbers)
-    yield from _level(round_, level, partition, arrived, None)
+    round_ = sent.of_task(task, _of(rows, operators, STATES)["header"].to_pylist())
+    yield from _level(round_, level, task, _pieces(rows, operators, numbers), None)
 
 
 def tick_side(
-    round_: GraphRound, after: dict[str, Progress], batches: Iterator[pa.RecordBatch]
+    sent: TaskRound, after: dict[str, Progress], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The first level of a round without input. Each input row is the number of a state partition."""
+    """The first level of a round without input. The only input row is for this task: its number, or its state
+    partitions, which later levels need too.
+    """
     _freeze_once()
-    for batch in batches:
-        for partition in batch.column(0).to_pylist():
-            yield from _level(round_, 1, partition, {}, after)
+    rows = pa.Table.from_batches(list(batches))
+    states = rows["header"].to_pylist() if "header" in rows.column_names else []
+    if states and sent.round_.graph.levels > 1:
+        yield from rows.to_batches()
+    task = _task_number()
+    yield from _level(sent.of_task(task, states), 1, task, {}, after)
 
 
 def _level(
     round_: GraphRound,
     level: int,
-    partition: int,
+    task: int,
     arrived: Mapping[int, Sequence[Piece]],
     after: dict[str, Progress] | None,
 ) -> Iterator[pa.RecordBatch]:
     try:
         after = progress_after(round_, arrived, level) if after is None else after
-        results, going = run_level(round_, level, partition, arrived, after)
+        results, going = run_level(round_, level, task, arrived, after)
     except TidestateError as error:
-        yield _answer_row(partition, Answer(failure=_failure(error)))
+        yield _answer_row(task, Answer(failure=_failure(error)))
         return
     host = socket.gethostname()
     for result in results:
-        yield _answer_row(partition, Answer(msgspec.structs.replace(result, host=host)))
+        yield _answer_row(task, Answer(msgspec.structs.replace(result, host=host)))
     yield from exchange_rows(going)
 
 
-def decode_answers(payloads: Sequence[bytes]) -> list[PartitionResult]:
+def decode_answers(payloads: Sequence[bytes]) -> list[OperatorResult]:
     """The results of answers. Raises the error of the first failure."""
     answers = [msgspec.msgpack.decode(payload, type=Answer) for payload in payloads]
     for answer in answers:
@@ -153,22 +198,27 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 def exchange_rows(outgoing: Iterable[Outgoing]) -> Iterator[pa.RecordBatch]:
     """A row for each piece."""
-    for operator, partition, piece in outgoing:
+    for operator, task, piece in outgoing:
         partials, rejected = piece.partials, piece.rejected
         yield _row(
-            partition,
+            task,
             operator,
             piece.number,
-            msgspec.msgpack.encode(piece.header),
-            _pack(partials) if partials is not None and partials.num_rows else None,
+            msgspec.msgpack.encode(_Sent(piece.header, partials.counts if partials is not None else ())),
+            _pack(partials.rows) if partials is not None else None,
             _pack(rejected) if rejected is not None else None,
         )
 
 
-def _row(partition: int, operator: int, number: int, *blobs: bytes | None) -> pa.RecordBatch:
-    values = [partition, operator, number, *blobs, *[None] * (3 - len(blobs))]
+def _row(task: int, operator: int, number: int, *blobs: bytes | None) -> pa.RecordBatch:
+    values = [task, operator, number, *blobs, *[None] * (3 - len(blobs))]
     columns = [pa.array([value], field.type) for value, field in zip(values, _EXCHANGE_SCHEMA, strict=True)]
     return pa.record_batch(columns, schema=_EXCHANGE_SCHEMA)
+
+
+def _of(rows: pa.Table, operators: Sequence[int], number: int) -> pa.Table:
+    """The rows of one operator, or one kind."""
+    return rows.filter(pa.array([one == number for one in operators], pa.bool_()))
 
 
 def _pieces(rows: pa.Table, operators: Sequence[int], here: set[int]) -> dict[int, list[Piece]]:
@@ -176,12 +226,14 @@ def _pieces(rows: pa.Table, operators: Sequence[int], here: set[int]) -> dict[in
     pieces: dict[int, list[Piece]] = {}
     columns = [rows[name] for name in ("input", "header", "partials", "rejected")]
     for operator, *values in zip(operators, *columns, strict=True):
-        if operator != ANSWER:
+        if operator >= 0:
             number, header, partials, rejected = values
+            sent = msgspec.msgpack.decode(header.as_py(), type=_Sent)
+            arrived = _unpack(partials) if operator in here else None
             piece = Piece(
                 number.as_py(),
-                msgspec.msgpack.decode(header.as_py(), type=Header),
-                _unpack(partials) if operator in here else None,
+                sent.header,
+                PartitionedRows(arrived, sent.counts) if arrived is not None else None,
                 _unpack(rejected) if operator in here else None,
             )
             pieces.setdefault(operator, []).append(piece)
@@ -205,11 +257,11 @@ def _unpack(blob: pa.BinaryScalar) -> pa.Table | None:
     return pa.ipc.open_stream(stored).read_all() if (stored := blob.as_buffer()) is not None else None
 
 
-def _answer_row(partition: int, answer: Answer) -> pa.RecordBatch:
-    return _row(partition, ANSWER, 0, msgspec.msgpack.encode(answer))
+def _answer_row(task: int, answer: Answer) -> pa.RecordBatch:
+    return _row(task, ANSWER, 0, msgspec.msgpack.encode(answer))
 
 
-def _task_partition() -> int:
+def _task_number() -> int:
     from pyspark import TaskContext
 
     context = TaskContext.get()

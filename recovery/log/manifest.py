@@ -11,7 +11,7 @@ all others carry it on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -136,6 +136,25 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     def files(self) -> list[FileRef]:
         """The files of its state, each once: after a rescale partitions share some."""
         return list({(ref.root, ref.path): ref for part in self.partitions for ref in part.files}.values())
+
+    def stepped(self, answered: Mapping[int, PartitionState], expire: Mapping[str, int]) -> OperatorState:
+        """After a step of some partitions; the others let rows ``expire`` up to these bounds, and nothing else."""
+        bounds = {
+            **self.expired,
+            **{name: max(bound, self.expired.get(name, bound)) for name, bound in expire.items()},
+        }
+        left = {number: one for number, one in enumerate(self.partitions) if number not in answered}
+        own = [one.under(bounds) for one in left.values() if one.expired]
+        others = [PartitionState(expired=bounds)] if len(own) < len(left) else []
+        common = common_bounds([*answered.values(), *own, *others])
+        left = {
+            number: one.under(bounds).above(common) if one.expired or bounds != common else one
+            for number, one in left.items()
+        }
+        states = {**left, **{number: one.above(common) for number, one in answered.items()}}
+        partitions = tuple(states[number] for number in range(len(self.partitions)))
+        due_us = min((one.due_us for one in partitions if one.due_us is not None), default=None)
+        return msgspec.structs.replace(self, partitions=partitions, expired=common, due_us=due_us)
 
 
 class Restore(msgspec.Struct, frozen=True):

@@ -128,6 +128,7 @@ def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id:
     check_natural(partition.sequence, "sequence")
     check_natural(partition.floor, "floor")
     check_times(partition.expired.values(), "expired")
+    check_times((partition.due_mark, partition.due_us), "what is due in a partition")
     for ref in partition.files:
         check_file(ref)
         require(ref.table in tables, "the table of a file")

@@ -53,8 +53,9 @@ Level: TypeAlias = tuple[FileRef, ...]
 class PartitionState(msgspec.Struct, frozen=True):
     """All durable state of one state partition: files oldest first, and per table the expiry bound in force.
 
-    A manifest stores it `above` the bounds that hold in all partitions. Changes up to sequence ``floor`` have been
-    folded: a cache that is older cannot catch up from files any more.
+    A manifest stores it `above` the bounds that hold in all partitions. A step without input changes nothing but
+    these bounds before the watermark reaches ``due_mark`` (None: not known) or the clock ``due_us`` (None: never).
+    Changes up to sequence ``floor`` have been folded: a cache that is older cannot catch up from files any more.
     """
 
     files: tuple[FileRef, ...] = ()
@@ -62,6 +63,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     lineage: str = ""
     sequence: int = 0
     floor: int = 0
+    due_mark: int | None = None
+    due_us: int | None = None
 
     def above(self, bounds: Mapping[str, int]) -> PartitionState:
         """Without its bounds that are no higher than ``bounds``."""

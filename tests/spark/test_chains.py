@@ -28,6 +28,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
+from tidestate.operators.spark import engine
 from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark
@@ -54,21 +55,26 @@ def aggregates() -> Any:
 
 # A job of one operator is compared on every store in test_job.
 @pytest.mark.parametrize("store", [RocksDB(), *([Parquet(max_levels=2, snapshot_bytes=1), Memory()] if LONG else [])])
-def test_three_operators_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, store: Any) -> None:
-    tables = sample(6, 60)
+def test_three_operators_equal_the_standalone_runner(
+    spark: SparkSession, tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *tables, more = sample(6, 60)
     for number, table in enumerate(tables):
         write(tmp_path / "input", number, table)
 
     def run(drain: bool) -> None:
         query = aggregates().on_spark(
-            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", store=store, partitions=3
+            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", store=store, partitions=11
         )
         query = query.start()
         query.process_all_available()
         query.stop(drain=drain)
 
     run(drain=False)
+    write(tmp_path / "input", len(tables), more)
+    monkeypatch.setattr(engine, "INLINE_BYTES", 0)  # tasks get their state partitions as rows
     run(drain=True)
+    tables.append(more)
     aggregates().standalone(checkpoint=tmp_path / "alone", partitions=2).run(tables, drain=True)
     panes = output(tmp_path / "spark", "panes")
     assert panes == output(tmp_path / "alone", "panes")

@@ -13,7 +13,7 @@ import pytest
 
 from tidestate.operators import count, session, tumbling, windowed
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.plan import classify
+from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.transition import check_on_time
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.general import step as general
@@ -80,12 +80,12 @@ def test_a_window_that_fires_twice_in_a_step_or_outside_it() -> None:
             check_on_time(windows, ends, before, after)
 
 
-def shifted(real: Callable[..., list[pa.Table]]) -> Callable[..., list[pa.Table]]:
-    def split(*given: Any) -> list[pa.Table]:
-        first, *others = real(*given)
-        return [*others, first]
+def together(real: Callable[..., PartitionedRows]) -> Callable[..., PartitionedRows]:
+    def placed(*given: Any) -> PartitionedRows:
+        found = real(*given)
+        return replace(found, counts=((0, found.rows.num_rows),))
 
-    return split
+    return placed
 
 
 def test_without_a_key_all_rows_arrive_in_the_first_partition(tmp_path: Path) -> None:
@@ -96,6 +96,6 @@ def test_without_a_key_all_rows_arrive_in_the_first_partition(tmp_path: Path) ->
 def test_rows_that_arrive_in_the_wrong_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = harness(tumbling("10 seconds"), tmp_path, partitions=3)
     job.feed(rows(1, 2, 3, 4))
-    monkeypatch.setattr(classify, "_split", shifted(classify._split))
+    monkeypatch.setattr(PartitionedRows, "of", together(PartitionedRows.of))
     with pytest.raises(InvariantError, match="in the state partition of its key"):
         job.feed(rows(5, 6, 7, 8))

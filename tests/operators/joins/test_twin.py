@@ -97,7 +97,7 @@ def played(seed: int, store: StoreConfig) -> None:
     description, twin, pick = described(asked), Twin(asked), random.Random(seed)
     schema = description.schema(SCHEMA, SCHEMA)
     with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(description, schema, store=store, folder=folder, partitions=pick.choice([1, 2]))
+        harness = Harness(description, schema, store=store, folder=folder, partitions=pick.choice([1, 2, 5]))
         plan, now, output_watermark = bind_plan(description, schema), 0, BEGINNING_US
         for batch in batches:
             sides = {side: table([row for row in batch if row.side == side]) for side in SIDES}

@@ -18,7 +18,7 @@ from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import PartitionResult
+from tidestate.operators.engine.partition import OperatorResult
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.retention.collection import collect
@@ -39,15 +39,15 @@ def begun(root: Path) -> Job:
     return Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=2)
 
 
-def taken(job: Job, host: str) -> list[PartitionResult]:
+def taken(job: Job, host: str) -> list[OperatorResult]:
     """A batch, as executors of that host report it."""
     results = InProcess().take(job.round(0), [ROWS])
     return [msgspec.structs.replace(one, host=host) for one in results]
 
 
-def files(job: Job, results: list[PartitionResult]) -> list[str]:
+def files(job: Job, results: list[OperatorResult]) -> list[str]:
     bases = job.head.operators["counts"].partitions
-    return [ref.path for one in results for ref in one.written(bases[one.partition])]
+    return [ref.path for one in results for ref in one.written(bases)]
 
 
 @pytest.fixture
