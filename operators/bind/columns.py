@@ -15,7 +15,7 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sessions
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
 from tidestate.operators.progress.generators import IngestionTime
-from tidestate.operators.windows.general.names import END, START
+from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError, of_type
 
 

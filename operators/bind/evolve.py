@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -62,12 +62,8 @@ def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorSta
     )
 
 
-Choose = Callable[[Plan, OperatorState], Plan]
-"""Gives the plan of the kind whose tables are in the state."""
-
-
-def take_over(graph: Graph, head: Manifest, choose: Choose | None) -> TakenOver:
-    """What a job makes of the checkpoint ``head``; without ``choose`` operators must be what they were.
+def take_over(graph: Graph, head: Manifest, *, may_change: bool) -> TakenOver:
+    """What a job makes of the checkpoint ``head``; operators are what they were unless they ``may_change``.
 
     Raises `IncompatibleError` where that is another job's, or a change that the state cannot follow.
     """
@@ -86,39 +82,38 @@ def take_over(graph: Graph, head: Manifest, choose: Choose | None) -> TakenOver:
             nodes.append(node)
             operators[name] = new_operator(node, partitions, head.id + 1)
             continue
-        plan, operators[name], changes[name] = evolve(stored, node.plan, head.id + 1, choose)
+        plan, operators[name], changes[name] = evolve(stored, node.plan, head.id + 1, may_change=may_change)
         operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
         nodes.append(replace(node, plan=plan))
     return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes)
 
 
-def check_followed(graph: Graph, choose: Choose | None, head: Manifest) -> None:
+def check_followed(graph: Graph, head: Manifest, *, may_change: bool) -> None:
     """Raises what `take_over` raises."""
-    take_over(graph, head, choose)
+    take_over(graph, head, may_change=may_change)
 
 
 def evolve(
-    stored: OperatorState, plan: Plan, checkpoint_id: int, choose: Choose | None
+    stored: OperatorState, plan: Plan, checkpoint_id: int, *, may_change: bool
 ) -> tuple[Plan, OperatorState, list[SettingChange]]:
     """One operator: the plan as it fits the state, the operator as it goes on from ``checkpoint_id``, what changed.
 
     Raises `IncompatibleError`, or `CorruptionError` for a configuration that no job writes.
     """
     stored_description(stored)  # raises if no job has written it
-    fitting = choose(plan, stored) if choose else plan
     columns = pending_renames(plan.renames.columns, stored.types, plan.input_schema.names)
     was, now = rename_columns(stored.configuration, columns), plan.configuration
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:
-        changes += settings(spans_as_text(was), spans_as_text(now), fitting)
-        changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, fitting)
+        changes += settings(spans_as_text(was), spans_as_text(now), plan, first=stored.since <= 1)
+        changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, plan)
         changes += types(stored, plan, columns)
-    if choose is None:
+    if not may_change:
         changes = [replace(one, refused="what is fed by hand keeps its settings") for one in changes]
-    made, wrong = tables(stored, fitting, names, columns, str(checkpoint_id))
+    made, wrong = tables(stored, plan, names, columns, str(checkpoint_id))
     _refuse(plan.name, [one for one in (*changes, *wrong) if one.refused])
-    bounds = _bounds(stored, fitting, {one.setting for one in changes})
+    bounds = _bounds(stored, plan, {one.setting for one in changes})
     operator = msgspec.structs.replace(
         _with_unknown_due(stored) if changes else stored,
         configuration=plan.configuration,
@@ -129,7 +124,7 @@ def evolve(
         renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
         **bounds,
     )
-    return with_bounds(fitting, operator), operator, changes
+    return with_bounds(plan, operator), operator, changes
 
 
 def _with_unknown_due(operator: OperatorState) -> OperatorState:

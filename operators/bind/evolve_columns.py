@@ -13,7 +13,6 @@ from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.windows.slices.tables import FIRED
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -98,10 +97,7 @@ def tables(
         old = before.pop(spec.name, None)
         if old is None:
             made.append(spec)
-            if spec.name not in plan.may_lack:
-                refused.append(
-                    SettingChange(f"table {spec.name}", None, spec.name, "", "the state has no such table")
-                )
+            refused.append(SettingChange(f"table {spec.name}", None, spec.name, "", "the state has no such table"))
             continue
         new = succeeding(old, spec, _same(plan, old, spec, stored.configuration, names, columns), mark)
         made.append(new)
@@ -150,9 +146,7 @@ def _owned(plan: Plan, spec: TableSpec) -> set[str]:
 
 
 def _columns(bound: BoundAggregate, spec: TableSpec) -> list[str]:
-    """What an aggregate calls its columns of a table: results in the table of emitted panes, else state."""
-    if spec.name == FIRED:
-        return [bound.name]
+    """What an aggregate may call its columns of a table: those of its state, and its last result."""
     return [*(column.name for column in bound.state), f"_last_{bound.name}"]
 
 

@@ -6,14 +6,13 @@ A setting that is not here cannot change: state was kept by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidestate.operators.describe.sides import SIDE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.deduplicate import DedupPlan
-from tidestate.operators.windows.general.tables import GeneralTables
-from tidestate.operators.windows.slices.tables import SliceTables
+from tidestate.operators.windows.tables import GroupTables
 
 PLAIN = ("max_event_time", "fixed", "punctuation")
 """Generators of watermarks that keep nothing but the watermark of each source."""
@@ -64,7 +63,8 @@ def _triggers(was: Any, now: Any, _plan: Plan) -> str:
 def _accumulation(was: Any, now: Any, plan: Plan) -> str:
     if "discarding" not in (was, now):
         return ""
-    if isinstance(plan, GeneralTables) and not plan.only_slices:
+    whole = isinstance(plan, GroupTables) and replace(plan, mode="discarding").keeps_whole
+    if not whole:
         return "a discarding window keeps only what was not emitted yet, any other keeps everything"
     if now == "retracting":
         return "a discarding window does not know the sum of what it has emitted, so it cannot retract it"
@@ -105,8 +105,10 @@ _REASONS = {
 _OTHERWISE = "what is in the state was kept for this setting"
 
 
-def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list[SettingChange]:
-    """Settings that differ, but for aggregates, which `tidestate.operators.bind.evolve_columns` compares."""
+def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan, *, first: bool) -> list[SettingChange]:
+    """Settings that differ, but for aggregates, which `tidestate.operators.bind.evolve_columns` compares. ``first``:
+    nothing has changed since the operator began.
+    """
     rules = _rules(plan)
     found = []
     for name in sorted((was.keys() | now.keys()) - {AGGREGATES}):
@@ -115,11 +117,14 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list
             continue
         rule, note = rules.get(name, (None, ""))
         why = _REASONS.get(name, _OTHERWISE) if rule is None else rule(old, new, plan)
+        if name == "accumulation" and "discarding" in (old, new) and not why:
+            same = first and was.get("triggers") == now.get("triggers")
+            why = "" if same else "other triggers may have left windows without what they have emitted"
         found.append(SettingChange(name, old, new, note, why))
     return found
 
 
 def _rules(plan: Plan) -> dict[str, tuple[SettingRule, str]]:
-    if isinstance(plan, GeneralTables | SliceTables):
+    if isinstance(plan, GroupTables):
         return _WINDOWED
     return _DEDUP if isinstance(plan, DedupPlan) else _SIDED

@@ -21,7 +21,7 @@ from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.progress.maxima import SidePositions
 from tidestate.operators.progress.watermarks import PlacedWatermarks
 from tidestate.operators.rows.union import UnionPlan
-from tidestate.operators.windows.general.names import END, START
+from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN
 from tidestate.statestore.spec.tables import TIME

@@ -15,22 +15,20 @@ from tidestate.operators.bind.default_watermark import by_side, default_watermar
 from tidestate.operators.bind.validation import check_sense
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
-from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
 from tidestate.operators.describe.windows import NamedWindow, Sliding
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED, Plan
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Watermarks
-from tidestate.operators.windows.general.names import END, START
-from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.operators.windows.names import END, START
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 
 def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> Plan:
-    """The fast path where it serves, else the general one. Raises `UsageError`."""
+    """The plan of the window operator. Raises `UsageError`."""
     types = _types(description, schema, signed)
     keys = tuple(key_field(schema.field(name)) for name in description.key)
     kind, retained = description.windows or NamedWindow(), description.retained
@@ -40,9 +38,7 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
     lacking = added(description)
     place = description.event_time or next(iter(lacking), description.offset or "")
     aggregates = _aggregates(description, types, place, signed)
-    simple = _is_simple(description) and not signed and not description.in_order
-    operator = SlicePlan if simple else GeneralPlan
-    plan = operator(
+    plan = WindowPlan(
         name=description.name,
         kind=kind,
         event_time=place if late is None else description.offset or "",
@@ -137,13 +133,6 @@ def _check_order(description: Windowed, schema: pa.Schema) -> None:
         )
     if description.origin is not None:
         key_field(schema.field(description.origin))
-
-
-def _is_simple(description: Windowed) -> bool:
-    """Whether windows need no look at what is stored: partials are merged blindly, and fire when they are due."""
-    kind = description.windows
-    simple = isinstance(kind, Sliding) and not kind.by_offset and description.triggers == DEFAULT
-    return simple and description.late_rule == "event"
 
 
 def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) -> None:

@@ -87,14 +87,16 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
         return ends
 
     def windows_of(
-        self, slice_ends: Times, low: int | None = None, high: int | None = None
+        self, slice_ends: Times, low: int | None = None, high: int | None = None, *, slices: int = 1
     ) -> tuple[Times, npt.NDArray[np.int64]]:
         """Of each slice the windows that hold it and for which ``low < end <= high``: the first end, and how many.
 
-        They follow each other at ``slide``. Both of the shape given.
+        They follow each other at ``slide``. Both of the shape given. With ``slices`` those that hold so many, of
+        which each is the last.
         """
         first = self.first_ends(slice_ends)
-        last = (slice_ends - self.slice - self.shift) // self.slide * self.slide + (self.shift + self.size)
+        begins = slice_ends - slices * self.slice
+        last = (begins - self.shift) // self.slide * self.slide + (self.shift + self.size)
         if self.by_offset:
             first = np.maximum(first, self.shift + self.size)
         if low is not None:

@@ -16,7 +16,7 @@ from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions,
 from tidestate.operators.embedded.plan import NUMBER, FromMessages, OperatorPlan, metadata_tables, of_tuples
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.watermarks import BufferProgress
-from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout, Use, choose_layout, parse_layout
 from tidestate.statestore.messages.tables import MessageTables, Retention
@@ -75,7 +75,7 @@ def bind_operator(
         offset=offset,
         identities=MessageTables(Layout(position), (), origin=origin_type),
         messages=None,
-        metadata=metadata_tables(plan.kind, _window_keys(GeneralPlan(**values)), origin_type),
+        metadata=metadata_tables(plan.kind, _window_keys(WindowPlan(**values)), origin_type),
         retention=retention,
     )
     settings: dict[str, Any] = {
@@ -132,5 +132,5 @@ def _from_messages(plan: OperatorPlan, rows: BoundRows) -> FromMessages:
     return FromMessages(rows.name, rows.aggregate, rows.input_type, rows, columns)
 
 
-def _window_keys(plan: GeneralPlan) -> tuple[Column, ...]:
+def _window_keys(plan: WindowPlan) -> tuple[Column, ...]:
     return plan.key_columns if plan.sessions else plan.key_specs

@@ -13,8 +13,8 @@ from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.embedded.window_metadata import WindowTables
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US
-from tidestate.operators.windows.general.names import NO_KEY
-from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.names import NO_KEY
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
@@ -69,7 +69,7 @@ class FromMessages(BoundAggregate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorPlan(GeneralPlan):
+class OperatorPlan(WindowPlan):
     """``messages`` is None where nothing needs the messages again: then only their identities are kept."""
 
     origin: str
@@ -78,6 +78,11 @@ class OperatorPlan(GeneralPlan):
     messages: MessageTables | None
     metadata: WindowTables
     retention: Retention | None
+
+    @property
+    def has_parts(self) -> bool:
+        """No: windows and their messages are read at intake."""
+        return False
 
     @property
     def named_by(self) -> list[str]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.embedded.window_metadata import END, START, WindowTables, get_sessions, get_windows
 from tidestate.operators.joins.names import ENDS, SESSIONS
-from tidestate.operators.windows.general.names import NO_KEY
+from tidestate.operators.windows.names import NO_KEY
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.reads import get_messages
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables

@@ -18,7 +18,7 @@ from tidestate.operators.embedded.windows import record
 from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.general.names import END, GROUPS, START
+from tidestate.operators.windows.names import END, GROUPS, START
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.reads import messages_for

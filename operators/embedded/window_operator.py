@@ -29,8 +29,8 @@ from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.classify import Classified, Intake
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.windows.general.names import GROUPS, START
-from tidestate.operators.windows.general.panes import results_of
+from tidestate.operators.windows.names import GROUPS, START
+from tidestate.operators.windows.panes import results_of
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, Retention

@@ -16,11 +16,11 @@ from tidestate.operators.plan.plan import ONLY
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.assignment import assign_windows, last_refused, open_to, sliding_windows
+from tidestate.operators.windows.counting import count_windows, number
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
-from tidestate.operators.windows.general.counting import count_windows, number
-from tidestate.operators.windows.general.groups import int_bounds
-from tidestate.operators.windows.general.names import COUNTED, END, NO_KEY, START
-from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.operators.windows.groups import int_bounds
+from tidestate.operators.windows.names import COUNTED, END, NO_KEY, START
+from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.statestore.arrays import Numbers, Values
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.retention import tally

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from tidestate.operators.bind.evolve import Choose, after_step, check_followed, new_operator, take_over
+from tidestate.operators.bind.evolve import after_step, check_followed, new_operator, take_over
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import CheckpointLog, LeapDetector
 from tidestate.operators.engine.partition import OperatorResult, Round
@@ -96,22 +96,22 @@ class Job:
         check: Callable[[Manifest | None], None] = lambda _head: None,
         hook: JobHook = no_job_hook,
         policy: Policy = Policy(),  # noqa: B008  immutable
-        choose: Choose | None = None,
+        may_change: bool = False,
     ) -> Job:
         """Check that the job may continue here, then fence: publish the next manifest under a new writer epoch.
 
-        With ``choose`` the configuration may have changed, as far as the state can follow; see `evolve`.
+        With ``may_change`` the configuration may have changed, as far as the state can follow; see `evolve`.
         ``partitions`` is for a new root, ``otherwise`` its default. Raises `IncompatibleError` for another job or a
         changed configuration, `UsageError` (``running``) if the ``policy`` refuses to take over from a running
         driver, and what ``check`` raises; nothing has changed then.
         """
         checkpoint = checkpoint.as_new_run()
-        newest = open_for_start(checkpoint, policy, partial(check_followed, graph, choose))
+        newest = open_for_start(checkpoint, policy, partial(check_followed, graph, may_change=may_change))
         head = newest.manifest if newest else None
         if head is not None:
             for operator in head.operators.values():
                 progress_of(operator)  # raises before anything is published
-        taken = take_over(graph, head, choose) if head is not None else None
+        taken = take_over(graph, head, may_change=may_change) if head is not None else None
         check(head)
         if newest is not None and newest.manifest.drained:
             return cls(graph, checkpoint, store, newest, hook)  # nothing can follow: no fence

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from tidestate.operators.aggregates.custom import Functions, OwnAggregate
 from tidestate.operators.aggregates.stored import StoredAggregate
-from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.stored_description import of_manifest, stored_description
 from tidestate.operators.describe.configuration import BY_HAND, Description
@@ -82,7 +81,7 @@ def _bound(description: Description, schema: pa.Schema, state: OperatorState) ->
     if isinstance(description, Windowed):
         if by_hand is not None:
             return bind_by_hand(description, schema, by_hand)
-        return choose_engine(bind_plan(description, schema, signed=description.signed), state)
+        return bind_plan(description, schema, signed=description.signed)
     return bind_plan(description, schema)
 
 

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.evolve import with_bounds
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.stored_description import of_manifest
@@ -26,13 +25,10 @@ from tidestate.operators.embedded.window_metadata import END, START
 from tidestate.operators.inspect.plan_from_manifest import bind_by_hand, plan_from, stores_of
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.windows.general.names import GROUPS, NO_KEY
-from tidestate.operators.windows.general.panes import results_of
-from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.slices.bridge import BridgePlan, BridgeView
-from tidestate.operators.windows.slices.plan import SlicePlan
-from tidestate.operators.windows.slices.step import whole_windows
+from tidestate.operators.windows.names import NO_KEY
+from tidestate.operators.windows.panes import results_of
+from tidestate.operators.windows.parts.hand_over import all_groups
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import NotFoundError, UsageError, expect
@@ -102,7 +98,7 @@ class Query:
 
     def _windows(self) -> pa.Table:
         plan = self._plan or with_bounds(plan_from(self.operator, self._state), self._state)
-        if not isinstance(plan, GeneralPlan | SlicePlan):
+        if not isinstance(plan, WindowPlan):
             raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
         names = [START, END, *plan.key_names, *(a.name for a in plan.aggregates)]
         empty = pa.schema([plan.pane_schema.field(name) for name in names]).empty_table()
@@ -214,7 +210,6 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: Q
     elif by_hand is None:
         plans = bind_graph(description, schema).plans
     found = plans.get(name)
-    found = choose_engine(found, state) if found is not None and by_hand is None else found
     if found is None or _described_settings(found.configuration) != _described_settings(state.configuration):
         raise UsageError(
             "the description and schema are not those of this operator", code="query-description", operator=name
@@ -228,16 +223,11 @@ def _described_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in configuration.items() if name != BY_HAND}
 
 
-def _values(plan: GeneralPlan | SlicePlan, view: StateView, watermark_us: int | None) -> list[pa.Table]:
-    if isinstance(plan, SlicePlan):
-        bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
-        return [results_of(plan, whole_windows(plan, view, bound))]
-    if isinstance(plan, BridgePlan):
-        view = BridgeView(plan, view, BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us))
+def _values(plan: WindowPlan, view: StateView, watermark_us: int | None) -> list[pa.Table]:
     bare = plan
     if isinstance(bare, OperatorPlan):
         plan = bare.reading(lambda windows: read_windows(bare, view, windows))
-    return [results_of(plan, rows) for rows in view[GROUPS].scan()]
+    return [results_of(plan, rows) for rows in all_groups(plan, view, watermark_us)]
 
 
 def _sorted(rows: pa.Table, names: list[str]) -> pa.Table:

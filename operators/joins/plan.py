@@ -26,7 +26,7 @@ from tidestate.operators.plan.plan import PANE_TIME, Arrival, no_bound
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import assign_windows, refused_windows, too_late
-from tidestate.operators.windows.general.names import NO_KEY
+from tidestate.operators.windows.names import NO_KEY
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import positions

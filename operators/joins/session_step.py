@@ -21,7 +21,7 @@ from tidestate.operators.joins.rule import mark_after
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range

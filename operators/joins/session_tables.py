@@ -23,7 +23,7 @@ from tidestate.operators.joins.names import ENDS, SESSIONS, UNTIL
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.joins.tables import JoinTables, kept_columns
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.general.names import NO_KEY
+from tidestate.operators.windows.names import NO_KEY
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column, TableSpec
 

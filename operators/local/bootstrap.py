@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
@@ -119,7 +118,7 @@ class Archive:
             Parquet(),
             partitions=partitions,
             check=check_new(checkpoint.objects),
-            choose=choose_engine,
+            may_change=True,
             policy=Policy(second="refuse"),
         )
         driver = Driver(job, InProcess())

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.sinks import ArrowSink
@@ -24,14 +23,10 @@ from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.rounds import Progress
-from tidestate.operators.windows.general.names import GROUPS
-from tidestate.operators.windows.general.panes import results_of
-from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.slices.bridge import BridgePlan, BridgeView
-from tidestate.operators.windows.slices.plan import SlicePlan
-from tidestate.operators.windows.slices.step import whole_windows
+from tidestate.operators.windows.panes import results_of
+from tidestate.operators.windows.parts.hand_over import all_groups
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
@@ -123,7 +118,7 @@ class Harness:
         Raises `UsageError` for a description without windows.
         """
         plan = self._plan(operator)
-        if not isinstance(plan, GeneralPlan | SlicePlan):
+        if not isinstance(plan, WindowPlan):
             raise UsageError("this description has no windows", code="harness-windows")
         kept = [] if self._job.head.drained else self._kept(plan)
         parts = [results_of(plan, rows) for rows in kept]
@@ -151,9 +146,9 @@ class Harness:
             raise UsageError("there is no such operator", code="harness-operator", found=operator, there=list(plans))
         return plans[operator] if operator is not None else self._job.plan
 
-    def _kept(self, plan: Plan) -> list[pa.Table]:
+    def _kept(self, plan: WindowPlan) -> list[pa.Table]:
         watermark = self._job.head.operators[plan.name].watermark_us
-        return self._read(plan, lambda store: _windows_in(plan, store, watermark))
+        return self._read(plan, lambda store: list(all_groups(plan, store, watermark)))
 
     def _read(self, plan: Plan, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
         """The ``rows`` of each state partition."""
@@ -172,23 +167,13 @@ class Harness:
             Checkpoint.open_or_create(self._folder),
             self._store,
             partitions=self._partitions,
-            choose=choose_engine,
+            may_change=True,
         )
         self._now = max(self._now, job.head.processing_us or 0)
         return job
 
     def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
         return self._driver.rows(self._driver.tick(after, self._now, drained=drained))
-
-
-def _windows_in(plan: Plan, store: StateView, watermark_us: int | None) -> list[pa.Table]:
-    if isinstance(plan, SlicePlan):
-        bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
-        return [whole_windows(plan, store, bound)]
-    if isinstance(plan, BridgePlan):
-        bound = BEGINNING_US if watermark_us is None else plan.expired_at(watermark_us)
-        return list(BridgeView(plan, store, bound)[GROUPS].scan())
-    return list(store[GROUPS].scan())
 
 
 def _table(rows: EventRows, schemas: Mapping[str, pa.Schema]) -> pa.Table:

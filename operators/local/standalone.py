@@ -8,7 +8,6 @@ from typing import cast
 
 import pyarrow as pa
 
-from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.describe.runs import Batch, JobHook, Standalone
@@ -148,7 +147,7 @@ class StandaloneRunner(Standalone):
                 partitions=self._partitions,
                 check=check,
                 hook=self._hook,
-                choose=choose_engine,
+                may_change=True,
                 policy=self._policy,
             )
             self._driver = Driver(job, InProcess(), self._sink)

@@ -210,11 +210,6 @@ class Plan(ABC):
         """All state tables."""
 
     @property
-    def may_lack(self) -> tuple[str, ...]:
-        """Names of tables that a checkpoint which it takes over may lack."""
-        return ()
-
-    @property
     def computed(self) -> tuple[Column, ...]:
         """Columns that `arrive` adds to rows of the input."""
         return ()

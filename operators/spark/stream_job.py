@@ -8,7 +8,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tidestate.operators.bind.choose_engine import choose_engine
 from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import SparkSink
@@ -51,6 +50,6 @@ class StreamJob:
             otherwise=max(1, self.stream.sparkSession.sparkContext.defaultParallelism),
             check=check,
             hook=self.hook,
-            choose=choose_engine,
+            may_change=True,
             policy=self.policy,
         )

@@ -56,7 +56,7 @@ def test_the_map_names_every_folder_and_paths_that_exist() -> None:
         (table,) = re.findall(rf"^\| `{package}/` \|.*?\n\n", text, re.M | re.S)
         named = set(re.findall(r"`(\w+)/`", table.split("\n", 1)[1]))
         folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
-        assert named == folders | ({"general", "slices"} if package == "operators" else set())
+        assert named == folders
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

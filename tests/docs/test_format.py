@@ -36,7 +36,7 @@ def partition(root: Path) -> dict:
 def test_the_changelog_of_the_worked_example(tmp_path: Path) -> None:
     example().standalone(checkpoint=tmp_path).run([EVENTS])
     state = partition(tmp_path)
-    assert operator(tmp_path)["expired"] == {"slices": 10 * SECOND, "fired": 12 * SECOND}
+    assert operator(tmp_path)["expired"] == {"parts": 10 * SECOND, "groups": 12 * SECOND, "marks": 12 * SECOND}
     assert state["expired"] == {}
     (ref,) = state["files"]
     rows = pa.ipc.open_file(tmp_path / ref["path"]).read_all()

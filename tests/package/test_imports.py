@@ -54,7 +54,7 @@ def test_a_circle_counts_as_one_module_of_a_chain() -> None:
 def test_the_marker_holds_a_module_and_all_of_a_package(graph: grimp.ImportGraph) -> None:
     found = set(marked(graph.modules))
     assert "Pure." in docstring("tidestate.operators.windows")
-    assert "Pure." not in docstring("tidestate.operators.windows.slices.step")
-    assert {"tidestate.operators.windows.slices.step", "tidestate.recovery.log.manifest_file"} <= found
+    assert "Pure." not in docstring("tidestate.operators.windows.step")
+    assert {"tidestate.operators.windows.step", "tidestate.recovery.log.manifest_file"} <= found
     assert "tidestate.operators.engine.job" not in found
     assert len(found) > 120

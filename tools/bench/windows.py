@@ -40,9 +40,9 @@ from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.assignment import assign_windows
-from tidestate.operators.windows.general.counting import count_windows, number
-from tidestate.operators.windows.general.plan import GeneralPlan
-from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.operators.windows.counting import count_windows, number
+from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.statestore.spec.changes import Applied
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.stores.memory import MemoryStore
@@ -97,7 +97,7 @@ def run(keys: Sequence[int], batch: int, batches: int, chosen: Sequence[str] = (
 
 def _row(name: str, description: Windowed, keys: int, batch: int, batches: int) -> dict[str, Any]:
     plan = bind_plan(description, SCHEMA)
-    assert isinstance(plan, GeneralPlan)
+    assert isinstance(plan, WindowPlan)
     operator, ours, theirs = Operator(plan), [], []
     groups = panes = 0
     for place in range(COLD + batches):
@@ -125,7 +125,7 @@ def _row(name: str, description: Windowed, keys: int, batch: int, batches: int) 
 class Operator:
     """A plan with its state and watermark."""
 
-    plan: GeneralPlan
+    plan: WindowPlan
     watermark: int | None = None
     sequence: int = 0
 
@@ -152,7 +152,7 @@ def events_of(keys: int, batch: int, place: int) -> pa.Table:
     return pa.table([times, names, prices, np.arange(place * batch, (place + 1) * batch)], schema=SCHEMA)
 
 
-def _with_windows(plan: GeneralPlan, events: pa.Table) -> pa.Table:
+def _with_windows(plan: WindowPlan, events: pa.Table) -> pa.Table:
     """A row per event and window of this batch."""
     times = events["event_time"].cast(pa.int64()).to_numpy()
     index, windows, ends = assign_windows(plan.kind, times, events)

@@ -5,13 +5,12 @@
 | of slices | end of a slice or of a tumbling window | is added |
 | of windows | start and end of a window | is what the window has become, or that it is gone |
 | of messages | the time of a message | is a row that came |
-| of panes | end of a window | is the newest pane |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -36,9 +35,12 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine
 
 Shape = Literal["slices", "windows", "messages", "panes"]
+"""``panes``: rows of a table of windows, read as the last pane of each."""
 OPS = {MERGE: "merge", PUT: "put", DELETE: "delete"}
 START, END, SLICE, TIME = "window_start", "window_end", "slice_end", "time"
 BAND_BYTES = 64 << 20
+LAST_RESULT = "_last_"
+"""Begins the columns with the values of a window's last pane."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,15 @@ class StateChange:
     end: int | None
     values: dict[str, Any]
     events: int | None = None
+    panes: int = 0
+    """How many panes it has emitted; ``last`` has the values of the last one."""
+    last: dict[str, Any] = field(default_factory=dict)
 
     def of(self, window: WindowBounds) -> bool:
         """Whether it belongs to a window."""
         if self.form.shape == "messages":
             return self.start is not None and window.holds(self.start)
-        if self.form.shape in ("slices", "panes"):
+        if self.form.shape == "slices":
             if self.end is None:
                 return False
             return self.end == window.end if self.form.exact else window.start < self.end <= window.end
@@ -113,8 +118,6 @@ def form_of(spec: TableSpec) -> TableForm | None:
     start, end = roles.get(START), roles.get(END)
     if not spec.values:
         return None
-    if "pane_index" in roles:
-        return TableForm(spec, "panes", None, end, True, False) if end in spec.key_names else None
     if start is not None:
         if end is None or start not in spec.key_names:
             return None
@@ -138,6 +141,18 @@ def read_changes(
             continue  # retention
         rows = rows_around(form, of_keys(layer.rows, keys), around)
         found += _changes(form, ref.first, Layer(layer.op, _combined(form.spec, layer.op, rows)))
+    return found
+
+
+def last_panes(changes: list[StateChange]) -> list[StateChange]:
+    """The panes of windows that these changes have put, for an operator whose panes are not written: its readers are
+    in the same job.
+    """
+    found = []
+    for one in changes:
+        if one.op == "put" and one.form.shape == "windows" and one.panes:
+            pane = {"pane": one.panes - 1, **one.last}
+            found.append(replace(one, form=replace(one.form, shape="panes"), values=pane, events=None))
     return found
 
 
@@ -190,8 +205,9 @@ def whole_numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
     return positions(column.fill_null(0) if column.null_count else column)
 
 
-def plain_values(rows: pa.Table, names: list[str]) -> list[dict[str, Any]]:
-    """Some columns as plain values by row; times as text, also beyond the calendar."""
+def plain_values(rows: pa.Table, names: list[str] | None = None) -> list[dict[str, Any]]:
+    """Some columns (default: all) as plain values by row; times as text, also beyond the calendar."""
+    names = rows.column_names if names is None else names
     columns = []
     for name in names:
         column = rows[name]
@@ -220,9 +236,14 @@ def _changes(form: TableForm, checkpoint: int, layer: Layer) -> list[StateChange
         for name in (form.start, form.end)
     ]
     names = [] if layer.op == DELETE else [name for name in form.value_columns if name in rows.column_names]
-    has_counts = "_elements" in rows.column_names and layer.op != DELETE
-    events = rows["_elements"].to_pylist() if has_counts else [None] * rows.num_rows
+    kept = layer.op != DELETE
+    events = rows["_elements"].to_pylist() if kept and "_elements" in rows.column_names else [None] * rows.num_rows
+    panes = rows["_panes"].to_pylist() if kept and "_panes" in rows.column_names else [0] * rows.num_rows
+    lasts = [name for name in rows.column_names if kept and name.startswith(LAST_RESULT)]
+    emitted = plain_values(rows.select(lasts).rename_columns([name.removeprefix(LAST_RESULT) for name in lasts]))
     return [
-        StateChange(checkpoint, form, OPS[layer.op], start, end, values, count)
-        for start, end, values, count in zip(*bounds, plain_values(rows, names), events, strict=True)
+        StateChange(checkpoint, form, OPS[layer.op], start, end, values, count, many or 0, last)
+        for start, end, values, count, many, last in zip(
+            *bounds, plain_values(rows, names), events, panes, emitted, strict=True
+        )
     ]

@@ -53,19 +53,28 @@ class _Windows:
 
     bounds: dict[int, WindowBounds] = field(default_factory=dict)
     values: dict[tuple[str, int], tuple[Any, ...]] = field(default_factory=dict)
+    added: bool = False
+    """Whether something was added: a window that has fired is what was added to it, which needs no line."""
+    newest_pane: int = -1
+    """The number of the last pane."""
 
     def copy(self) -> _Windows:
         """An independent copy."""
-        return _Windows(dict(self.bounds), dict(self.values))
+        return _Windows(dict(self.bounds), dict(self.values), self.added, self.newest_pane)
 
     def new(self, one: StateChange) -> bool:
         """Apply a change; false if it changes nothing visible, only the state of triggers."""
+        if one.form.shape == "panes":
+            before, self.newest_pane = self.newest_pane, int(one.values["pane"])
+            return before != self.newest_pane
         if one.op != "put" or one.form.shape != "windows" or one.start is None or one.end is None:
+            self.added |= one.op == "merge"
             return True
         self.bounds[one.start] = WindowBounds(one.start, one.end)
         place, seen = (one.form.spec.name, one.start), (one.end, one.events, one.values)
         was, self.values[place] = self.values.get(place), seen
-        return was != seen
+        handed_over, self.added = self.added and one.panes > 0, False
+        return was != seen and not (was is None and handed_over)
 
 
 class _Narrator:
@@ -146,9 +155,10 @@ class _Narrator:
 
     def expired(self, panes: Sequence[Pane]) -> Iterator[Event]:
         """When the state of the window expired."""
-        columns = {c.name: c.role for spec in self._steps.newest.tables for c in (*spec.key, *spec.values)}
         for spec in self._steps.newest.tables:
-            role = columns.get(spec.expiry or "")
+            roles = {column.name: column.role for column in (*spec.key, *spec.values)}
+            # Parts of a window go when it fires.
+            role = roles.get(spec.expiry or "") if START in roles.values() else None
             bound = {END: self._window.end, START: self._window.start}.get(role or "")
             if bound is None:
                 continue

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from tidestate.operators.bind.stored_description import stored_windows
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.inspect.history.bounds import FEW_VALUES, BoundUnit, WindowBounds, meant_windows
-from tidestate.operators.inspect.history.changes import form_of, forms_of, read_changes, read_folded
+from tidestate.operators.inspect.history.changes import form_of, forms_of, last_panes, read_changes, read_folded
 from tidestate.operators.inspect.history.emitted import emitted_panes, read_rejected
 from tidestate.operators.inspect.history.events import WindowHistory, WindowRecords
 from tidestate.operators.inspect.history.narrative import build_history
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, read_steps
-from tidestate.operators.windows.general.names import NO_KEY
+from tidestate.operators.windows.names import NO_KEY
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import NotFoundError, UsageError
@@ -71,8 +71,6 @@ class _Reader:
         """Records of windows that touch ``around``."""
         found = WindowRecords()
         for form in forms_of(self.steps.base).values():
-            if form.shape == "panes":
-                continue
             folded, newest = read_folded(self.checkpoint, form, self.steps.base, self.keys, around)
             found.folded += folded
             found.folded_up_to = max(found.folded_up_to, newest)
@@ -85,8 +83,10 @@ class _Reader:
         found = WindowRecords()
         for spec, ref in step.segments:
             form = form_of(spec)
-            if form is not None and not (form.shape == "panes" and self.steps.emits):
-                found.changes += read_changes(self.checkpoint, form, ref, self.keys, around)
+            if form is None:
+                continue
+            changes = read_changes(self.checkpoint, form, ref, self.keys, around)
+            found.changes += changes if self.steps.emits else [*changes, *last_panes(changes)]
         for ref in step.panes:
             found.panes += emitted_panes(self.checkpoint, step.id, ref, self.keys, around)
         state = step.state or self.steps.newest
@@ -133,7 +133,7 @@ def _never(reader: _Reader, regular: Sliding | None, asked: int, window: str) ->
     found = reader.read(EVERYWHERE)
     windows = set(found.windows())
     if regular is not None:
-        ends = {one.end for one in (*found.changes, *found.folded) if one.form.shape in ("slices", "panes")}
+        ends = {one.end for one in (*found.changes, *found.folded) if one.form.shape == "slices"}
         windows |= {one for end in ends if end is not None for one in meant_windows(regular, end) if one.end == end}
     nearest = sorted(windows, key=lambda one: min(abs(one.start - asked), abs(one.end - asked)))[:FEW_VALUES]
     where = " and ".join(f"{name}={value}" for name, value in reader.keys.items())

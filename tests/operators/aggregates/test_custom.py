@@ -42,6 +42,7 @@ from tidestate.operators import (
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec import combiners
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
@@ -59,6 +60,12 @@ SCHEMA = pa.schema(
         ("group", pa.int64()),
     ]
 )
+
+
+def parts_of(plan: WindowPlan, ends: pa.Array, lifted: list[Any]) -> pa.Table:
+    """Parts without a key, of an element each."""
+    none, one = pa.array(np.zeros(len(ends), np.int8)), pa.array(np.ones(len(ends), np.int64))
+    return pa.table([ends, none, one, *lifted], schema=plan.parts.schema)
 
 
 def job(**aggregates: Aggregate) -> Windowed:
@@ -156,7 +163,7 @@ def test_a_merge_is_called_a_few_times_for_many_rows() -> None:
     bound = plan.aggregates[0]
     values = pa.table({"v": np.arange(10_000)})
     ends = pa.array(np.arange(10_000) % 10).cast(TIME)
-    folded = combine(plan.slices, pa.table([ends, *bound.lift(values)], schema=plan.slices.schema))
+    folded = combine(plan.parts, parts_of(plan, ends, bound.lift(values)))
     assert sum(bound.finish(folded).to_pylist()) == 9_999 * 5_000
     assert len(calls) == 10  # of a thousand rows a key: 500, 250, …
     assert sum(calls) == 9_990
@@ -230,7 +237,7 @@ def test_every_kind_of_value_counts_in_a_sketch() -> None:
         bound = plan.aggregates[0]
         lifted = bound.lift(pa.table({"v": values}))
         ends = pa.array(np.zeros(len(values), np.int64)).cast(TIME)
-        folded = combine(plan.slices, pa.table([ends, *lifted], schema=plan.slices.schema))
+        folded = combine(plan.parts, parts_of(plan, ends, lifted))
         assert bound.finish(folded).to_pylist() == [3]
 
 

@@ -37,17 +37,18 @@ from tidestate.operators import (
 )
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.windows.slices.plan import SlicePlan
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.table.fold import combine
 
 
-def lifted(plan: SlicePlan, events: pa.Table) -> pa.Table:
+def lifted(plan: WindowPlan, events: pa.Table) -> pa.Table:
     ends = pa.array(np.zeros(len(events), np.int64)).cast(TIME)
-    return pa.table([ends, events["k"], *plan.lifted(events)], schema=plan.slices.schema)
+    sizes = [pa.array(np.ones(len(events), np.int64))] * (len(plan.part_values) - len(plan.state))
+    return pa.table([ends, events["k"], *sizes, *plan.lifted(events)], schema=plan.parts.schema)
 
 
-def finished(plan: SlicePlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
+def finished(plan: WindowPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
     results = {bound.name: bound.finish(folded) for bound in plan.aggregates}
     assert {name: values.type for name, values in results.items()} == {
         bound.name: bound.result_type for bound in plan.aggregates
@@ -70,9 +71,9 @@ def test_however_cut_up_it_is_what_plain_python_says(kind: str, data: st.DataObj
     plan = bind_plan(job.aggregate(**{name: one for name, (one, _) in aggregates.items()}), table(kind, []).schema)
     rows = lifted(plan, table(kind, events))
     bounds = [0, *cuts, len(events)]
-    parts = [combine(plan.slices, rows.slice(a, b - a)) for a, b in pairwise(bounds)]
-    inner = combine(plan.slices, pa.concat_tables(parts[nested:]))
-    found = finished(plan, combine(plan.slices, pa.concat_tables([*parts[:nested], inner])))
+    parts = [combine(plan.parts, rows.slice(a, b - a)) for a, b in pairwise(bounds)]
+    inner = combine(plan.parts, pa.concat_tables(parts[nested:]))
+    found = finished(plan, combine(plan.parts, pa.concat_tables([*parts[:nested], inner])))
     assert set(found) == {event["k"] for event in events}
     for key, results in found.items():
         own = [event for event in events if event["k"] == key]
@@ -89,8 +90,8 @@ def stores(folder: Path) -> dict[str, StoreConfig]:
     }
 
 
-def stream(kind: str) -> tuple[list[Event], list[pa.Table]]:
-    """Batches that fire each window, then come back late to it; values of the kind, nulls among them."""
+def stream(kind: str) -> tuple[list[list[Event]], list[pa.Table]]:
+    """Batches, as events and as tables, that fire each window, then come back late to it; values may be null."""
     strategy = KINDS[kind]
     pool: list[Any] = {
         "int64": [3, -1, 3, None, 2**40],
@@ -110,7 +111,7 @@ def stream(kind: str) -> tuple[list[Event], list[pa.Table]]:
             time = START + timedelta(seconds=second)
             batch.append({"k": "ab"[number % 2], "t": time, "o": number % 4, "w": by, "v": value})
         batches.append(batch)
-    return [event for batch in batches for event in batch], [table(kind, batch) for batch in batches]
+    return batches, [table(kind, batch) for batch in batches]
 
 
 WINDOWS = [tumbling("20 seconds"), sliding("20 seconds", "10 seconds")]
@@ -122,7 +123,7 @@ JOBS = list(product(["int64", "double", "decimal", "string", "timestamp"], ["mem
 def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, store: str, window: Any) -> None:
     """Net of all panes, with late ones that take the earlier ones back, over two runs with a restart between them."""
     aggregates = wanted(kind)
-    events, batches = stream(kind)
+    cut, batches = stream(kind)
     job = windowed(event_time="t", key="k").window(window).late("1 hour").accumulation(RETRACTING)
     job = job.aggregate(**{name: one for name, (one, _) in aggregates.items()})
     panes = []
@@ -132,23 +133,29 @@ def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, s
         forget()
     check_retractions(panes)
     final = {(p["window_start"], p["k"]): p for p in panes if p["kind"] == "emit"}
-    expected = windows_of(events, window.size, window.slide)
+    expected = windows_of(cut, window.size, window.slide)
     assert set(final) == set(expected)
     for where, own in expected.items():
         for name, (_, compute) in aggregates.items():
             assert same(final[where][name], compute(own)), (where, name, final[where][name], compute(own))
 
 
-def windows_of(events: list[Event], size_us: int, slide_us: int) -> dict[tuple[datetime, str], list[Event]]:
-    """Events per window and key: by slice, then in the order of arrival."""
-    found: dict[tuple[datetime, str], list[Event]] = {}
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    slice_of = {id(event): (event["t"] - epoch) // timedelta(microseconds=slide_us) for event in events}
-    for event in sorted(events, key=lambda event: slice_of[id(event)]):
-        for back in range(size_us // slide_us):
-            start = epoch + timedelta(microseconds=(slice_of[id(event)] - back) * slide_us)
-            found.setdefault((start, event["k"]), []).append(event)
-    return found
+def windows_of(batches: list[list[Event]], size_us: int, slide_us: int) -> dict[tuple[datetime, str], list[Event]]:
+    """Events per window and key: by slice, then in the order of arrival; late ones follow batch by batch."""
+    found: dict[tuple[datetime, str], list[tuple[int, int, Event]]] = {}
+    epoch, size = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=size_us)
+    watermark = datetime.min.replace(tzinfo=UTC)
+    for number, batch in enumerate(batches):
+        for event in batch:
+            place = (event["t"] - epoch) // timedelta(microseconds=slide_us)
+            for back in range(size_us // slide_us):
+                start = epoch + timedelta(microseconds=(place - back) * slide_us)
+                late = number if start + size <= watermark else -1
+                found.setdefault((start, event["k"]), []).append((late, place, event))
+        watermark = max([watermark, *(event["t"] for event in batch)])
+    return {
+        window: [event for *_, event in sorted(placed, key=lambda one: one[:2])] for window, placed in found.items()
+    }
 
 
 def check_retractions(panes: list[dict[str, Any]]) -> None:
@@ -184,10 +191,11 @@ def test_invertible_aggregates_take_events_back(kind: str, data: st.DataObject) 
     plan = bind_plan(job.aggregate(**{name: make() for name, make in INVERTIBLE.items()}), table(kind, []).schema)
     assert all(bound.invertible for bound in plan.aggregates)
     whole, part, rest = (
-        combine(plan.slices, lifted(plan, table(kind, rows))) for rows in (events, events[:gone], events[gone:])
+        combine(plan.parts, lifted(plan, table(kind, rows))) for rows in (events, events[:gone], events[gone:])
     )
     columns = [column for bound in plan.aggregates for column in bound.subtract(whole, part)]
-    left = pa.table([*whole.select(plan.slices.key_names).columns, *columns], schema=plan.slices.schema)
+    sizes = whole.columns[2 : 2 + len(plan.part_values) - len(plan.state)]
+    left = pa.table([*whole.select(plan.parts.key_names).columns, *sizes, *columns], schema=plan.parts.schema)
     found, expected = finished(plan, left)["a"], finished(plan, rest)["a"]
     if not naive.values(events[gone:]):
         expected["total"] = 0 if naive.values(events[:gone]) else expected["total"]
@@ -209,11 +217,11 @@ def test_a_sketch_depends_on_what_it_saw_only(seen: list[int], data: st.DataObje
     events = [{"k": "a", "t": START, "o": 0, "w": 0, "v": value} for value in seen]
     plan = bind_plan(job, table("int64", []).schema)
     rows = lifted(plan, table("int64", events))
-    expected = finished(plan, combine(plan.slices, rows))["a"]["about"]
+    expected = finished(plan, combine(plan.parts, rows))["a"]["about"]
     assert abs(expected - len(set(seen))) <= max(1, 0.06 * len(set(seen)))
     cuts = [7, 1000] if data is None else sorted(data.draw(st.lists(st.integers(0, len(seen)), max_size=3)))
     order = np.random.default_rng(len(seen)).permutation(len(seen))
     shuffled = rows.take(pa.array(order))
     bounds = [0, *cuts, len(seen)]
-    parts = [combine(plan.slices, shuffled.slice(a, b - a)) for a, b in pairwise(bounds)]
-    assert finished(plan, combine(plan.slices, pa.concat_tables(parts)))["a"]["about"] == expected
+    parts = [combine(plan.parts, shuffled.slice(a, b - a)) for a, b in pairwise(bounds)]
+    assert finished(plan, combine(plan.parts, pa.concat_tables(parts)))["a"]["about"] == expected

@@ -18,7 +18,7 @@ from tests.twins.naive_aggregates import Event, Naive
 from tidestate.operators import count, max_, mean, min_, sum_, tumbling, windowed
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine
 from tidestate.statestore.table.group_ids import group_ids
@@ -106,11 +106,11 @@ def signed_rows(draw: st.DrawFn, kind: str) -> list[tuple[int, Event]]:
     return rows
 
 
-def plan_of(kind: str, aggregates: dict[str, tuple[Aggregate, Naive]]) -> GeneralPlan:
+def plan_of(kind: str, aggregates: dict[str, tuple[Aggregate, Naive]]) -> WindowPlan:
     job = windowed(event_time="t", key="k").window(tumbling("1 hour"))
     job = job.aggregate(**{name: one for name, (one, _) in aggregates.items()})
     plan = bind_plan(job, with_kind(table(kind, []), []).schema, signed=True)
-    assert isinstance(plan, GeneralPlan)
+    assert isinstance(plan, WindowPlan)
     return plan
 
 
@@ -119,16 +119,16 @@ def with_kind(rows: pa.Table, signs: list[int]) -> pa.Table:
     return rows.append_column("kind", words.dictionary_encode())
 
 
-def by_key(plan: GeneralPlan) -> TableSpec:
+def by_key(plan: WindowPlan) -> TableSpec:
     return TableSpec("by_key", plan.key_specs, plan.state, None, plan.state_groups)
 
 
-def lifted(plan: GeneralPlan, kind: str, rows: list[tuple[int, Event]]) -> pa.Table:
+def lifted(plan: WindowPlan, kind: str, rows: list[tuple[int, Event]]) -> pa.Table:
     events = with_kind(table(kind, [event for _, event in rows]), [sign for sign, _ in rows])
     return pa.table([events["k"], *plan.lifted(events)], schema=by_key(plan).schema)
 
 
-def results(plan: GeneralPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
+def results(plan: WindowPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
     found = {bound.name: bound.finish(folded) for bound in plan.aggregates}
     assert {name: values.type for name, values in found.items()} == {b.name: b.result_type for b in plan.aggregates}
     lists = {name: values.to_pylist() for name, values in found.items()}

@@ -245,7 +245,7 @@ def test_state_panes_and_queries_across_a_change(tmp_path: Path) -> None:
     assert described == query(tmp_path).windows().sort_by(WINDOW)
     assert described["high"].null_count < described.num_rows
     checkpoint = Checkpoint.open(tmp_path)
-    changed = state_difference(checkpoint, (fence - 1, fence), None, "slices", Wanted())
+    changed = state_difference(checkpoint, (fence - 1, fence), None, "parts", Wanted())
     assert changed.num_rows == 0
     assert changed.column_names == ["change", "slice_end", "k", "n", "total", "high"]
     both = list(output_rows(checkpoint, checkpoint.outputs(0), "panes", "windows", Wanted()))

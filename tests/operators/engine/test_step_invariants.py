@@ -15,9 +15,7 @@ from tidestate.operators import count, session, tumbling, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.transition import check_on_time
-from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.windows.general import step as general
-from tidestate.operators.windows.slices import step as slices
+from tidestate.operators.windows import step
 from tidestate.statestore.errors import InvariantError
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -39,33 +37,24 @@ def harness(window: Any, folder: Path, partitions: int = 1) -> Harness:
     return Harness(job, SCHEMA, folder=folder, partitions=partitions)
 
 
-def test_a_window_of_slices_that_fires_on_time_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, real = harness(tumbling("10 seconds"), tmp_path), slices._fire_on_time
-    job.feed(rows(1, 25))
-    monkeypatch.setattr(
-        slices,
-        "_fire_on_time",
-        lambda plan, view, partials, at: real(plan, view, partials, replace(at, before=BEGINNING_US)),
-    )
-    with pytest.raises(InvariantError, match="when the watermark passes its end"):
-        job.feed(rows(45))
-    monkeypatch.undo()
-    job.restart()
-    assert job.feed(rows(45)).num_rows == 1  # nothing was published: 20 to 30 fires now
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_session_that_fires_on_time_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, real = harness(session("5 seconds"), tmp_path), general.phases
+@pytest.mark.parametrize("window", [tumbling("10 seconds"), session("5 seconds")], ids=["tumbling", "session"])
+def test_a_window_that_fires_on_time_again(window: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, real = harness(window, tmp_path), step.phases
     job.feed(rows(1, 25))
 
     def forgetful(*given: Any) -> Any:
         found = real(*given)
         return replace(found, behind=np.zeros_like(found.behind), passing=found.passing | found.behind)
 
-    monkeypatch.setattr(general, "phases", forgetful)
+    late = pa.table({"t": pa.array([2 * SECOND, 45 * SECOND]).cast(TIME), "k": ["k1", "k45"]})
+    monkeypatch.setattr(step, "phases", forgetful)
     with pytest.raises(InvariantError, match="when the watermark passes its end"):
-        job.feed(pa.table({"t": pa.array([2 * SECOND, 45 * SECOND]).cast(TIME), "k": ["k1", "k45"]}))
+        job.feed(late)
+    monkeypatch.undo()
+    job.restart()
+    panes = job.feed(late)  # nothing was published
+    assert sorted(panes["timing"].to_pylist()) == ["late", "on_time"]
 
 
 def test_a_window_that_fires_twice_in_a_step_or_outside_it() -> None:

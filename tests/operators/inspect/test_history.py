@@ -75,10 +75,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 A_FIRST = [
     "2 | added | added | n=2 total=4 | batch 1 | 07",
     "3 | pane | pane 0 on time | n=2 total=4 | batch 2 | 11",
-    "4 | added | added | n=1 total=10 | batch 3 | 11",
+    "4 | became | is now | n=3 total=14 | batch 3 | 11",
     "4 | pane | retracted: pane 0 late | n=2 total=4 | batch 3 | 11",
     "4 | pane | pane 1 late | n=3 total=14 | batch 3 | 11",
-    "5 | added | added | n=1 total=1 | batch 4 | 11",
+    "5 | became | is now | n=4 total=15 | batch 4 | 11",
     "5 | pane | retracted: pane 1 late | n=3 total=14 | batch 4 | 11",
     "5 | pane | pane 2 late | n=4 total=15 | batch 4 | 11",
     "6 | expired | expired |  | batch 5 | 43",
@@ -92,7 +92,7 @@ def test_the_worked_example(root: Path) -> None:
     assert (found.start, found.end, found.known_from) == ("1970-01-01 00:00:00", "1970-01-01 00:00:10", 1)
     assert found.result == [{"n": 4, "total": 15}]
     assert told(of(root, 4)) == A_FIRST  # a time that it alone holds
-    assert [line.split(" | ")[1] for line in told(of(root, 0, "c"))] == ["added", "pane", "expired"]
+    assert [line.split(" | ")[1] for line in told(of(root, 0, "c"))] == ["became", "pane", "expired"]
 
 
 def test_what_came_as_a_window_was_forgotten_is_in_its_panes_only(root: Path) -> None:
@@ -117,9 +117,9 @@ def test_changes_that_were_folded_are_one_value(tmp_path: Path) -> None:
     found = of(tmp_path, 0)
     folded = next(one for one in found.events if one.kind == "folded")
     assert found.known_from == folded.checkpoint + 1
-    came = [one for one in found.events if one.kind == "added"]
+    came = [one for one in found.events if one.kind == "became"]
     assert [one.checkpoint for one in came] == list(range(found.known_from, 6))
-    assert folded.values["total"] + sum(one.values["total"] for one in came) == 15
+    assert [one.values["total"] for one in (folded, *came)][-1] == 15
     assert found.result == [{"n": 4, "total": 15}]
 
 
@@ -159,7 +159,8 @@ def test_a_sliding_window_is_what_came_to_its_slices(tmp_path: Path) -> None:
     ]
     for key, start in (("a", -5), ("a", 0), ("a", 5), ("a", 10), ("b", 0), ("c", 0)):
         found = of(tmp_path, start, key) if start >= 0 else of(tmp_path, 5, key)
-        total = sum(one.values["total"] for one in found.events if one.kind == "added")
+        added = sum(one.values["total"] for one in found.events if one.kind == "added")
+        total = [added, *(one.values["total"] for one in found.events if one.kind == "became")][-1]
         assert [row["total"] for row in found.result] == [total]
     with pytest.raises(UsageError, match="several windows contain this time") as caught:
         of(tmp_path, 3)
@@ -174,9 +175,9 @@ def test_an_operator_inside_of_a_chain(tmp_path: Path) -> None:
     tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
     tested.feed([{"t": 1, "k": "a"}, {"t": 2, "k": "a"}])
     assert told(of(tmp_path, 0, "a", "first")) == [
-        "2 | added | added | n=1 | None | 30",
+        "2 | became | is now | n=1 | None | 30",
         "2 | pane | pane 0 to the next operators | n=1 | None | 30",
-        "3 | added | added | n=2 | None | 30",
+        "3 | became | is now | n=3 | None | 30",
         "3 | pane | pane 1 to the next operators | n=2 | None | 30",
     ]
     assert [line.split(" | ")[:2] for line in told(of(tmp_path, 0, None))] == [["2", "added"], ["3", "rejected"]]
@@ -220,7 +221,7 @@ def test_what_was_fed_back_says_where_it_went(tmp_path: Path) -> None:
     lines = told(of(tmp_path, 0))
     late = "4 | rejected | rejected: very late; reprocessed in checkpoint 5"
     assert f"{late} | t=1970-01-01 00:00:02 v=5 | None | 38" in lines
-    assert "5 | added | added | n=1 total=5 | the late ledger | 38" in lines
+    assert "5 | became | is now | n=2 total=6 | the late ledger | 38" in lines
 
 
 def test_a_reset_and_what_it_abandoned(tmp_path: Path) -> None:
@@ -230,7 +231,7 @@ def test_a_reset_and_what_it_abandoned(tmp_path: Path) -> None:
     assert [(one.checkpoint, one.kind, one.abandoned) for one in found.events] == [
         (2, "added", False),
         (3, "pane", True),
-        (4, "added", True),
+        (4, "became", True),
         (4, "pane", True),
         (4, "pane", True),
         (made.manifest.id, "reset", False),
@@ -254,7 +255,8 @@ def test_contributions_add_up_to_what_a_spark_job_shows(spark: SparkSession, tmp
     for start, key in sorted(windows):
         text = pa.scalar(start, pa.timestamp("us")).as_py().isoformat()
         found = window_history(checkpoint, text, {"k": key})
-        came = [one.values for one in found.events if one.kind == "added"]
+        became = [one.values for one in found.events if one.kind == "became"]
+        came = became[-1:] or [one.values for one in found.events if one.kind == "added"]
         last = next(one for one in reversed(found.events) if one.kind == "pane")
         cut = any("in its panes only" in one.what for one in found.events)
         assert found.result == [last.values]

@@ -39,12 +39,12 @@ def test_state_is_read_by_table_and_survives_a_restart(tmp_path: Path) -> None:
     harness = Harness(job, SCHEMA, folder=tmp_path, partitions=3)
     rows = pa.table({"t": pa.array([1, 2, 3]).cast(SCHEMA.field("t").type), "k": ["a", "b", "a"]})
     harness.feed(rows)
-    before = harness.state("slices").select(["k", "n"]).sort_by("k").to_pylist()
+    before = harness.state("parts").select(["k", "n"]).sort_by("k").to_pylist()
     assert before == [{"k": "a", "n": 2}, {"k": "b", "n": 1}]
     harness.restart()
-    assert harness.state("slices").select(["k", "n"]).sort_by("k").to_pylist() == before
+    assert harness.state("parts").select(["k", "n"]).sort_by("k").to_pylist() == before
     with pytest.raises(UsageError, match="harness-state"):
-        harness.state("groups")
+        harness.state("ends")
 
 
 def test_what_has_no_windows_and_a_clock_that_goes_back(tmp_path: Path) -> None:

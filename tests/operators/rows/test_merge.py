@@ -86,18 +86,21 @@ class Brute:
 
     def __init__(self, size: int, slide: int, late: int, delays: dict[str, int]) -> None:
         self.size, self.slide, self.late, self.delays = size, slide, late, delays
-        self.windows: dict[tuple[str, int], list[Row]] = {}
+        self.windows: dict[tuple[str, int], list[tuple[int, int, Row]]] = {}
+        self.batches = 0
         self.newest: dict[str, int] = {}
         self.watermark: int | None = None
 
     def batch(self, batch: list[Row]) -> None:
         before = self.watermark
+        self.batches += 1
         for row in batch:
             newest = row.at // self.slide * self.slide
             starts = range(newest, row.at - self.size, -self.slide)
             open_ = [start for start in starts if before is None or start + self.size + self.late > before]
             for start in open_:
-                self.windows.setdefault((row.key, start), []).append(row)
+                late = self.batches if before is not None and start + self.size <= before else 0
+                self.windows.setdefault((row.key, start), []).append((late, newest, row))
             if open_:
                 self.newest[row.side] = max(self.newest.get(row.side, 0), row.at)
         if len(self.newest) == 2:
@@ -107,7 +110,8 @@ class Brute:
     def shown(self) -> dict[tuple[str, int], dict[str, Any]]:
         passed = self.watermark
         return {
-            place: self.answer(held)
+            # By slice, then as they arrived; late ones follow, batch by batch.
+            place: self.answer([row for *_, row in sorted(held, key=lambda one: one[:2])])
             for place, held in self.windows.items()
             if passed is not None and place[1] + self.size <= passed
         }

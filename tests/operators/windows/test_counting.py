@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators.windows.general.counting import count_windows, number
+from tidestate.operators.windows.counting import count_windows, number
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "name": (pa.string(), ["", "a", "a\0", "ab", "ü"]),

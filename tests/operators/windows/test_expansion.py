@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +21,8 @@ from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.expansion import bands
-from tidestate.operators.windows.slices.plan import SlicePlan
-from tidestate.operators.windows.slices.tables import SLICES
+from tidestate.operators.windows.names import PARTS
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.spec.changes import Applied, TableChanges
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.stores.memory import MemoryStore
@@ -40,23 +41,23 @@ def rolling_day() -> Windowed:
     return events.aggregate(n=count(), total=sum_("value")).late(allowed="1 hour")
 
 
-def slice_plan(description: Windowed) -> SlicePlan:
+def slice_plan(description: Windowed) -> WindowPlan:
     plan = bind_plan(description, SCHEMA)
-    assert isinstance(plan, SlicePlan)
+    assert isinstance(plan, WindowPlan)
     return plan
 
 
-def dense(plan: SlicePlan, minutes: int, keys: int) -> pa.Table:
+def dense(plan: WindowPlan, minutes: int, keys: int) -> pa.Table:
     """A slice for each minute and key, with two events."""
     ends = np.repeat(np.arange(1, minutes + 1) * MINUTE, keys)
     columns = {"slice_end": pa.array(ends).cast(TIME), "key": np.tile(np.arange(keys), minutes)}
-    columns |= {column.name: np.full(len(ends), 2) for column in plan.slices.values}
-    return pa.table([columns[name] for name in plan.slices.schema.names], schema=plan.slices.schema)
+    columns |= {column.name: np.full(len(ends), 2) for column in plan.parts.values}
+    return pa.table([columns[name] for name in plan.parts.schema.names], schema=plan.parts.schema)
 
 
-def holding(plan: SlicePlan, slices: pa.Table) -> MemoryStore:
+def holding(plan: WindowPlan, slices: pa.Table) -> MemoryStore:
     store = MemoryStore(plan.tables)
-    store.apply({SLICES: TableChanges(merge=slices)}, Applied(1, "first"))
+    store.apply({PARTS: TableChanges(merge=slices)}, Applied(1, "first"))
     return store
 
 
@@ -78,7 +79,7 @@ def test_one_window_due_makes_no_pairs_of_others() -> None:
     plan, keys = slice_plan(rolling_day()), 50
     store = holding(plan, dense(plan, 2880, keys))
     after = 2880 * MINUTE
-    none = plan.slices.schema.empty_table()
+    none = plan.parts.schema.empty_table()
     moved, peak = peak_bytes(lambda: plan.step(store, none, StepTimes(after - MINUTE, after)))
     assert moved.counters == {"panes_on_time": keys}
     assert set(moved.panes["n"].to_pylist()) == {2 * 1440}
@@ -89,7 +90,7 @@ def test_one_window_due_makes_no_pairs_of_others() -> None:
 def test_a_leap_of_many_windows_stays_within_the_budget() -> None:
     plan, keys = slice_plan(rolling_day()), 3
     store = holding(plan, dense(plan, 2880, keys))
-    after, none = 2880 * MINUTE, plan.slices.schema.empty_table()
+    after, none = 2880 * MINUTE, plan.parts.schema.empty_table()
     at = StepTimes(after - 360 * MINUTE, after, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, none, at))
     assert moved.panes.num_rows == 360 * keys
@@ -97,16 +98,19 @@ def test_a_leap_of_many_windows_stays_within_the_budget() -> None:
     assert peak < 16 * MIB  # 1.6 million pairs at once take 200 MiB
 
 
-def test_late_panes_ask_for_each_slice_once() -> None:
+def test_late_panes_read_windows_not_slices() -> None:
     plan, keys = slice_plan(rolling_day().accumulation(RETRACTING)), 5
     slices = dense(plan, 2880, keys)
     store = holding(plan, slices)
     # One event each, which touches the sixty windows that have fired and are kept.
     late = slices.slice((2880 - 70) * keys, keys)
+    fired = plan.step(store, plan.parts.schema.empty_table(), StepTimes(2820 * MINUTE, 2880 * MINUTE))
+    store.apply(fired.changes, Applied(2, "second"))
     at = StepTimes(2880 * MINUTE, 2880 * MINUTE, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, late, at))
-    assert moved.counters == {"panes_late": 60 * keys, "retractions": 0}
-    assert set(moved.panes["n"].to_pylist()) == {2 * 1440 + 2}
+    assert moved.counters == {"panes_late": 60 * keys, "retractions": 60 * keys}
+    emitted = moved.panes.filter(pc.equal(moved.panes["kind"].cast(pa.string()), "emit"))
+    assert set(emitted["n"].to_pylist()) == {2 * 1440 + 2}
     assert peak < 16 * MIB
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators.windows.general.sessions import merge_sessions
+from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.statestore.table import sorting
 
 FAR = 2**61

@@ -31,7 +31,7 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import count_window
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.windows.general.plan import GeneralPlan
+from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
 
@@ -185,8 +185,8 @@ def test_a_map_that_has_not_changed_is_not_shown_again() -> None:
 def test_the_state_of_others_is_as_it_was() -> None:
     job = JOB.trigger(early=every_element()).aggregate(n=count(), least=min_("v"))
     plain, over = bind_plan(job, SCHEMA), bind_plan(job, SCHEMA, signed=True)
-    assert isinstance(plain, GeneralPlan)
-    assert isinstance(over, GeneralPlan)
+    assert isinstance(plain, WindowPlan)
+    assert isinstance(over, WindowPlan)
     assert not {"_net", "least_rows"} & set(plain.groups.schema.names)
     assert {"_net", "least_rows"} <= set(over.groups.schema.names)
     assert "kind" not in plain.input_schema.names

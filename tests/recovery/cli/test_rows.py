@@ -44,7 +44,7 @@ def test_state_of_any_checkpoint_by_key_window_and_time(root: Path) -> None:
         ("1970-01-01 00:00:10", "b", 1),
         ("1970-01-01 00:00:20", "a", 1),
     ]
-    fired = ["state", root, "--at", 3, "--table", "fired", "--json"]
+    fired = ["state", root, "--at", 3, "--table", "groups", "--json"]
     assert [row["k"] for row in lines(tidestate(*fired, "--key", "k=a"))] == ["a"]
     assert lines(tidestate(*fired, "--key", "k=a", "--key", "n=7")) == []
     assert len(lines(tidestate(*fired, "--window", "1970-01-01T00:00:10"))) == 2

@@ -25,7 +25,7 @@ from tidestate.statestore.spec.store import Parquet
 Ref = dict[str, Any]
 READERS = (
     ["state"],
-    ["state", "--table", "fired"],
+    ["state", "--table", "groups"],
     ["panes"],
     ["late"],
     ["history", "--key", "k=a", "--window", "1970-01-01T00:00:00", "--json"],
@@ -118,7 +118,7 @@ LIES: dict[str, Callable[[Forged], None]] = {
     "rows of a ledger": output("rows", lambda rows: rows + 1),
     "bytes": more_by("changelog", "bytes", 8),
     "bytes of a ledger": output("bytes", lambda size: size - 1),
-    "table": set_in("changelog", table="fired"),
+    "table": set_in("changelog", table="groups"),
     "first": more_by("changelog", "first", -1),
     "last": more_by("snapshot", "last", 1),
     "segment": set_in("changelog", segment="x"),

@@ -91,8 +91,8 @@ LIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "rows below nothing": (("late", 0, "rows"), -1),
     "an id past 64 bits": (("id",), BIG),
     "a watermark past 64 bits": (("operators", "windows", "watermark_us"), -BIG - 1),
-    "a bound past 64 bits": (("operators", "windows", "partitions", 0, "expired", "slices"), 10**30),
-    "a bound of all partitions past 64 bits": (("operators", "windows", "expired", "slices"), 10**30),
+    "a bound past 64 bits": (("operators", "windows", "partitions", 0, "expired", "parts"), 10**30),
+    "a bound of all partitions past 64 bits": (("operators", "windows", "expired", "parts"), 10**30),
     "no partitions": (("operators", "windows", "partitions"), []),
     "more partitions than can be": (("operators", "windows", "partitions"), [{}] * 40_000),
     "more tables than can be": (
@@ -141,7 +141,7 @@ def rewritten(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "role"), [("fired", "pane_index"), ("slices", "window_end"), ("fired", "window_end")]
+    ("table", "role"), [("groups", "window_start"), ("parts", "window_end"), ("groups", "window_end")]
 )
 def test_roles_that_lie(root: Path, table: str, role: str) -> None:
     """What a row says of its window is not what its table was made for."""

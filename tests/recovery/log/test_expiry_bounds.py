@@ -52,8 +52,8 @@ def test_expiry_changes_no_partition_without_files(tmp_path: Path) -> None:
     batches = [batch([(second, "a", 0)]) for second in (1, 12, 23, 34)]
     job.standalone(checkpoint=tmp_path, partitions=4).run(batches)
     found = [one["operators"]["windows"] for one in evidence.manifests(tmp_path)]
-    assert [one["expired"].get("fired") for one in found] == [None, 0, 10 * SECOND, 20 * SECOND, 30 * SECOND] or (
-        found[-1]["expired"]["fired"] == 34 * SECOND
+    assert [one["expired"].get("groups") for one in found] == [None, 0, 10 * SECOND, 20 * SECOND, 30 * SECOND] or (
+        found[-1]["expired"]["groups"] == 34 * SECOND
     )
     for number in range(4):
         entries = [one["partitions"][number] for one in found]

@@ -196,7 +196,7 @@ def test_files_stay_shared_while_nothing_is_due(root: Path) -> None:
     rescale(root, 3)
     job().standalone(checkpoint=root).run(TABLES[:5])
     state = newest(root).operators["job"]
-    shares = [[ref.share for ref in part.files if ref.table == "slices"] for part in state.partitions]
+    shares = [[ref.share for ref in part.files if ref.table == "groups"] for part in state.partitions]
     assert all(found[0] == 1 and found[-2:] == [0, 0] for found in shares)
 
 

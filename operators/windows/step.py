@@ -1,4 +1,4 @@
-"""The general operator next to the state: emits panes and updates groups. A pure function of its arguments.
+"""A step of the window operator, next to the state: emits panes and updates groups. A pure function of its arguments.
 
 A step combines groups with the arrivals of the batch, and emits panes of windows that the watermark passed before
 (late) or passes now (on time), of open ones (early), and of those that close: at most one of each kind per key and
@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.ledger import WINDOW_CLOSED, ledger
 from tidestate.operators.plan.transition import StepTimes, Transition, check_on_time, total
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.general.columns import chosen, equal, with_columns
-from tidestate.operators.windows.general.composite import Tree
-from tidestate.operators.windows.general.elements import ElementPanes, element_panes
-from tidestate.operators.windows.general.firing import closes, due_next, fire, phases
-from tidestate.operators.windows.general.gather import gather_groups
-from tidestate.operators.windows.general.groups import (
+from tidestate.operators.windows.columns import chosen, equal, with_columns
+from tidestate.operators.windows.composite import Tree
+from tidestate.operators.windows.elements import ElementPanes, element_panes
+from tidestate.operators.windows.firing import closes, due_next, fire, phases
+from tidestate.operators.windows.gather import gather_groups
+from tidestate.operators.windows.groups import (
     NEVER,
     Fired,
     Gathered,
@@ -30,7 +30,7 @@ from tidestate.operators.windows.general.groups import (
     column_numbers,
     trigger_finished,
 )
-from tidestate.operators.windows.general.names import (
+from tidestate.operators.windows.names import (
     CLOCK,
     COUNTED,
     DUE_CLOCK,
@@ -47,8 +47,8 @@ from tidestate.operators.windows.general.names import (
     SINCE,
     START,
 )
-from tidestate.operators.windows.general.panes import retractions, values_where
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.panes import retractions, unseen, values_where
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
@@ -57,8 +57,8 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 
 
-def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-    """The transition of the state in ``view`` by ``arriving``, rows of `GeneralTables.exchanged`."""
+def step_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+    """The transition of the state in ``view`` by ``arriving``, rows of `GroupTables.exchanged`."""
     gathered = gather_groups(plan, view, arriving, at)
     phase = phases(plan, gathered, at)
     first, rejected = None, None
@@ -72,7 +72,7 @@ def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: S
         tree = Tree(plan, groups, phase, at)
         due = _closing(plan, groups, phase, tree.fire())
         groups = with_columns(groups, tree.progress())
-    values = values_where(plan, groups, due.any)
+    values = values_where(plan, unseen(plan, gathered) if plan.keeps_whole else groups, due.any)
     fired = _changed(plan, groups, values, due) if plan.triggers.only_updated else due
     emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
     if plan.signed:
@@ -84,14 +84,19 @@ def general_step(plan: GeneralTables, view: StateView, arriving: pa.Table, at: S
     counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in retracted)}
     if rejected is not None:
         counters["window_closed"] = rejected.num_rows
-    changes = _changes(plan, gathered, _after_panes(plan, groups, values, due, fired, emptied.any), phase, at)
+    stays = ~phase.expired
+    kept, over = _split(groups, stays)
+    kept = _after_panes(
+        plan, kept, _split(values, stays)[0], due.taken(stays), fired.taken(stays), emptied.any[stays]
+    )
+    changes = _changes(plan, gathered, kept, over, phase.taken(stays), at)
     before = [_not_last(first, fired.any)] if first is not None else []
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *emitted])
     counters = {name: count for name, count in counters.items() if count}
     return Transition(changes, rows, counters, rejected, _due_us(plan, view, changes[CLOCK], at))
 
 
-def _check_fired(plan: GeneralTables, groups: pa.Table, fired: Fired, at: StepTimes) -> None:
+def _check_fired(plan: GroupTables, groups: pa.Table, fired: Fired, at: StepTimes) -> None:
     windows = groups.select(plan.groups.key_names)
     windows = windows if fired.on_time.all() else windows.filter(pa.array(fired.on_time))
     check_on_time(
@@ -112,7 +117,7 @@ def _not_last(first: ElementPanes, again: Flags) -> pa.Table:
     return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
 
 
-def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: StepTimes) -> int | None:
+def _due_us(plan: GroupTables, view: StateView, timers: TableChanges, at: StepTimes) -> int | None:
     """The processing time at which a group is due next, stored timers and new ones."""
     if not plan.triggers.by_clock:
         return None
@@ -121,7 +126,7 @@ def _due_us(plan: GeneralTables, view: StateView, timers: TableChanges, at: Step
     return min([*fresh, *([found] if (found := next(first, None)) is not None else [])], default=None)
 
 
-def _rejected(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> pa.Table | None:
+def _rejected(plan: GroupTables, gathered: Gathered, at: StepTimes) -> pa.Table | None:
     """Ledger rows of elements whose window is closed because its composite trigger has finished."""
     if not gathered.refused.num_rows:
         return None
@@ -133,14 +138,14 @@ def _rejected(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> pa.Tabl
     return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)
 
 
-def _closing(plan: GeneralTables, groups: pa.Table, phase: Phases, firing: Flags) -> Fired:
+def _closing(plan: GroupTables, groups: pa.Table, phase: Phases, firing: Flags) -> Fired:
     """The panes of a composite trigger by timing, and closing panes of other windows that close."""
     fired = Fired(firing & phase.open, firing & phase.passing, firing & phase.behind)
     closing = closes(plan, phase, column_numbers(groups, PENDING) > 0) & ~fired.any & ~trigger_finished(groups)
     return Fired(fired.early, fired.on_time | (closing & phase.passing), fired.late | (closing & ~phase.passing))
 
 
-def _changed(plan: GeneralTables, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
+def _changed(plan: GroupTables, groups: pa.Table, values: pa.Table, fired: Fired) -> Fired:
     """Only panes that differ from the last one of their window, or are the first."""
     if plan.mode == "discarding":  # equal parts are different parts
         return fired.among(column_numbers(groups, PENDING) > 0)
@@ -150,7 +155,7 @@ def _changed(plan: GeneralTables, groups: pa.Table, values: pa.Table, fired: Fir
     return fired.among(~same)
 
 
-def _signed(plan: GeneralTables, groups: pa.Table, due: Fired, fired: Fired) -> tuple[Fired, Fired]:
+def _signed(plan: GroupTables, groups: pa.Table, due: Fired, fired: Fired) -> tuple[Fired, Fired]:
     """If rows retract others: which windows emit a pane, and which are ``emptied``, with a pane but no rows left.
 
     A window without rows and without a pane does not exist. In discarding mode panes are differences, and all
@@ -168,7 +173,7 @@ def _masks(fired: Fired) -> list[tuple[str, Flags]]:
 
 
 def _panes(
-    plan: GeneralTables,
+    plan: GroupTables,
     gathered: Gathered,
     groups: pa.Table,
     values: pa.Table,
@@ -194,7 +199,7 @@ def _panes(
     return retracted, emitted
 
 
-def _replaced(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
+def _replaced(plan: GroupTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
     """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
     rows, emitted = plan.whole.conform(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
     behind, passed = gathered.became <= at.before, gathered.became <= at.after
@@ -203,7 +208,7 @@ def _replaced(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> list[pa
 
 
 def _after_panes(
-    plan: GeneralTables, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired, emptied: Flags
+    plan: GroupTables, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired, emptied: Flags
 ) -> pa.Table:
     """The groups after their panes: nothing is pending if a pane was due, even an equal one that was not emitted; a
     group that was ``emptied`` has no pane.
@@ -220,31 +225,41 @@ def _after_panes(
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"
         changed[name] = chosen(where, values[aggregate.name], groups[name])
-    if plan.mode == "discarding":
+    if plan.mode == "discarding" and not plan.keeps_whole:
         for column in plan.state:
             empty = pa.nulls(groups.num_rows, column.arrow)
             changed[column.name] = chosen(where, empty, groups[column.name])
     return with_columns(groups, changed)
 
 
-def _changes(plan: GeneralTables, gathered: Gathered, groups: pa.Table, phase: Phases, at: StepTimes) -> ChangeSet:
-    """Changes of the tables: groups, their ends and timers; and what expires."""
+def _split(rows: pa.Table, where: Flags) -> tuple[pa.Table, pa.Table]:
+    """The rows ``where``, and the others."""
+    if where.all():
+        return rows, rows.slice(0, 0)
+    return rows.filter(pa.array(where)), rows.filter(pa.array(~where))
+
+
+def _changes(
+    plan: GroupTables, gathered: Gathered, groups: pa.Table, over: pa.Table, phase: Phases, at: StepTimes
+) -> ChangeSet:
+    """Changes of the tables: groups that stay, their ends and timers; and what expires, ``over`` among it."""
     clock, marks = due_next(plan, groups, phase, at)
     fresh_clock = (clock != NEVER) & (clock != column_numbers(groups, DUE_CLOCK, NEVER))
     fresh_marks = (marks != NEVER) & (marks != column_numbers(groups, DUE_MARK, NEVER))
-    stays = ~phase.expired
-    groups = with_columns(
+    kept = with_columns(
         groups, {DUE_CLOCK: pa.array(clock, mask=clock == NEVER), DUE_MARK: pa.array(marks, mask=marks == NEVER)}
     )
-    kept = groups.filter(pa.array(stays))
     bound = None if at.after == BEGINNING_US else min(plan.expired_at(at.after), END_US - 1)
     changes = {
-        CLOCK: TableChanges(put=_timers(plan.clock, groups, clock, fresh_clock & stays), expire=_bound(at.now - 1)),
-        MARKS: TableChanges(put=_timers(plan.marks, groups, marks, fresh_marks & stays), expire=_bound(at.after)),
+        CLOCK: TableChanges(
+            put=_timers(plan.clock, kept, clock, fresh_clock),
+            expire=_bound(at.now - 1) if plan.triggers.by_clock else None,
+        ),
+        MARKS: TableChanges(put=_timers(plan.marks, kept, marks, fresh_marks), expire=_bound(at.after)),
     }
     put = _some(plan.groups.conform(kept))
     if plan.by_number:
-        expired = _some(plan.groups.conform_keys(groups.filter(pa.array(phase.expired))))
+        expired = _some(plan.groups.conform_keys(over))
         counts = _some(gathered.counts) if gathered.counts is not None else None
         return changes | {GROUPS: TableChanges(delete=expired, put=put), COUNTED: TableChanges(put=counts)}
     if not plan.sessions:

@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.windows.general.groups import NEVER, Phases, column_numbers
-from tidestate.operators.windows.general.names import CLOSED, PENDING
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.groups import NEVER, Phases, column_numbers
+from tidestate.operators.windows.names import CLOSED, PENDING
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers
 
 
 class Tree:
     """A composite trigger for all groups of a step."""
 
-    def __init__(self, plan: GeneralTables, groups: pa.Table, phase: Phases, at: StepTimes) -> None:
+    def __init__(self, plan: GroupTables, groups: pa.Table, phase: Phases, at: StepTimes) -> None:
         self._groups, self._at = groups, at
         self._passed, self._passing = phase.behind | phase.passing, phase.passing
         self._pending = column_numbers(groups, PENDING) > 0

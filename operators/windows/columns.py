@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.windows.general.groups import NEVER
+from tidestate.operators.windows.groups import NEVER
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.spec.lists import flat
 from tidestate.statestore.table.group_ids import entries

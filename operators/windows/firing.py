@@ -8,13 +8,13 @@ import pyarrow as pa
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.general.groups import NEVER, Fired, Gathered, Phases, column_numbers
-from tidestate.operators.windows.general.names import EMITTED, END, PENDING, SINCE, START
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.groups import NEVER, Fired, Gathered, Phases, column_numbers
+from tidestate.operators.windows.names import EMITTED, END, PENDING, SINCE, START
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers
 
 
-def phases(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> Phases:
+def phases(plan: GroupTables, gathered: Gathered, at: StepTimes) -> Phases:
     """The phase of each group in this step."""
     ends = column_numbers(gathered.groups, END)
     if plan.by_number:
@@ -28,7 +28,7 @@ def phases(plan: GeneralTables, gathered: Gathered, at: StepTimes) -> Phases:
     return Phases(behind, passing, closed, closing, (ends <= plan.expired_at(at.after)) & after)
 
 
-def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes, emitted: Flags) -> Fired:
+def fire(plan: GroupTables, gathered: Gathered, phase: Phases, at: StepTimes, emitted: Flags) -> Fired:
     """Which groups fire, by separate triggers for early, on time and late; ``emitted``: groups that have emitted a
     pane in this step already.
     """
@@ -46,14 +46,14 @@ def fire(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes, 
     return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
 
 
-def closes(plan: GeneralTables, phase: Phases, pending: Flags) -> Flags:
+def closes(plan: GroupTables, phase: Phases, pending: Flags) -> Flags:
     """Which groups may emit a closing pane: when they close, or when a late event is reprocessed after that."""
     if plan.triggers.closing == "never":
         return np.zeros_like(pending)
     return phase.closed & (pending | phase.closing if plan.triggers.closing == "always" else pending)
 
 
-def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at: StepTimes) -> Flags:
+def _holds(plan: GroupTables, trigger: Trigger | None, gathered: Gathered, at: StepTimes) -> Flags:
     """Whether the condition of a trigger holds, by group."""
     groups = gathered.groups
     pending = column_numbers(groups, PENDING)
@@ -73,7 +73,7 @@ def _holds(plan: GeneralTables, trigger: Trigger | None, gathered: Gathered, at:
     return _again(plan, groups) & passed
 
 
-def _again(plan: GeneralTables, groups: pa.Table) -> Flags:
+def _again(plan: GroupTables, groups: pa.Table) -> Flags:
     """Whether a periodic trigger fires: for new elements, and, as in Malhar, for unchanged windows too."""
     new = column_numbers(groups, PENDING) > 0
     return new if plan.mode == "discarding" else new | (column_numbers(groups, EMITTED) > 0)
@@ -87,7 +87,7 @@ def _spans_passed(groups: pa.Table, watermark: int, span_us: int) -> Numbers:
     return passed
 
 
-def due_next(plan: GeneralTables, groups: pa.Table, phase: Phases, at: StepTimes) -> tuple[Numbers, Numbers]:
+def due_next(plan: GroupTables, groups: pa.Table, phase: Phases, at: StepTimes) -> tuple[Numbers, Numbers]:
     """When each group is due next, by processing time and by event time before its end; else `NEVER`."""
     triggers = plan.triggers
     clock = np.full(groups.num_rows, NEVER)

@@ -8,18 +8,34 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.windows.general.names import END, NET, PANES, START
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.columns import chosen, with_columns
+from tidestate.operators.windows.groups import Gathered
+from tidestate.operators.windows.names import EMITTED, END, NET, PANES, START
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags
+from tidestate.statestore.table.fold import combine_values
+from tidestate.statestore.table.sorting import taken
 
 
-def values_where(plan: GeneralTables, groups: pa.Table, where: Flags) -> pa.Table:
+def values_where(plan: GroupTables, groups: pa.Table, where: Flags) -> pa.Table:
     """Results of the groups ``where``, null in the others: a function of the user may be expensive."""
     if where.all():
         return results(plan.aggregates, groups)
     values = results(plan.aggregates, groups.filter(pa.array(where)))
     places = np.cumsum(where) - 1
     return values.take(pa.array(places, mask=~where))
+
+
+def unseen(plan: GroupTables, gathered: Gathered) -> pa.Table:
+    """The groups of a step with what no pane has had: of those that have emitted one, the arrivals alone."""
+    groups, touched = gathered.groups, gathered.touched
+    places = np.cumsum(touched) - 1
+    rows = combine_values(plan.arriving, gathered.new, places[gathered.owner], int(np.count_nonzero(touched)))
+    arrived = taken(rows, np.where(touched, places, -1))
+    emitted = pc.greater(groups[EMITTED], 0).combine_chunks()
+    return with_columns(
+        groups, {one.name: chosen(emitted, arrived[one.name], groups[one.name]) for one in plan.state}
+    )
 
 
 def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
@@ -31,7 +47,7 @@ def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
     return pa.table(columns, names=[START, END, *plan.key_names, *values.column_names])
 
 
-def retractions(plan: GeneralTables, groups: pa.Table, timing: str) -> pa.Table:
+def retractions(plan: GroupTables, groups: pa.Table, timing: str) -> pa.Table:
     """The last panes of ``groups`` again, as retractions."""
     results = [groups[f"_last_{a.name}"] for a in plan.aggregates]
     values = pa.table(results, names=[a.name for a in plan.aggregates])

@@ -9,16 +9,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.instants import END_US
-from tidestate.operators.windows.general.names import CLOSED, END, START
+from tidestate.operators.windows.names import CLOSED, END, START
 from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.spec.changes import ChangeSet
 
 NEVER = END_US
 """The time of a timer that is not set."""
 
 
 @dataclass(frozen=True)
+class Ready:
+    """``arriving``: rows of `GroupTables.arriving`, of windows that are due now or were before; the others wait in
+    parts, by ``changes``.
+    """
+
+    arriving: pa.Table
+    changes: ChangeSet
+
+
+@dataclass(frozen=True)
 class Gathered:
-    """``groups``: rows of `GeneralTables.whole`, arrivals included.
+    """``groups``: rows of `GroupTables.whole`, arrivals included.
 
     ``stored``: the groups before the step. ``new``: the arrivals, in order if they are single events; ``owner``: the
     index of the group of each. ``replaced``: stored sessions that were merged into others; ``became``: the ends of
@@ -58,6 +69,12 @@ class Phases:
     closing: Flags
     expired: Flags
 
+    def taken(self, where: Flags) -> Phases:
+        """The phases of the groups ``where``."""
+        if where.all():
+            return self
+        return Phases(*(mask[where] for mask in (self.behind, self.passing, self.closed, self.closing, self.expired)))
+
     @property
     def open(self) -> Flags:
         """Groups whose end the watermark has not passed yet."""
@@ -76,6 +93,10 @@ class Fired:
     def any(self) -> Flags:
         """All groups that emit a pane."""
         return self.early | self.on_time | self.late
+
+    def taken(self, where: Flags) -> Fired:
+        """The masks over the groups ``where`` alone."""
+        return self if where.all() else Fired(self.early[where], self.on_time[where], self.late[where])
 
     def among(self, where: Flags) -> Fired:
         """Only the groups ``where``."""

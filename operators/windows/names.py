@@ -1,9 +1,10 @@
-"""Names of the general operator's tables and columns. A column that begins with an underscore is bookkeeping."""
+"""Names of the window operator's tables and columns. A column that begins with an underscore is bookkeeping."""
 
 from tidestate.operators.describe.windows import END as END
 from tidestate.operators.describe.windows import START as START
 
-GROUPS, ENDS, COUNTED, CLOCK, MARKS = "groups", "ends", "counted", "clock", "marks"
+GROUPS, PARTS, ENDS, COUNTED, CLOCK, MARKS = "groups", "parts", "ends", "counted", "clock", "marks"
+COARSE, SLICE_END = "coarse", "slice_end"
 ELEMENTS, NET, PENDING, PANES, EMITTED, SINCE = "_elements", "_net", "_pending", "_panes", "_emitted", "_since"
 DUE_CLOCK, DUE_MARK, CLOSED = "_clock", "_mark", "_closed"
 EVENT = "_event"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.windows.general.groups import column_numbers, trigger_finished
-from tidestate.operators.windows.general.names import END, START
+from tidestate.operators.windows.groups import column_numbers, trigger_finished
+from tidestate.operators.windows.names import END, START
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.table.sorting import lasts, shared_ranks
 

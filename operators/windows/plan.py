@@ -1,8 +1,8 @@
-"""The general window operator: its plan."""
+"""The plan of the window operator, for every kind of window and every setting."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,16 +11,19 @@ from tidestate.operators.plan.output_watermark import output_watermark
 from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import refused_windows, too_late
-from tidestate.operators.windows.general.intake import arriving_parts
-from tidestate.operators.windows.general.single import step_by_element
-from tidestate.operators.windows.general.step import general_step
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.intake import arriving_parts
+from tidestate.operators.windows.parts.hand_over import hand_over
+from tidestate.operators.windows.parts.ready import ready_windows
+from tidestate.operators.windows.single import step_by_element
+from tidestate.operators.windows.step import step_windows
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.overlay import OverlayView
 
 
 @dataclass(frozen=True)
-class GeneralPlan(GeneralTables):
+class WindowPlan(GroupTables):
     """The plan of windows of any kind, with triggers."""
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
@@ -44,9 +47,21 @@ class GeneralPlan(GeneralTables):
         return output_watermark(self, watermark, column)
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
+        if self.lazy:
+            ready = ready_windows(self, view, arriving, at)
+            moved = self._taken(view, ready.arriving, at)
+            return replace(moved, changes={**moved.changes, **ready.changes})
+        changes = hand_over(self, view, at.before)
+        if not changes:
+            return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
+        # Former settings left windows in parts: from here on they are groups.
+        state = OverlayView(view, self.tables)
+        state.apply(changes)
+        moved = self.taking(state, arriving, at, lambda rows: self._taken(state, rows, at))
+        state.apply(moved.changes)
+        return replace(moved, changes=state.changes())
 
     def _taken(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
         if self.triggers.looks_after_each:
-            return step_by_element(self, view, rows, at, general_step)
-        return general_step(self, view, rows, at)
+            return step_by_element(self, view, rows, at, step_windows)
+        return step_windows(self, view, rows, at)

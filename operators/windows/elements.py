@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.windows.general.columns import chosen, equal, with_columns
-from tidestate.operators.windows.general.groups import NEVER, Gathered, Phases, column_numbers
-from tidestate.operators.windows.general.names import EMITTED, PANES, PENDING, SINCE
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.columns import chosen, equal, with_columns
+from tidestate.operators.windows.groups import NEVER, Gathered, Phases, column_numbers
+from tidestate.operators.windows.names import EMITTED, PANES, PENDING, SINCE
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
@@ -50,7 +50,7 @@ class _Elements:
         return np.append(True, self.owner[1:] != self.owner[:-1]) if len(self.owner) else np.zeros(0, bool)
 
 
-def element_panes(plan: GeneralTables, gathered: Gathered, phase: Phases, at: StepTimes) -> ElementPanes | None:
+def element_panes(plan: GroupTables, gathered: Gathered, phase: Phases, at: StepTimes) -> ElementPanes | None:
     """The panes after each N-th element of this batch; None if there are none."""
     elements = _elements(plan, gathered, phase)
     if not elements.fires.any():
@@ -104,7 +104,7 @@ def _final(of: Numbers, fired: Flags) -> Flags:
     return final
 
 
-def _elements(plan: GeneralTables, gathered: Gathered, phase: Phases) -> _Elements:
+def _elements(plan: GroupTables, gathered: Gathered, phase: Phases) -> _Elements:
     groups = gathered.groups
     by_group = np.argsort(gathered.owner, kind="stable")
     owner = gathered.owner[by_group]
@@ -138,7 +138,7 @@ def _counted_from(flags: Flags, first: Flags) -> Numbers:
     return base
 
 
-def _segments(plan: GeneralTables, elements: _Elements) -> tuple[Numbers, pa.Table, Flags]:
+def _segments(plan: GroupTables, elements: _Elements) -> tuple[Numbers, pa.Table, Flags]:
     """The group of each segment, its combined elements, and whether a pane follows it."""
     begins = _firsts(elements.owner)
     begins[1:] |= elements.fires[:-1]
@@ -154,7 +154,7 @@ def _segments(plan: GeneralTables, elements: _Elements) -> tuple[Numbers, pa.Tab
 SEGMENT = "_segment"
 
 
-def _by_segment(plan: GeneralTables) -> TableSpec:
+def _by_segment(plan: GroupTables) -> TableSpec:
     return TableSpec("segments", (Column(SEGMENT, "int64", "key"),), plan.state, None, plan.state_groups)
 
 
@@ -162,7 +162,7 @@ def _sorted(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.argsort(rows[SEGMENT].to_numpy(), kind="stable")))
 
 
-def _begun(plan: GeneralTables, gathered: Gathered, parts: pa.Table, heads: Numbers, owner: Numbers) -> pa.Table:
+def _begun(plan: GroupTables, gathered: Gathered, parts: pa.Table, heads: Numbers, owner: Numbers) -> pa.Table:
     """The segments, with the stored partial of each group combined into its first segment."""
     names = plan.bare.key_names
     identity = gathered.groups.select(names).take(pa.array(owner[heads]))
@@ -173,7 +173,7 @@ def _begun(plan: GeneralTables, gathered: Gathered, parts: pa.Table, heads: Numb
     return _sorted(combine(_by_segment(plan), pa.concat_tables([before.cast(parts.schema), parts])))
 
 
-def _running(plan: GeneralTables, parts: pa.Table, owner: Numbers) -> pa.Table:
+def _running(plan: GroupTables, parts: pa.Table, owner: Numbers) -> pa.Table:
     """Each segment combined with all earlier ones of its group."""
     spec, places = _by_segment(plan), np.arange(len(owner))
     heads = np.flatnonzero(_firsts(owner))
@@ -191,12 +191,12 @@ def _running(plan: GeneralTables, parts: pa.Table, owner: Numbers) -> pa.Table:
         reach *= 2
 
 
-def _with_state(plan: GeneralTables, groups: pa.Table, state: pa.Table) -> pa.Table:
+def _with_state(plan: GroupTables, groups: pa.Table, state: pa.Table) -> pa.Table:
     return with_columns(groups, {column.name: state[column.name] for column in plan.state})
 
 
 def _before(
-    plan: GeneralTables, groups: pa.Table, values: pa.Table, of: Numbers, first: Flags
+    plan: GroupTables, groups: pa.Table, values: pa.Table, of: Numbers, first: Flags
 ) -> tuple[pa.Table, Flags]:
     """The result that each window emitted before each pane, and whether it had emitted any."""
     stored = groups.take(pa.array(of))
@@ -209,7 +209,7 @@ def _before(
 
 
 def _after(
-    plan: GeneralTables,
+    plan: GroupTables,
     groups: pa.Table,
     elements: _Elements,
     values: pa.Table,
@@ -244,7 +244,7 @@ def _after(
     return with_columns(groups, changed)
 
 
-def _left(plan: GeneralTables, groups: pa.Table, owner: Numbers, parts: pa.Table, fires: Flags) -> pa.Table:
+def _left(plan: GroupTables, groups: pa.Table, owner: Numbers, parts: pa.Table, fires: Flags) -> pa.Table:
     """In discarding mode a window has only the elements after its last pane."""
     fired = np.zeros(groups.num_rows, bool)
     fired[owner[fires]] = True

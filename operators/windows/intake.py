@@ -1,4 +1,4 @@
-"""The general operator next to the input: accepted events as partials of their windows. Pure."""
+"""Accepted events as partials of their windows, next to the input. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,32 @@ from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.windows.assignment import assign_windows, last_refused, narrowed, own_windows, refusing
 from tidestate.operators.windows.expansion import combined_parts, expand_windows
-from tidestate.operators.windows.general.groups import int_bounds
-from tidestate.operators.windows.general.sessions import merge_sessions
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.groups import int_bounds
+from tidestate.operators.windows.names import END, SLICE_END
+from tidestate.operators.windows.parts.intake import events_as_parts
+from tidestate.operators.windows.sessions import merge_sessions
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Times, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.table.fold import combine, combine_values
 
 
-def arriving_parts(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-    """Accepted events as rows of `GeneralTables.exchanged`: one per window and key, or one per event and window."""
+def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+    """Accepted events as rows of `GroupTables.exchanged`: one per window and key, or one per event and window."""
+    if plan.lazy and arrival.reprocessing:
+        return _as_parts(plan, events, times, arrival)
+    if plan.lazy:
+        return events_as_parts(plan, events, times)
+    return _as_windows(plan, events, times, arrival)
+
+
+def _as_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+    """Whole windows in the columns of parts: late events that are reprocessed may be for one window alone."""
+    rows = _as_windows(plan, events, times, arrival).rename_columns({END: SLICE_END})
+    return rows.select(plan.parts.schema.names).cast(plan.parts.schema)
+
+
+def _as_windows(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     if plan.overlapping and not plan.per_event:
         return _overlapping(plan, events, times, arrival)
     index, starts, ends = assign_windows(plan.kind, times, events)
@@ -44,7 +60,7 @@ def arriving_parts(plan: GeneralTables, events: pa.Table, times: Times, arrival:
     return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
 
 
-def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def _overlapping(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     """One row per window and key, for windows that share events: by slice if the order does not matter, in bands."""
     kind, spec = of_type(plan.kind, Sliding), plan.slices_of_events
     ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
@@ -72,14 +88,14 @@ def _overlapping(plan: GeneralTables, events: pa.Table, times: Times, arrival: A
     return combined_parts(plan.arriving, parts)
 
 
-def _whole(plan: GeneralTables, events: pa.Table) -> pa.Array:
+def _whole(plan: GroupTables, events: pa.Table) -> pa.Array:
     """Each event as one struct, for the ledger."""
     columns = [events[name].combine_chunks() for name in plan.input_schema.names]
     names = [f"_{number}" for number in range(len(columns))]
     return pa.StructArray.from_arrays(columns, names=names)
 
 
-def _merged(plan: GeneralTables, rows: pa.Table) -> pa.Table:
+def _merged(plan: GroupTables, rows: pa.Table) -> pa.Table:
     """``rows`` of sessions, merged."""
     merged = merge_sessions(plan.group_keys, int_bounds(rows))
     values = combine_values(plan.arriving, rows, merged.owner, merged.windows.num_rows)

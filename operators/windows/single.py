@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import StepTimes, Transition, total
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 from tidestate.statestore.table.sorting import order, ranks
 
-StepFunction = Callable[[GeneralTables, StateView, pa.Table, StepTimes], Transition]
+StepFunction = Callable[[GroupTables, StateView, pa.Table, StepTimes], Transition]
 
 
 def step_by_element(
-    plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes, step: StepFunction
+    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, step: StepFunction
 ) -> Transition:
     """Run ``step`` once for each element of the largest window, and once for the watermark."""
     if not plan.in_order:
@@ -42,7 +42,7 @@ def step_by_element(
     )
 
 
-def _by_number(plan: GeneralTables, arriving: pa.Table) -> list[pa.Table]:
+def _by_number(plan: GroupTables, arriving: pa.Table) -> list[pa.Table]:
     """The first element of each window, then the second of each, and so on. For windows that depend on others of
     their key (sessions, count windows), one element of the key at a time.
     """

@@ -12,10 +12,11 @@ from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import open_to
-from tidestate.operators.windows.general.counting import count_windows, message_number
-from tidestate.operators.windows.general.groups import Gathered, column_numbers, int_bounds, trigger_finished
-from tidestate.operators.windows.general.names import (
+from tidestate.operators.windows.counting import count_windows, message_number
+from tidestate.operators.windows.groups import Gathered, column_numbers, int_bounds, trigger_finished
+from tidestate.operators.windows.names import (
     CLOCK,
+    CLOSED,
     COUNTED,
     ELEMENTS,
     EMITTED,
@@ -28,9 +29,9 @@ from tidestate.operators.windows.general.names import (
     SINCE,
     START,
 )
-from tidestate.operators.windows.general.refused import without_closed
-from tidestate.operators.windows.general.sessions import merge_sessions
-from tidestate.operators.windows.general.tables import GeneralTables
+from tidestate.operators.windows.refused import without_closed
+from tidestate.operators.windows.sessions import merge_sessions
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.keyrange import key_range
@@ -42,7 +43,7 @@ from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, shar
 NO_ROWS = np.empty(0, np.int64)
 
 
-def gather_groups(plan: GeneralTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Gathered:
+def gather_groups(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Gathered:
     """All groups that this step may fire or change."""
     timed = _timed(plan, view, at)
     if plan.per_event and plan.order and not plan.in_order:
@@ -53,11 +54,17 @@ def gather_groups(plan: GeneralTables, view: StateView, arriving: pa.Table, at: 
         return _sessions(plan, view, arriving, timed, at)
     stored = _fixed(plan, view, arriving, timed, at)
     arriving, refused = _without_closed(plan, stored, arriving)
-    groups, owner = _same_windows(plan, stored, arriving, at)
+    groups, owner = _with_due(plan, stored, arriving, at)
     return Gathered(groups, owner, stored, arriving, _nothing(plan), NO_ROWS, NO_ROWS, refused)
 
 
-def _without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
+def groups_with(plan: GroupTables, view: StateView, new: pa.Table, at: StepTimes) -> pa.Table:
+    """The groups of these windows with fixed bounds, with what is stored of them: rows of `GroupTables.whole`."""
+    found = view[GROUPS].lookup(_distinct(new.select(plan.identity)))
+    return _same_windows(plan, plan.whole.conform(found.rows.filter(found.found)), new, at)[0]
+
+
+def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The arrivals, and those that windows refuse because their composite trigger has finished."""
     if not plan.triggers.finishes:
         return arriving, arriving.slice(0, 0)
@@ -65,7 +72,7 @@ def _without_closed(plan: GeneralTables, stored: pa.Table, arriving: pa.Table) -
     return without_closed(stored, arriving, names, sessions=plan.sessions)
 
 
-def _timed(plan: GeneralTables, view: StateView, at: StepTimes) -> pa.Table:
+def _timed(plan: GroupTables, view: StateView, at: StepTimes) -> pa.Table:
     """Identities of groups that are due by the clock, or by the watermark before their end; some are outdated."""
     names = [*plan.group_keys, START, END]
     timers = [plan.clock.schema.empty_table().select(names)]
@@ -78,7 +85,7 @@ def _timed(plan: GeneralTables, view: StateView, at: StepTimes) -> pa.Table:
     return _distinct(pa.concat_tables(timers))
 
 
-def _spans(plan: GeneralTables, at: StepTimes) -> list[tuple[int, int]]:
+def _spans(plan: GroupTables, at: StepTimes) -> list[tuple[int, int]]:
     """Ranges of window ends, exclusive to inclusive, that this step passes: on time, and closing."""
     spans = [(at.before, at.after)] if at.after > at.before else []
     low, high = plan.closed_before(at.before), plan.closed_at(at.after)
@@ -92,17 +99,17 @@ def _due(view: StateView, table: str, span: tuple[int, int]) -> list[pa.Table]:
     return list(view[table].scan(key_range(lower, None if high == END_US else (high + 1,))))
 
 
-def _fixed(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> pa.Table:
+def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> pa.Table:
     spans = _spans(plan, at)
     due = [rows for span in spans for rows in _due(view, GROUPS, span)]
-    asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)]))
+    asked = pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)])
     scanned = _in_spans(plan, column_numbers(asked, END), at)
-    found = view[GROUPS].lookup(asked.filter(pa.array(~scanned)))
+    found = view[GROUPS].lookup(_distinct(asked.filter(pa.array(~scanned))))
     rows = found.rows.filter(found.found)
     return plan.whole.conform(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
 
 
-def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
+def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
     """Sessions: all of the keys concerned are read, and those that arrivals join are merged."""
     names = plan.group_keys
     due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
@@ -131,7 +138,7 @@ def _sessions(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: p
     return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NO_ROWS, refused)
 
 
-def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
+def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
     """Count windows: arrivals are numbered here, where all of a key are together."""
     kind, names = of_type(plan.kind, Counted), plan.group_keys
     both = pa.concat_tables([arriving.select(names), timed.select(names)])
@@ -159,7 +166,7 @@ def _counted(plan: GeneralTables, view: StateView, arriving: pa.Table, timed: pa
     return Gathered(groups, owner, stored, new, _nothing(plan), NO_ROWS, messages, refused, counts)
 
 
-def _combined(plan: GeneralTables, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:
+def _combined(plan: GroupTables, new: pa.Table, key_of: Numbers, starts: Numbers) -> pa.Table:
     """`combine` by key and window, from the numbers of keys."""
     owner, count = ranks(pa.table({"key": key_of, "start": starts}))
     windows = new.select(plan.bare.key_names).take(pa.array(firsts(owner, count)))
@@ -178,7 +185,7 @@ class _Owners:
     same: Flags
 
 
-def _same_windows(plan: GeneralTables, stored: pa.Table, new: pa.Table, at: StepTimes) -> tuple[pa.Table, Numbers]:
+def _same_windows(plan: GroupTables, stored: pa.Table, new: pa.Table, at: StepTimes) -> tuple[pa.Table, Numbers]:
     """The groups of windows with fixed bounds, and the index of each new row's group."""
     names = plan.identity
     (of_stored, of_new), count = shared_ranks([stored.select(names), new.select(names)])
@@ -188,8 +195,25 @@ def _same_windows(plan: GeneralTables, stored: pa.Table, new: pa.Table, at: Step
     return _joined(plan, windows, stored, new, _Owners(of_stored, of_new, same), at), of_new
 
 
+def _with_due(plan: GroupTables, stored: pa.Table, new: pa.Table, at: StepTimes) -> tuple[pa.Table, Numbers]:
+    """As `_same_windows`. Windows from parts are distinct: those without a stored row are groups as they are."""
+    due = column_numbers(new, END) > at.before
+    if not plan.lazy or at.reprocessing or not due.any() or (column_numbers(stored, END) > at.before).any():
+        return _same_windows(plan, stored, new, at)
+    late, owner_of_late = _same_windows(plan, stored, new.filter(pa.array(~due)), at)
+    owner = np.empty(len(due), np.int64)
+    owner[~due] = owner_of_late
+    owner[due] = late.num_rows + np.arange(int(np.count_nonzero(due)))
+    fresh = _as_groups(plan, new if due.all() else new.filter(pa.array(due)), at)
+    for column in plan.remembered:
+        fresh = fresh.append_column(column.name, pa.nulls(fresh.num_rows, column.arrow))
+    zero = pa.array(np.zeros(fresh.num_rows, np.int64))
+    columns = [zero if name in (PANES, EMITTED, CLOSED) else fresh[name] for name in plan.whole.schema.names]
+    return pa.concat_tables([late, pa.table(columns, schema=plan.whole.schema)]), owner
+
+
 def _joined(
-    plan: GeneralTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, at: StepTimes
+    plan: GroupTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, at: StepTimes
 ) -> pa.Table:
     """The groups of these windows: stored rows combined with new ones."""
     parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, at))]
@@ -212,7 +236,7 @@ def _joined(
     return pa.table([known[name] for name in plan.whole.schema.names], schema=plan.whole.schema)
 
 
-def _as_groups(plan: GeneralTables, new: pa.Table, at: StepTimes) -> pa.Table:
+def _as_groups(plan: GroupTables, new: pa.Table, at: StepTimes) -> pa.Table:
     """Arrivals as groups that have emitted nothing."""
     count = new.num_rows
     since = pa.array(np.full(count, at.now))
@@ -225,7 +249,7 @@ def _as_groups(plan: GeneralTables, new: pa.Table, at: StepTimes) -> pa.Table:
     return new
 
 
-def _in_spans(plan: GeneralTables, ends: Numbers, at: StepTimes) -> Flags:
+def _in_spans(plan: GroupTables, ends: Numbers, at: StepTimes) -> Flags:
     inside = np.zeros(len(ends), bool)
     for low, high in _spans(plan, at):
         inside |= (ends > low) & (ends <= high)
@@ -244,5 +268,5 @@ def _distinct(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(firsts(*ranks(rows))))
 
 
-def _nothing(plan: GeneralTables) -> pa.Table:
+def _nothing(plan: GroupTables) -> pa.Table:
     return plan.groups.schema.empty_table()

@@ -1,8 +1,9 @@
-"""Tables of the general window operator: a group is a row per window and key, for any kind of window.
+"""Tables of the window operator: a group is a row per window and key, for any kind of window.
 
 | windows | ``groups``: key; expires by | other table |
 |---|---|---|
-| tumbling, sliding, global | window end, window start, key; end | – |
+| tumbling, sliding | window end, window start, key; end | ``parts``: slice end, key; windows that are not due |
+| global, those that rows name | window end, window start, key; end | – |
 | sessions | key, window start; end | ``ends``: window end, key, window start |
 | counted | key, window start | ``counted``: key; messages so far |
 
@@ -18,12 +19,13 @@ from functools import cached_property
 import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.operators.describe.windows import Counted, Sessions
+from tidestate.operators.describe.windows import Counted, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
-from tidestate.operators.windows.general.names import (
+from tidestate.operators.windows.names import (
     CLOCK,
     CLOSED,
+    COARSE,
     COUNTED,
     DUE_CLOCK,
     DUE_MARK,
@@ -37,27 +39,60 @@ from tidestate.operators.windows.general.names import (
     NET,
     NO_KEY,
     PANES,
+    PARTS,
     PENDING,
     SINCE,
+    SLICE_END,
     START,
     TIME_OF,
 )
 from tidestate.statestore.arrays import Flags
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableSpec
 
+COARSE_FROM = 64
+"""Windows of so many slices or more have coarse parts."""
+
 
 @dataclass(frozen=True)
-class GeneralTables(Plan):
+class GroupTables(Plan):
     """The columns and tables of a plan."""
 
     reprocesses = True
     late_option = ".late(allowed=…)"
 
+    @cached_property
+    def lazy(self) -> bool:
+        """Whether windows wait in parts until they are due, as nothing that is stored decides about them before."""
+        triggers = self.triggers
+        looks = triggers.early is not None or triggers.when is not None or triggers.per_element or self.in_order
+        late = triggers.late.kind if triggers.late is not None else ""
+        timed = triggers.on_time == "never" and late == "after_processing_time"  # since the first element
+        return self.has_parts and not looks and not timed
+
+    @cached_property
+    def keeps_whole(self) -> bool:
+        """Whether a discarding window keeps all of its state, as each later pane holds what one batch brought."""
+        late = self.triggers.late
+        at_once = late is not None and late.kind == "each_batch" and self.triggers.closing == "never"
+        return (
+            self.mode == "discarding"
+            and isinstance(self.kind, Sliding)
+            and self.lazy
+            and at_once
+            and self.triggers.on_time == "always"
+        )
+
     @property
-    def only_slices(self) -> bool:
-        """Whether all of the state is in slices."""
-        return False
+    def has_parts(self) -> bool:
+        """Whether windows of this kind may wait in parts."""
+        return isinstance(self.kind, Sliding)
+
+    @property
+    def slices(self) -> Sliding:
+        """The kind of window, of those that have parts: sliding, or tumbling."""
+        return of_type(self.kind, Sliding)
 
     @property
     def by_number(self) -> bool:
@@ -107,6 +142,46 @@ class GeneralTables(Plan):
         """The number of elements of a window, for its triggers; and the number left if some retract others."""
         elements = Column(ELEMENTS, "int64", "count", "sum")
         return (elements, Column(NET, "int64", "", "sum")) if self.signed else (elements,)
+
+    @cached_property
+    def counted_by(self) -> str:
+        """The state column that has the number of elements of a part, if an aggregate counts all of them; else
+        empty, and a column of its own has it.
+        """
+        for bound in () if self.signed else self.aggregates:
+            if bound.aggregate.function == "count" and bound.aggregate.column is None:
+                return bound.state[0].name
+        return ""
+
+    @cached_property
+    def part_values(self) -> tuple[Column, ...]:
+        """The values of parts."""
+        return (*(column for column in self.sizes if column.name != ELEMENTS or not self.counted_by), *self.state)
+
+    @cached_property
+    def parts(self) -> TableSpec:
+        """The state table of windows that are not due, by slice; a tumbling window is one slice."""
+        role = END if self.slices.tumbles else SLICE_END
+        key = (Column(SLICE_END, type_text(self.bound_type), role), *self.key_columns)
+        return TableSpec(PARTS, key, self.part_values, SLICE_END, self.state_groups, self.partition_by)
+
+    @cached_property
+    def coarse_slices(self) -> int:
+        """The number of slices in a coarse part; 0 for windows that need none."""
+        slices = self.slices.size // self.slices.slice if self.has_parts else 0
+        return round(slices**0.5) if slices >= COARSE_FROM else 0
+
+    @cached_property
+    def coarse(self) -> TableSpec:
+        """The state table of parts that combine many slices, by the end of the last one."""
+        key = (Column(SLICE_END, type_text(self.bound_type), "coarse_end"), *self.key_columns)
+        return TableSpec(COARSE, key, self.part_values, SLICE_END, self.state_groups, self.partition_by)
+
+    @cached_property
+    def windows(self) -> TableSpec:
+        """Parts combined by window; not stored."""
+        key = (Column(END, type_text(self.bound_type), END), *self.key_columns)
+        return TableSpec("windows", key, self.part_values, None, self.state_groups)
 
     @cached_property
     def progress(self) -> tuple[Column, ...]:
@@ -205,8 +280,10 @@ class GeneralTables(Plan):
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
+        waiting = ((self.parts, self.coarse) if self.coarse_slices else (self.parts,)) if self.has_parts else ()
         other = (self.ends,) if self.sessions else (self.counted,) if self.by_number else ()
-        return (self.groups, *other, self.clock, self.marks, *self.held_tables)
+        first = (*waiting, self.groups) if self.lazy else (self.groups, *waiting)
+        return (*first, *other, self.clock, self.marks, *self.held_tables)
 
     @property
     def per_event(self) -> bool:
@@ -215,6 +292,8 @@ class GeneralTables(Plan):
 
     @cached_property
     def exchanged(self) -> TableSpec:
+        if self.lazy:
+            return self.parts
         if not self.per_event:
             return self.arriving
         types = [type_text(self.input_schema.field(name).type) for name in self.order]

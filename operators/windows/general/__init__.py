@@ -1,1 +1,0 @@
-"""The general window operator: every kind of window, trigger and accumulation."""

@@ -1,0 +1,48 @@
+"""State of windows in parts, as groups: for a job whose settings look at windows before they are due, and for
+questions. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.gather import groups_with
+from tidestate.operators.windows.names import COARSE, GROUPS, PARTS
+from tidestate.operators.windows.parts.coarse import all_keys
+from tidestate.operators.windows.parts.slices import as_arriving, combined_windows
+from tidestate.operators.windows.tables import GroupTables
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.overlay import OverlayView
+
+
+def hand_over(plan: GroupTables, view: StateView, watermark: int, now_us: int = 0) -> ChangeSet:
+    """Changes after which all windows in parts that end after ``watermark`` are groups; empty if there are none."""
+    if not plan.has_parts:
+        return {}
+    waiting = as_arriving(plan, combined_windows(plan, view[PARTS].scan(folded=False), watermark, END_US))
+    keys = [rows.select(plan.parts.key_names) for rows in view[PARTS].scan()]
+    if not keys:
+        return {}
+    changes = {PARTS: TableChanges(delete=pa.concat_tables(keys))}
+    if plan.coarse_slices:
+        changes[COARSE] = TableChanges(delete=all_keys(plan, view))
+    if not waiting.num_rows:
+        return changes
+    at = StepTimes(watermark, watermark, now_us, now_us)
+    return changes | {GROUPS: TableChanges(put=plan.groups.conform(groups_with(plan, view, waiting, at)))}
+
+
+def all_groups(plan: GroupTables, view: StateView, watermark_us: int | None) -> Iterator[pa.Table]:
+    """Every window that is stored, as rows of `GroupTables.groups`."""
+    watermark = BEGINNING_US if watermark_us is None else watermark_us
+    changes = hand_over(plan, view, watermark)
+    if changes:
+        state = OverlayView(view, plan.tables)
+        state.apply(changes)
+        view = state
+    return view[GROUPS].scan()

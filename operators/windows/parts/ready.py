@@ -1,0 +1,105 @@
+"""Tumbling and sliding windows in parts: one for each slice and key. Pure.
+
+Parts are merged blindly. Those of the windows that the watermark passes are combined and handed over to the window
+operator, as if they arrived then. Late events, of windows that are past their end, are handed over at once: so parts
+hold nothing of a window that has fired, and a window that is closed is never computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+import pyarrow as pa
+
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.assignment import last_refused
+from tidestate.operators.windows.expansion import combined_parts
+from tidestate.operators.windows.groups import Ready
+from tidestate.operators.windows.names import COARSE, PARTS
+from tidestate.operators.windows.parts.coarse import coarse_changes, coarse_of, edge_windows, has_coarse, ranges_due
+from tidestate.operators.windows.parts.slices import (
+    as_arriving,
+    combined_windows,
+    expanded,
+    parts_between,
+    pieces_of,
+    slice_ends,
+)
+from tidestate.operators.windows.tables import GroupTables
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import key_range
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.fold import combine
+
+
+def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Ready:
+    """Late arrivals and the windows that are due; everything else waits. ``arriving``: rows of `GroupTables.parts`,
+    or of `GroupTables.windows` if late events are reprocessed.
+    """
+    low, high = at.before, max(at.before, at.after)
+    coarse = has_coarse(plan, view)
+    found = []
+    if at.reprocessing:
+        found.append(as_arriving(plan, arriving.rename_columns(plan.windows.schema.names)))
+        arriving = plan.parts.schema.empty_table()
+    elif arriving.num_rows and low != BEGINNING_US:
+        found.append(_late(plan, arriving, low, at.budget_bytes))
+    if high > low:
+        found.append(as_arriving(plan, _due(plan, view, arriving, replace(at, after=high), coarse=coarse)))
+    bound = _needless(plan, high)
+    if bound is not None:
+        arriving = parts_between(arriving, bound + 1, None)
+    rows = pa.concat_tables([plan.arriving.schema.empty_table(), *found])
+    changes = {PARTS: TableChanges(merge=arriving if arriving.num_rows else None, expire=bound)}
+    return Ready(rows, changes | coarse_changes(plan, view, arriving, high, stored=coarse))
+
+
+def _late(plan: GroupTables, arriving: pa.Table, watermark: int, budget_bytes: int) -> pa.Table:
+    """Arrivals at windows that end at or before the watermark and still accept events, as rows of
+    `GroupTables.arriving`.
+    """
+    late = plan.slices.first_ends(slice_ends(arriving)) <= watermark
+    if not late.any():
+        return plan.arriving.schema.empty_table()
+    rows = combine(plan.parts, arriving.filter(pa.array(late)))
+    refused = last_refused(plan, watermark, reprocessing=False)
+    return as_arriving(plan, combined_windows(plan, [rows], refused, watermark, budget_bytes))
+
+
+def _due(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, *, coarse: bool) -> pa.Table:
+    """The windows with ``before < end <= after``, of stored and arriving parts: rows of `GroupTables.windows`."""
+    if coarse and plan.orderless:
+        return _due_by_levels(plan, view, arriving, at)
+    first = None if at.before == BEGINNING_US else plan.slices.oldest_slice_after(at.before) + 1
+    last = None if at.after == END_US else at.after + 1
+    lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
+    parts = chain(view[PARTS].scan(key_range(lower, upper), folded=False), [parts_between(arriving, first, last)])
+    return combined_windows(plan, parts, at.before, at.after, at.budget_bytes)
+
+
+def _due_by_levels(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> pa.Table:
+    """The same from coarse parts, and slices at the edges of windows."""
+    kind, many = plan.slices, plan.coarse_slices
+    fine, coarse = ranges_due(plan, at.before, at.after)
+    slices = chain.from_iterable(view[PARTS].scan(keys, folded=False) for keys in fine)
+    whole = view[COARSE].scan(coarse, folded=False)
+
+    def combined() -> Iterator[pa.Table]:
+        for rows in pieces_of(plan, chain(whole, [coarse_of(plan, arriving)]), at.budget_bytes):
+            first, counts = kind.windows_of(slice_ends(rows), at.before, at.after, slices=many)
+            yield from expanded(plan, rows, first, counts, at.budget_bytes)
+        for rows in pieces_of(plan, chain(slices, [arriving]), at.budget_bytes):
+            for first, counts in edge_windows(kind, slice_ends(rows), many, at.before, at.after):
+                yield from expanded(plan, rows, first, counts, at.budget_bytes)
+
+    return combined_parts(plan.windows, combined())
+
+
+def _needless(plan: GroupTables, watermark: int) -> int | None:
+    """Parts that end at or before this are in windows that have fired; None before the first watermark."""
+    if watermark == BEGINNING_US:
+        return None
+    return END_US - 1 if watermark == END_US else plan.slices.oldest_slice_after(watermark)

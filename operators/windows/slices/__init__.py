@@ -1,1 +1,0 @@
-"""The fast path: tumbling and sliding windows that fire on time, and late with each batch; no reads at intake."""
