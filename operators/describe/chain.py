@@ -60,12 +60,20 @@ class Chain(Runnable, frozen=True):
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
+        direct_scan: bool = False,
     ) -> SparkJob:
         """Run over streaming DataFrames, by stream name (a single one needs no name), in one Spark query that has the
         offsets of all. An operator with another key adds a shuffle to the batch. Otherwise as `Runnable.on_spark`.
         """
         return self._on_spark(
-            streams, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+            streams,
+            checkpoint=checkpoint,
+            store=store,
+            sink=sink,
+            partitions=partitions,
+            tick=tick,
+            policy=policy,
+            direct_scan=direct_scan,
         )
 
 

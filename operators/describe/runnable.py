@@ -101,6 +101,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
+        direct_scan: bool = False,
     ) -> SparkJob:
         """Run over a streaming DataFrame; nothing happens until ``start()``.
 
@@ -110,10 +111,18 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         once. ``partitions`` is the number of state partitions of a new root (default: Spark's default parallelism);
         change it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a batch, where
         that matters: idle sources, and watermarks and triggers in processing time. ``policy`` decides what the start
-        does if another driver runs this checkpoint, or the newest one is damaged.
+        does if another driver runs this checkpoint, or the newest one is damaged. With ``direct_scan`` tasks read the
+        Parquet files of a batch themselves where the rows are certain to be the same (docs/DIRECT_SCAN.md).
         """
         return self._on_spark(
-            stream, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+            stream,
+            checkpoint=checkpoint,
+            store=store,
+            sink=sink,
+            partitions=partitions,
+            tick=tick,
+            policy=policy,
+            direct_scan=direct_scan,
         )
 
     def _on_spark(
@@ -125,6 +134,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         partitions: int | None,
         tick: Span | None,
         policy: Policy | None,
+        direct_scan: bool,
     ) -> SparkJob:
         made: SparkJob = _runner("spark.job", "job_on_spark")(
             self,
@@ -135,6 +145,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             partitions=partitions,
             tick=tick_us(tick),
             policy=policy or Policy(),
+            direct_scan=direct_scan,
         )
         return made
 
@@ -206,10 +217,18 @@ class Sided(Runnable, frozen=True):
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
+        direct_scan: bool = False,
     ) -> SparkJob:
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
         return self._on_spark(
-            *streams, checkpoint=checkpoint, store=store, sink=sink, partitions=partitions, tick=tick, policy=policy
+            *streams,
+            checkpoint=checkpoint,
+            store=store,
+            sink=sink,
+            partitions=partitions,
+            tick=tick,
+            policy=policy,
+            direct_scan=direct_scan,
         )
 
 

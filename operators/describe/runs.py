@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import pyarrow as pa
 
 from tidestate.operators.progress.figures import Gap, Metrics
-from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.manifest import Manifest, Scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -129,6 +129,13 @@ class DurableQuery(ABC):
     @abstractmethod
     def manifest(self) -> Manifest:
         """The newest checkpoint: offsets, watermark, counters, files."""
+
+    @property
+    @abstractmethod
+    def scan(self) -> Scan | None:
+        """Who read the files of this run's newest batch: the tasks themselves, or Spark, and why; see
+        docs/DIRECT_SCAN.md. None before the first batch. The manifest of each batch has it too.
+        """
 
     @property
     @abstractmethod

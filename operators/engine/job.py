@@ -36,6 +36,7 @@ from tidestate.recovery.log.manifest import (
     Manifest,
     OperatorState,
     Restore,
+    Scan,
     SparkPosition,
 )
 from tidestate.recovery.log.successor import origin, successor
@@ -59,11 +60,14 @@ def no_job_hook(_moment: str, _checkpoint_id: int) -> None:
 
 @dataclass(frozen=True)
 class Position:
-    """The input position after a checkpoint: ``spark`` or ``input``, by the runner; and the processing time."""
+    """The input position after a checkpoint: ``spark`` or ``input``, by the runner; the processing time; and how a
+    Spark batch was read.
+    """
 
     spark: SparkPosition | None = None
     input: InputPosition | None = None
     processing_us: int | None = None
+    scan: Scan | None = None
 
 
 class Job:
@@ -246,6 +250,7 @@ class Job:
             drained=drained,
             spark=position.spark or head.spark,
             input=position.input or head.input,
+            scan=position.scan,
             panes=tuple(ref for one in ordered for ref in one.panes),
             late=tuple(ref for one in ordered for ref in one.late),
             delivered=head.id + 1 if withheld else self.delivered,

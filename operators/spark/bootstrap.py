@@ -20,7 +20,7 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
-from tidestate.operators.spark.engine import OnSpark
+from tidestate.operators.spark.engine import OnSpark, SparkBatch
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
@@ -66,7 +66,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
 
     with driver.running():
         chosen = rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns))
-        manifest = driver.bootstrap(chosen, position, deliver=deliver)
+        manifest = driver.bootstrap(SparkBatch(chosen), position, deliver=deliver)
         finish_checkpoint(checkpoint, manifest, job.hook)
     return manifest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.spark.scan.batch import DirectBatch
+from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.tasks import (
     EXCHANGE,
     TaskRound,
@@ -24,6 +27,7 @@ from tidestate.operators.spark.tasks import (
     map_side,
     packed_rows,
     packed_states,
+    scan_side,
     tick_side,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -48,6 +52,17 @@ def configured(batch: DataFrame) -> DataFrame:
     return batch
 
 
+@dataclass
+class SparkBatch:
+    """A batch for the engine: its rows, and how tasks can read its files themselves, if they can. Where the files say
+    otherwise, ``needs_jvm`` has the reason afterwards.
+    """
+
+    rows: DataFrame
+    direct: DirectBatch | None = None
+    needs_jvm: str | None = None
+
+
 class OnSpark:
     """An `Engine` with one Spark job per round: classify, exchange, step; exchange and step again for each level."""
 
@@ -56,13 +71,26 @@ class OnSpark:
         self.parallel = session.sparkContext.defaultParallelism
         self.tasks = TASKS_PER_CORE * self.parallel
 
-    def take(self, round_: GraphRound, batch: DataFrame) -> list[OperatorResult]:
-        """As in `Engine`; in the session of ``batch``, with its settings."""
+    def take(self, round_: GraphRound, batch: SparkBatch) -> list[OperatorResult]:
+        """As in `Engine`; in the session of the batch, with its settings.
+
+        If a task finds a file that it cannot read as Spark would, the whole batch is read by Spark: nothing has been
+        published yet.
+        """
         sent, states = _as_sent(round_)
-        rows = _in_order(_times_as_numbers(batch), round_.graph)
-        exchanged = rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE)
+        session = batch.rows.sparkSession
+        if batch.direct is not None:
+            try:
+                return self._from(_scanned(session, sent, batch.direct), sent, states)
+            except NeedsJvmError as why:
+                batch.needs_jvm = str(why)  # for the manifest
+        rows = _in_order(times_as_numbers(batch.rows), round_.graph)
+        return self._from(rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE), sent, states)
+
+    def _from(self, exchanged: DataFrame, sent: TaskRound, states: pa.Table | None) -> list[OperatorResult]:
+        """Run the rows that the tasks next to the input have made."""
         if states is not None:
-            exchanged = exchanged.union(batch.sparkSession.createDataFrame(states))
+            exchanged = exchanged.union(exchanged.sparkSession.createDataFrame(states))
         return _levels(exchanged, sent, 1)
 
     def run(
@@ -90,6 +118,14 @@ class OnSpark:
         return self._session.read.parquet(*paths)
 
 
+def _scanned(session: SparkSession, sent: TaskRound, direct: DirectBatch) -> DataFrame:
+    """Rows of the exchange from tasks that read the files of a batch themselves."""
+    tasks = len(direct.tasks)
+    numbers = session.range(0, tasks, 1, tasks)
+    task = partial(scan_side, sent.round_, direct.scan, direct.tasks, direct.row_group_bytes)
+    return numbers.mapInArrow(task, EXCHANGE)
+
+
 def _as_sent(round_: GraphRound) -> tuple[TaskRound, pa.Table | None]:
     """The round as its tasks get it, and the rows with their state partitions, where these are many."""
     packed, bare = packed_states(round_), round_.with_states({})
@@ -106,7 +142,7 @@ def _levels(rows: DataFrame, sent: TaskRound, first: int) -> list[OperatorResult
     return decode_answers([bytes(row["header"]) for row in rows.select("header").collect()])
 
 
-def _times_as_numbers(batch: DataFrame) -> DataFrame:
+def times_as_numbers(batch: DataFrame) -> DataFrame:
     """Timestamps as microseconds: Spark converts a long to Arrow three times faster than a timestamp."""
     times = {f.name for f in batch.schema.fields if isinstance(f.dataType, TimestampType)}
     quoted = {name: sf.col(f"`{name}`") for name in batch.columns}

@@ -17,6 +17,7 @@ from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, S
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap
 from tidestate.operators.spark.query import QueryOnSpark
+from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.storage import open_with
@@ -60,10 +61,13 @@ class JobOnSpark(StreamJob, SparkJob):
         mending = SparkRepair(checkpoint, self.policy, _folded_every(session), self.hook)
         job = self.begin(graph, checkpoint, partial(_check_input, mending))
         read = mending.repair(job.head)
-        query = QueryOnSpark(session, job, spark_log, read, self.sink, self.tick / 1e6 if graph.clocked else None)
         # Only what the job reads: nothing projected later reaches the source.
-        columns = [sf.col(f"`{name}`") for name in graph.columns]
-        query.begin(self.stream.select(*columns), self.trigger)
+        stream = self.stream.select(*(sf.col(f"`{name}`") for name in graph.columns))
+        why_not = None if self.direct_scan else SWITCHED_OFF
+        scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.order else why_not)
+        tick_s = self.tick / 1e6 if graph.clocked else None
+        query = QueryOnSpark(session, job, spark_log, read, self.sink, tick_s, scans)
+        query.begin(stream, self.trigger)
         return query
 
 

@@ -24,11 +24,12 @@ from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.rounds import Progress, skip_idle_time
-from tidestate.operators.spark.engine import OnSpark, configured
+from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
+from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.ticker import Ticker
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
-from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import SparkLog
@@ -51,8 +52,11 @@ class QueryOnSpark(DurableQuery):
         read: FilesRead,
         sink: SparkSink | None,
         tick_s: float | None,
+        scans: BatchScans,
     ) -> None:
         self._job = job
+        self._scans = scans
+        self._scan: Scan | None = None
         self._log = spark_log
         self._read = read
         self._stopping = self._draining = False
@@ -103,6 +107,10 @@ class QueryOnSpark(DurableQuery):
     @property
     def manifest(self) -> Manifest:
         return self._job.head
+
+    @property
+    def scan(self) -> Scan | None:
+        return self._scan
 
     @property
     def waiting_since_us(self) -> int | None:
@@ -186,11 +194,14 @@ class QueryOnSpark(DurableQuery):
             return
         check_follows(head, position)
         self._read.check(job.head, position)
-        self._driver.batch(
-            configured(batch),
-            planned.timestamp_ms * 1000,
-            lambda number: Position(spark=store_lists(objects, followed(head, position), number)),
-        )
+        rows = configured(batch)
+        taken = SparkBatch(rows, self._scans.of(rows.sparkSession, position.files))
+
+        def after(number: int) -> Position:
+            spark = store_lists(objects, followed(head, position), number)
+            return Position(spark=spark, scan=self._scans.outcome(taken.needs_jvm))
+
+        self._scan = self._driver.batch(taken, planned.timestamp_ms * 1000, after).scan
         self._read.add(position)
         # Idle time counts from here: during a batch Spark polls no source.
         now = now_us()

@@ -35,6 +35,7 @@ class StreamJob:
     tick: int = 1_000_000
     policy: Policy = field(default_factory=Policy)
     streams: Mapping[str, DataFrame] = field(default_factory=dict)
+    direct_scan: bool = False
 
     def __repr__(self) -> str:
         return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"

@@ -23,6 +23,10 @@ from tidestate.operators.engine.pieces import Header, Piece
 from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, TaskStates, progress_after
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.spark.scan.decide import DirectScan
+from tidestate.operators.spark.scan.division import FileRange
+from tidestate.operators.spark.scan.footer import NeedsJvmError
+from tidestate.operators.spark.scan.reader import read_ranges
 from tidestate.statestore import errors
 from tidestate.statestore.errors import TidestateError, invariant
 
@@ -58,10 +62,13 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer of a task for an operator, or for a piece of input that failed: a result or a failure."""
+    """The answer of a task for an operator, or for a piece of input that failed: a result or a failure.
+    ``needs_jvm``: why the files of the batch must be read by Spark.
+    """
 
     result: OperatorResult | None = None
     failure: Failure | None = None
+    needs_jvm: str | None = None
 
 
 class _Sent(msgspec.Struct, frozen=True):
@@ -111,6 +118,23 @@ def map_side(round_: GraphRound, batches: Iterator[pa.RecordBatch]) -> Iterator[
                 yield _answer_row(one, Answer(failure=_failure(error)))
         else:
             yield from exchange_rows(going)
+
+
+def scan_side(
+    round_: GraphRound,
+    scan: DirectScan,
+    tasks: Sequence[Sequence[FileRange]],
+    row_group_bytes: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """As `map_side`, but this task reads its ranges of the files itself. Each input row is the number of a task."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            try:
+                yield from map_side(round_, read_ranges(scan, tasks[number], row_group_bytes))
+            except NeedsJvmError as why:
+                for one in range(len(round_.spans)):
+                    yield _answer_row(one, Answer(needs_jvm=str(why)))
 
 
 def level_side(sent: TaskRound, level: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -168,8 +192,12 @@ def _level(
 
 
 def decode_answers(payloads: Sequence[bytes]) -> list[OperatorResult]:
-    """The results of answers. Raises the error of the first failure."""
+    """The results of answers. Raises `NeedsJvmError` if a file must be read by Spark, else the error of the first
+    failure.
+    """
     answers = [msgspec.msgpack.decode(payload, type=Answer) for payload in payloads]
+    if reasons := sorted({answer.needs_jvm for answer in answers if answer.needs_jvm is not None}):
+        raise NeedsJvmError(reasons[0])
     for answer in answers:
         if (failure := answer.failure) is not None:
             kind = getattr(errors, failure.kind)
@@ -243,7 +271,7 @@ def _pieces(rows: pa.Table, operators: Sequence[int], here: set[int]) -> dict[in
 def _failed(answers: pa.Table) -> bool:
     """Whether an earlier task has failed: nothing will be published, so the rest need not run."""
     decoded = (msgspec.msgpack.decode(raw, type=Answer) for raw in answers["header"].to_pylist())
-    return any(answer.failure is not None for answer in decoded)
+    return any(answer.result is None for answer in decoded)
 
 
 def _pack(rows: pa.Table) -> bytes:

@@ -157,6 +157,8 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: int) -> Table:
         table.add_row("spark batch", str(manifest.spark.batch_id))
         for source, offset in enumerate(manifest.spark.end):
             table.add_row(f"source {source} read to", offset)
+    if manifest.scan is not None:
+        table.add_row("rows read by", "tasks, directly" if manifest.scan.direct else f"spark: {manifest.scan.reason}")
     if manifest.input:
         table.add_row("input", pluralize(manifest.input.batches, "batch", "batches"))
     table.add_row("delivered up to", f"checkpoint {up_to}")

@@ -64,6 +64,13 @@ class SparkPosition(msgspec.Struct, frozen=True):
         return tuple(ref for ref in (self.files_ref, self.read_ref) if ref is not None)
 
 
+class Scan(msgspec.Struct, frozen=True):
+    """Who read the files of a Spark batch: the tasks themselves (``direct``), or Spark for this ``reason``."""
+
+    direct: bool
+    reason: str = ""
+
+
 class InputPosition(msgspec.Struct, frozen=True):
     """The standalone runner's input: batches so far and a checksum of the last one."""
 
@@ -214,6 +221,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """The newest Spark batch. Owner: the step; a reset and a fork change the query id and list all files read."""
     input: InputPosition | None = None
     """The newest standalone batch. Owner: the step; a start clears its hash if the columns that are read changed."""
+    scan: Scan | None = None
+    """How the rows of this Spark batch were read. Only a batch has it."""
     panes: tuple[FileRef, ...] = ()
     """The last operator's panes, of this checkpoint alone. Only a step has any."""
     late: tuple[FileRef, ...] = ()

@@ -19,6 +19,7 @@ from tidestate.recovery.log.manifest import (
     Manifest,
     OperatorState,
     Restore,
+    Scan,
     SparkPosition,
 )
 from tidestate.statestore.errors import invariant
@@ -40,6 +41,7 @@ class Changes(TypedDict, total=False):
     drained: bool
     spark: SparkPosition | None
     input: InputPosition | None
+    scan: Scan | None
     panes: tuple[FileRef, ...]
     late: tuple[FileRef, ...]
     delivered: int
@@ -58,7 +60,8 @@ def origin(job_id: str) -> Head:
 def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **changes: Unpack[Changes]) -> Manifest:
     """The checkpoint of this kind that follows ``head``.
 
-    Panes, ledgers and counters start empty; totals, watermarks, parent and epoch follow from ``head`` and the kind.
+    Scan, panes, ledgers and counters start empty; totals, watermarks, parent and epoch follow from ``head`` and the
+    kind.
     """
     was, step = head.manifest, kind in STEPS
     operators = changes.get("operators", was.operators)
@@ -72,6 +75,7 @@ def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **
         "created_us": created_us,
         "watermark_us": _furthest_behind(operators) if "operators" in changes else was.watermark_us,
         "watermark_before_us": was.watermark_us,
+        "scan": None,
         "panes": (),
         "late": (),
         "counters": {},

@@ -27,6 +27,7 @@ DEPTH = 64
 PATH_CHARACTERS = 1024
 NAME_CHARACTERS = 255
 VERSION_CHARACTERS = 64
+REASON_CHARACTERS = 400
 LEAST, MOST = -(2**63), 2**63 - 1
 
 _PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
@@ -42,6 +43,9 @@ def check(manifest: Manifest) -> None:
     _check_numbers(manifest)
     require(max(len(manifest.job_id), len(manifest.writer)) <= NAME_CHARACTERS, "job_id or writer")
     require(len(manifest.version) <= VERSION_CHARACTERS and not _CONTROL.search(manifest.version), "version")
+    if manifest.scan is not None:
+        reason = manifest.scan.reason
+        require(len(reason) <= REASON_CHARACTERS and not _CONTROL.search(reason), "scan")
     for name, counts in (("counters", manifest.counters), ("totals", manifest.totals)):
         require(all(LEAST <= value <= MOST for value in counts.values()), name)
     require(len(manifest.operators) <= MAX_OPERATORS, "operators")

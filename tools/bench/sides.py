@@ -41,6 +41,7 @@ def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]
     query.process_all_available()
     progress = query.progress()
     query.stop()
+    _count_rows(progress, root)
     panes = spark.read.parquet(*Checkpoint.open(root).pane_paths())
     kinds: dict[str, set[str]] = {"run": set(), "snapshot": set()}
     for manifest in Checkpoint.open(root).history():
@@ -96,6 +97,14 @@ def summary(progress: list[dict[str, Any]], cold: int) -> dict[str, Any]:
         "median_batch_s": round(median(p["durationMs"]["triggerExecution"] for p in full) / 1000, 3),
         "batches_s": [p["durationMs"]["triggerExecution"] / 1000 for p in progress],
     }
+
+
+def _count_rows(progress: list[dict[str, Any]], root: Path) -> None:
+    """Spark counts no row that it has not read: the manifests know how many there were."""
+    batches = [one for one in Checkpoint.open(root).history() if one.kind == "batch" and one.spark is not None]
+    rows = {one.spark.batch_id: one.counters["events"] for one in batches if one.spark is not None}
+    for report in progress:
+        report["numInputRows"] = rows.get(report["batchId"], 0)
 
 
 def _panes(panes: DataFrame) -> dict[str, Any]:

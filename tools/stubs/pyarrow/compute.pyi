@@ -50,6 +50,7 @@ run_end_decode: _Unary
 sqrt: _Unary
 add: _Binary
 and_: _Binary
+and_kleene: _Binary
 divide: _Binary
 equal: _Binary
 greater: _Binary
@@ -60,6 +61,7 @@ multiply: _Binary
 multiply_checked: _Binary
 not_equal: _Binary
 or_: _Binary
+or_kleene: _Binary
 subtract: _Binary
 all: _Fold
 any: _Fold

@@ -1,0 +1,62 @@
+"""The analysed plan of a stream as plain values. Pure.
+
+Only what the direct scan knows has a kind of its own; anything else has the name of its Java class, and no content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Expression:
+    """``id`` is Spark's id of the column that the expression is or makes; ``type`` as in ``simpleString``."""
+
+    kind: str
+    id: int = -1
+    name: str = ""
+    type: str = ""
+    value: Any = None
+    inside: tuple[Expression, ...] = ()
+
+
+@dataclass(frozen=True)
+class StreamColumn:
+    """A column of a relation; ``metadata``: the keys of what Spark knows about it."""
+
+    id: int
+    name: str
+    type: str
+    metadata: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StreamRelation:
+    """A source: its number in Spark's log, the class that reads it, and the columns of the stream."""
+
+    source: int
+    format: str
+    options: Mapping[str, str]
+    columns: tuple[StreamColumn, ...]
+    partitioned: bool = False
+    table: bool = False
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """A node of the plan. ``expressions``: the columns of a projection, or the condition of a filter."""
+
+    kind: str
+    expressions: tuple[Expression, ...] = ()
+    below: tuple[PlanStep, ...] = ()
+    relation: StreamRelation | None = None
+
+
+@dataclass(frozen=True)
+class ReaderSettings:
+    """Settings of a session by name, and the names of Hadoop's settings that begin with ``parquet.``."""
+
+    spark: Mapping[str, str] = field(default_factory=dict)
+    hadoop: tuple[str, ...] = ()

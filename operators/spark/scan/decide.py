@@ -1,0 +1,283 @@
+"""Which streams the tasks can read themselves: those whose rows and types are certain to be Spark's own. Pure.
+
+The answer is about the plan and the settings. What is in the files is known to the tasks alone (`footer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamRelation
+
+PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+REBASE = "spark.sql.parquet.datetimeRebaseModeInRead"
+REQUIRED = {
+    "spark.sql.parquet.mergeSchema": "false",
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.legacy.parquet.nanosAsLong": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.caseSensitive": "false",
+}
+"""Spark's defaults. Another value changes what its reader returns."""
+OPTIONS = frozenset(
+    {
+        "path",
+        "maxfilespertrigger",
+        "maxbytespertrigger",
+        "maxfileage",
+        "maxcachedfiles",
+        "discardcachedinputratio",
+        "latestfirst",
+        "filenameonly",
+        "cleansource",
+        "sourcearchivedir",
+        "pathglobfilter",
+        "recursivefilelookup",
+    }
+)
+"""Options of a stream that decide which files are in a batch, not how they are read."""
+SCANNED = frozenset(
+    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "date"}
+    | {"timestamp", "timestamp_ntz"}
+)
+INTEGERS = ("tinyint", "smallint", "int", "bigint")
+ORDERED = frozenset({*INTEGERS, "string", "date", "timestamp", "timestamp_ntz"})
+"""Types that Arrow and Spark order in the same way."""
+COMPARISONS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""Each with its mirror image."""
+
+
+@dataclass(frozen=True)
+class FileColumn:
+    """A column of the files, with the type that Spark expects."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value in each row: a text, or null of any type."""
+
+    type: str
+    value: str | None
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``kind`` is ``and``, ``or``, ``not``, ``null``, ``true`` (a boolean column), ``in`` or one of `COMPARISONS`."""
+
+    kind: str
+    inside: tuple[Condition, ...] = ()
+    column: FileColumn | None = None
+    values: tuple[Any, ...] = ()
+
+    @property
+    def columns(self) -> Iterator[FileColumn]:
+        """The columns that it reads."""
+        if self.column is not None:
+            yield self.column
+        for one in self.inside:
+            yield from one.columns
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One source: what each column of the output is, and which rows are kept."""
+
+    source: int
+    values: tuple[FileColumn | Constant, ...]
+    filters: tuple[Condition, ...] = ()
+
+    @property
+    def reads(self) -> list[FileColumn]:
+        """The columns of the files that are needed, each once."""
+        values = [one for one in self.values if isinstance(one, FileColumn)]
+        return list(dict.fromkeys([*values, *(column for one in self.filters for column in one.columns)]))
+
+
+@dataclass(frozen=True)
+class DirectScan:
+    """A stream that can be scanned. ``rebased``: Spark may move old dates of files that do not say who wrote them."""
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    branches: tuple[Branch, ...]
+    rebased: bool
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A stream that Spark must read, and why."""
+
+    reason: str
+
+
+class _Unsupported(Exception):
+    """Why a plan cannot be scanned."""
+
+
+@dataclass(frozen=True)
+class _Output:
+    """The rows of a step: the id and name of each column, and the branches in order."""
+
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
+    branches: tuple[Branch, ...]
+
+
+def decide(plan: PlanStep, settings: ReaderSettings) -> DirectScan | Fallback:
+    """Whether the tasks can read this plan."""
+    try:
+        _check_settings(settings)
+        output = _output(plan)
+        types = tuple(one.type for one in output.branches[0].values)
+        for kind in types:
+            _check_type(kind)
+    except _Unsupported as why:
+        return Fallback(str(why))
+    rebased = settings.spark.get(REBASE, "").upper() != "CORRECTED"
+    return DirectScan(output.names, types, output.branches, rebased)
+
+
+def _check_settings(settings: ReaderSettings) -> None:
+    for name, wanted in REQUIRED.items():
+        if (found := settings.spark.get(name, wanted)).lower() != wanted:
+            raise _Unsupported(f"{name} is {found}")
+    if settings.hadoop:
+        raise _Unsupported(f"hadoop's setting {settings.hadoop[0]}")
+
+
+def _output(step: PlanStep) -> _Output:
+    if step.kind == "relation" and step.relation is not None:
+        return _relation(step.relation)
+    if step.kind == "alias":
+        return _output(step.below[0])
+    if step.kind == "project":
+        return _projected(_output(step.below[0]), step.expressions)
+    if step.kind == "filter":
+        below = _output(step.below[0])
+        return replace(below, branches=tuple(_filtered(below.ids, one, step.expressions) for one in below.branches))
+    if step.kind == "union":
+        parts = [_output(one) for one in step.below]
+        _check_union(parts)
+        return replace(parts[0], branches=tuple(one for part in parts for one in part.branches))
+    raise _Unsupported(f"the plan has {_short(step.kind)}")
+
+
+def _relation(relation: StreamRelation) -> _Output:
+    if relation.format != PARQUET:
+        raise _Unsupported(f"the source is {_short(relation.format)}")
+    if strange := sorted(set(map(str.lower, relation.options)) - OPTIONS):
+        raise _Unsupported(f"the option {strange[0]} of the source")
+    if relation.partitioned or relation.table:
+        raise _Unsupported("the source is a table" if relation.table else "the source has partition columns")
+    for column in relation.columns:
+        if set(column.metadata) - {"comment"}:
+            raise _Unsupported(f"the column {column.name} has a default or another attribute")
+    lower = [column.name.lower() for column in relation.columns]
+    if len(set(lower)) < len(lower):
+        raise _Unsupported("two columns differ only in case")
+    values = tuple(FileColumn(column.name, column.type) for column in relation.columns)
+    ids = tuple(column.id for column in relation.columns)
+    return _Output(ids, tuple(column.name for column in relation.columns), (Branch(relation.source, values),))
+
+
+def _projected(below: _Output, expressions: Sequence[Expression]) -> _Output:
+    branches = []
+    for branch in below.branches:
+        there = dict(zip(below.ids, branch.values, strict=True))
+        branches.append(replace(branch, values=tuple(_value(there, one) for one in expressions)))
+    ids = tuple(one.id for one in expressions)
+    return _Output(ids, tuple(one.name for one in expressions), tuple(branches))
+
+
+def _value(there: Mapping[int, FileColumn | Constant], expression: Expression) -> FileColumn | Constant:
+    while expression.kind == "named":
+        (expression,) = expression.inside
+    if expression.kind == "column":
+        if expression.id not in there:
+            raise _Unsupported(f"the column {expression.name} is not one of the files")
+        return there[expression.id]
+    inner = expression.inside[0] if expression.kind == "cast" else expression
+    if inner.kind == "literal":
+        if inner.value is None:
+            return Constant(expression.type, None)
+        if inner.type == expression.type == "string":
+            return Constant("string", str(inner.value))
+    raise _Unsupported(f"a column is computed by {_short(expression.kind)}")
+
+
+def _filtered(ids: Sequence[int], branch: Branch, conditions: Sequence[Expression]) -> Branch:
+    there = dict(zip(ids, branch.values, strict=True))
+    return replace(branch, filters=(*branch.filters, *(_condition(there, one) for one in conditions)))
+
+
+def _condition(there: Mapping[int, FileColumn | Constant], one: Expression) -> Condition:
+    if one.kind in ("and", "or", "not"):
+        return Condition(one.kind, tuple(_condition(there, inner) for inner in one.inside))
+    if one.kind == "column":
+        return Condition("true", column=_compared(there, one, {"boolean"}))
+    if one.kind in ("null", "not null"):
+        condition = Condition("null", column=_compared(there, one.inside[0], None))
+        return condition if one.kind == "null" else Condition("not", (condition,))
+    if one.kind == "in":
+        first, *others = one.inside
+        column = _compared(there, first, ORDERED)
+        return Condition("in", column=column, values=tuple(_literal(other, column.type) for other in others))
+    if one.kind in COMPARISONS:
+        left, right = one.inside
+        kind = one.kind
+        if left.kind != "column":
+            left, right, kind = right, left, COMPARISONS[kind]
+        column = _compared(there, left, ORDERED | {"boolean"} if kind == "=" else ORDERED)
+        return Condition(kind, column=column, values=(_literal(right, column.type),))
+    raise _Unsupported(f"a filter uses {_short(one.kind)}")
+
+
+def _compared(
+    there: Mapping[int, FileColumn | Constant], one: Expression, types: frozenset[str] | set[str] | None
+) -> FileColumn:
+    column = there.get(one.id) if one.kind == "column" else None
+    if not isinstance(column, FileColumn):
+        raise _Unsupported(f"a filter uses {_short(one.kind)} where a column of the files can be")
+    if types is not None and column.type not in types:
+        raise _Unsupported(f"a filter on the column {column.name} of type {column.type}")
+    return column
+
+
+def _literal(one: Expression, kind: str) -> Any:
+    """The value of a literal; Spark widens integers by a cast."""
+    inner = one.inside[0] if one.kind == "cast" else one
+    widened = kind in INTEGERS and inner.type in INTEGERS[: INTEGERS.index(kind) + 1]
+    same = inner is one or widened
+    if inner.kind != "literal" or inner.value is None or one.type != kind or not same:
+        raise _Unsupported(f"a filter compares with {_short(inner.kind)} of type {inner.type or 'unknown'}")
+    return inner.value
+
+
+def _check_union(parts: Sequence[_Output]) -> None:
+    types = {tuple(one.type for one in branch.values) for part in parts for branch in part.branches}
+    if len(types) > 1:
+        raise _Unsupported("a union of columns of different types")
+
+
+def _check_type(kind: str) -> None:
+    if kind not in SCANNED and decimal_of(kind) is None:
+        raise _Unsupported(f"a column of type {kind}")
+
+
+def decimal_of(kind: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal type as Spark writes it; None for any other."""
+    if not (kind.startswith("decimal(") and kind.endswith(")")):
+        return None
+    precision, _, scale = kind[8:-1].partition(",")
+    return int(precision), int(scale)
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]

@@ -1,0 +1,120 @@
+"""The analysed plan of a streaming DataFrame as values: the one place that looks at Java's plan objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamColumn, StreamRelation
+from tidestate.operators.spark.scan.decide import REBASE, REQUIRED
+
+_PLANS = "org.apache.spark.sql.catalyst.plans.logical."
+_STEPS = {
+    "Project": "project",
+    "Filter": "filter",
+    "Union": "union",
+    "SubqueryAlias": "alias",
+}
+_RELATION = "org.apache.spark.sql.execution.streaming.runtime.StreamingRelation"
+_EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
+_KINDS = {
+    "AttributeReference": "column",
+    "Alias": "named",
+    "Literal": "literal",
+    "Cast": "cast",
+    "And": "and",
+    "Or": "or",
+    "Not": "not",
+    "IsNull": "null",
+    "IsNotNull": "not null",
+    "In": "in",
+    "EqualTo": "=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+}
+
+
+def analysed_plan(stream: DataFrame) -> PlanStep:
+    """The plan of a stream. Costs some calls of the JVM for each node of it."""
+    return _Walk(stream.sparkSession).step(stream._jdf.queryExecution().analyzed())
+
+
+def reader_settings(session: SparkSession) -> ReaderSettings:
+    """The settings of a session that change what Spark's Parquet reader returns."""
+    conf = session.conf
+    spark = {name: str(conf.get(name)) for name in (*REQUIRED, REBASE)}
+    hadoop = session._jsparkSession.sessionState().newHadoopConf()  # type: ignore[attr-defined]
+    return ReaderSettings(spark, tuple(sorted(hadoop.getValByRegex(r"^parquet\..*").keySet())))
+
+
+class _Walk:
+    """Goes through a plan from left to right, and numbers its sources as Spark does: each once."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._converters = session._jvm.scala.jdk.javaapi.CollectionConverters  # type: ignore[attr-defined]
+        self._leaves: list[Any] = []
+
+    def step(self, node: Any) -> PlanStep:
+        name = _class(node)
+        if name == _RELATION:
+            return PlanStep("relation", relation=self._relation(node))
+        kind = _STEPS.get(name.removeprefix(_PLANS)) if name.startswith(_PLANS) else None
+        if kind is None:
+            return PlanStep(name)
+        expressions: list[Any] = []
+        if kind == "project":
+            expressions = self._list(node.projectList())
+        elif kind == "filter":
+            expressions = [node.condition()]
+        below = tuple(self.step(one) for one in self._list(node.children()))
+        return PlanStep(kind, tuple(self._expression(one) for one in expressions), below)
+
+    def _relation(self, leaf: Any) -> StreamRelation:
+        source = next((place for place, one in enumerate(self._leaves) if leaf.equals(one)), len(self._leaves))
+        if source == len(self._leaves):
+            self._leaves.append(leaf)
+        data = leaf.dataSource()
+        return StreamRelation(
+            source,
+            str(data.providingClass().getName()),
+            dict(self._converters.asJava(data.options())),
+            tuple(self._column(one) for one in self._list(leaf.output())),
+            partitioned=bool(data.sourceInfo().partitionColumns().nonEmpty()) or bool(data.bucketSpec().isDefined()),
+            table=bool(data.catalogTable().isDefined()),
+        )
+
+    def _column(self, attribute: Any) -> StreamColumn:
+        metadata = self._converters.asJava(attribute.metadata().map())
+        return StreamColumn(
+            int(attribute.exprId().id()),
+            str(attribute.name()),
+            str(attribute.dataType().simpleString()),
+            tuple(metadata.keySet()),
+        )
+
+    def _expression(self, one: Any) -> Expression:
+        name = _class(one)
+        kind = _KINDS.get(name.removeprefix(_EXPRESSIONS)) if name.startswith(_EXPRESSIONS) else None
+        if kind is None:
+            return Expression(name)
+        type_ = str(one.dataType().simpleString())
+        if kind == "literal":
+            return Expression(kind, type=type_, value=_value(one.value(), type_))
+        inside = tuple(self._expression(inner) for inner in self._list(one.children()))
+        if kind in ("column", "named"):
+            return Expression(kind, int(one.exprId().id()), str(one.name()), type_, inside=inside)
+        return Expression(kind, type=type_, inside=inside)
+
+    def _list(self, sequence: Any) -> list[Any]:
+        return list(self._converters.asJava(sequence))
+
+
+def _value(value: Any, kind: str) -> Any:
+    return value.toString() if kind == "string" and value is not None else value
+
+
+def _class(one: Any) -> str:
+    return str(one.getClass().getName())

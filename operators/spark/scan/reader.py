@@ -1,0 +1,144 @@
+"""Reads the ranges of a task with Arrow, in one thread and a few pages at a time."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidestate.operators.spark.scan.decide import Branch, Constant, DirectScan, FileColumn
+from tidestate.operators.spark.scan.division import FileRange, row_groups
+from tidestate.operators.spark.scan.filters import kept_rows
+from tidestate.operators.spark.scan.footer import (
+    NeedsJvmError,
+    ReadableFile,
+    arrow_type,
+    check_arrow,
+    check_footer,
+)
+
+READ_ROWS = 1 << 17
+"""The most rows of a batch."""
+BUFFER_BYTES = 1 << 20
+"""What is read at once of each column."""
+_BLOCK = 1 << 20
+_SUMS = b"crc\x00"
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A range whose footer was checked."""
+
+    range: FileRange
+    branch: Branch
+    file: pq.ParquetFile
+    readable: ReadableFile
+
+
+def read_ranges(scan: DirectScan, ranges: Sequence[FileRange], row_group_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The rows of ranges in the columns of ``scan``, in order; times are microseconds, as integers.
+
+    All footers are checked before the first row. Raises `NeedsJvmError` for whatever is not certain to be as Spark
+    has it: a file that cannot be read, too, for Spark's own error then ends the batch.
+    """
+    schema = pa.schema([(name, seen_type(kind)) for name, kind in zip(scan.names, scan.types, strict=True)])
+    try:
+        checked = [_check(scan, one, row_group_bytes) for one in ranges]
+        for one, readable in checked:
+            yield from _read(schema, scan.branches[one.branch], one, readable)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise NeedsJvmError(f"{type(error).__name__}: {error}") from None
+
+
+def seen_type(kind: str) -> pa.DataType:
+    """The Arrow type in which tasks get a column of Spark's type ``kind``."""
+    return pa.int64() if kind == "timestamp" else arrow_type(kind)
+
+
+def _check(scan: DirectScan, one: FileRange, row_group_bytes: int) -> tuple[FileRange, ReadableFile]:
+    with _open(one) as file:
+        branch = scan.branches[one.branch]
+        readable = check_footer(file.metadata, branch.reads, rebased=scan.rebased, row_group_bytes=row_group_bytes)
+        arrow = file.schema_arrow
+        leaves = [file.schema.column(place).path for place in range(len(file.schema))]
+        for column, place in readable.places.items():
+            if place is not None:
+                check_arrow(arrow.field(leaves[place]).type, column)
+        _check_sums(one)
+    return one, readable
+
+
+def _open(one: FileRange) -> pq.ParquetFile:
+    if (found := os.stat(one.path).st_size) != one.size:
+        raise NeedsJvmError(f"a file has changed: expected {one.size} bytes, found {found}")
+    return pq.ParquetFile(one.path, buffer_size=BUFFER_BYTES, pre_buffer=False, memory_map=False)
+
+
+def _read(schema: pa.Schema, branch: Branch, one: FileRange, readable: ReadableFile) -> Iterator[pa.RecordBatch]:
+    groups = row_groups(readable.middles, one)
+    if not groups:
+        return
+    with _open(one) as file:
+        leaves = [file.schema.column(place).path for place in range(len(file.schema))]
+        names = {column: leaves[place] for column, place in readable.places.items() if place is not None}
+        chosen = list(names.values())
+        for batch in file.iter_batches(READ_ROWS, row_groups=groups, columns=chosen, use_threads=False):
+            columns = {column: _as_expected(batch, names.get(column), column) for column in branch.reads}
+            yield _row_batch(schema, branch, columns, batch.num_rows)
+
+
+def _as_expected(batch: pa.RecordBatch, name: str | None, column: FileColumn) -> pa.Array:
+    """A column in the type that Spark expects; null in each row if the file lacks it."""
+    wanted = arrow_type(column.type)
+    if name is None:
+        return pa.nulls(batch.num_rows, wanted)
+    found = batch.column(name)
+    return found if found.type == wanted else found.cast(wanted)
+
+
+def _row_batch(
+    schema: pa.Schema, branch: Branch, columns: Mapping[FileColumn, pa.Array], rows: int
+) -> pa.RecordBatch:
+    mask = kept_rows(branch.filters, columns) if branch.filters else None
+    arrays = []
+    for value, field in zip(branch.values, schema, strict=True):
+        array = _constant(value, rows) if isinstance(value, Constant) else columns[value]
+        array = array if mask is None else array.filter(mask)
+        arrays.append(array if array.type == field.type else array.view(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _constant(value: Constant, rows: int) -> pa.Array:
+    kind = arrow_type(value.type)
+    return pa.nulls(rows, kind) if value.value is None else pa.repeat(pa.scalar(value.value, kind), rows)
+
+
+def _check_sums(one: FileRange) -> None:
+    """Compare the range with Hadoop's checksums, if the file has any: Spark would. Raises `NeedsJvmError`."""
+    path = Path(one.path)
+    sums_path = path.with_name(f".{path.name}.crc")
+    try:
+        sums = sums_path.read_bytes()
+    except FileNotFoundError:
+        return
+    step = int.from_bytes(sums[4:8], "big")
+    if not sums.startswith(_SUMS) or step <= 0 or len(sums) < 8:
+        raise NeedsJvmError(f"the checksums of {path.name} are damaged")
+    first = one.start // step
+    with path.open("rb") as file:
+        file.seek(first * step)
+        while (start := file.tell()) < one.end:
+            block = memoryview(file.read(max(_BLOCK // step, 1) * step))
+            if not block:
+                break
+            found = b"".join(
+                zlib.crc32(block[at : at + step]).to_bytes(4, "big") for at in range(0, len(block), step)
+            )
+            place = 8 + 4 * (start // step)
+            if found != sums[place : place + len(found)]:
+                raise NeedsJvmError(f"{path.name} does not match its checksums")

@@ -1,0 +1,229 @@
+"""Jobs whose tasks read the files themselves: the same checkpoints as through Spark, which reads what only it can."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write
+from tests.helpers.spark_runs import output, stream
+from tidestate.operators import advance_time, count, generation, join, tumbling, windowed
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.recovery.log.checkpoint import Checkpoint
+
+pytestmark = pytest.mark.spark
+
+COMPACTED = "spark.sql.streaming.fileSource.log.compactInterval"
+
+
+def files(folder: Path, count: int = 4, seed: int = 7) -> list[pa.Table]:
+    tables = sample(count, 100, seed)
+    for number, table in enumerate(tables):
+        write(folder, number, table)
+    return tables
+
+
+def run(
+    description: Runnable, streams: list[Any], root: Path, *, direct: bool = True, drain: bool = True, **settings: Any
+) -> None:
+    started = description.on_spark(*streams, checkpoint=root, partitions=2, direct_scan=direct, **settings).start()
+    started.process_all_available()
+    started.stop(drain=drain)
+
+
+def ways(root: Path) -> list[tuple[bool, str]]:
+    """How each batch was read."""
+    history = Checkpoint.open(root).history()
+    return [(one.scan.direct, one.scan.reason) for one in history if one.scan is not None]
+
+
+def same(one: Path, other: Path) -> None:
+    """The same panes, ledgers and positions, batch by batch."""
+    assert output(one, "panes") == output(other, "panes")
+    for operator in Checkpoint.open(one).head().manifest.operators:
+        assert output(one, "late", operator) == output(other, "late", operator)
+    both = [[m for m in Checkpoint.open(root).history() if m.kind == "batch"] for root in (one, other)]
+    for mine, theirs in zip(*both, strict=True):
+        assert mine.counters == theirs.counters
+        assert mine.spark is not None
+        assert theirs.spark is not None
+        assert (mine.spark.files, mine.spark.read, mine.spark.end) == (
+            theirs.spark.files,
+            theirs.spark.read,
+            theirs.spark.end,
+        )
+
+
+@contextmanager
+def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(name)
+
+
+def test_the_checkpoints_are_the_same_however_the_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    with setting(spark, COMPACTED, "2"):
+        files(tmp_path / "input", 5)
+        for way in (True, False):
+            run(job(), [stream(spark, tmp_path / "input")], tmp_path / str(way), direct=way)
+    assert list((tmp_path / "True" / "spark" / "sources" / "0").glob("*.compact"))
+    same(tmp_path / "True", tmp_path / "False")
+    assert ways(tmp_path / "True") == [(True, "")] * 5
+    assert ways(tmp_path / "False") == [(False, "direct_scan=False")] * 5
+
+
+def test_the_way_may_change_at_a_restart_and_a_batch_may_be_repeated_in_the_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = sample(4, 100)
+
+    def fail(moment: str, _checkpoint_id: int) -> None:
+        if moment == "before-manifest":
+            raise RuntimeError("the driver dies")
+
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+        way = number % 2 == 0
+        dying = job().on_spark(
+            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "one", partitions=2, direct_scan=not way
+        )
+        query = dying.with_hook(fail).start()
+        with pytest.raises(RuntimeError, match="the driver dies"):
+            query.process_all_available()
+        with pytest.raises(RuntimeError, match="the driver dies"):
+            query.stop()
+        run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one", direct=way, drain=number == 3)
+    run(job(), [stream(spark, tmp_path / "input")], tmp_path / "other", direct=False)
+    same(tmp_path / "one", tmp_path / "other")
+    assert [direct for direct, _ in ways(tmp_path / "one")] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("name", ["join", "chain"])
+def test_several_streams_are_read_each_from_its_files(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    files(tmp_path / "left", 3, 1)
+    files(tmp_path / "right", 3, 2)
+    near = join(event_time="t", on="k", within=("-1 second", "2 seconds"), how="full", late="5 seconds")
+    for way in (True, False):
+        sides = [stream(spark, tmp_path / side) for side in ("left", "right")]
+        if name == "join":
+            run(near, sides, tmp_path / str(way), direct=way)
+        else:
+            run(two_streams(), [dict(zip(("orders", "prices"), sides, strict=True))], tmp_path / str(way), direct=way)
+    same(tmp_path / "True", tmp_path / "False")
+    assert ways(tmp_path / "True") == [(True, "")] * 3
+
+
+def test_filters_and_options_of_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    files(tmp_path / "input", 4)
+    for way in (True, False):
+        rows = spark.readStream.schema("T timestamp, k string, v long, id long, later date")
+        rows = rows.options(latestFirst="true", maxFilesPerTrigger="2", pathGlobFilter="*.parquet")
+        chosen = rows.parquet(str(tmp_path / "input")).filter("v > 5 and k in ('a', 'b') or v is null")
+        chosen = chosen.select("t", "k", sf.col("v").alias("v"), "id")
+        run(job().renamed(), [chosen], tmp_path / str(way), direct=way)
+    same(tmp_path / "True", tmp_path / "False")
+    assert ways(tmp_path / "True") == [(True, "")] * 2
+
+
+def int96(folder: Path, number: int, table: pa.Table) -> None:
+    write(folder, number, table)
+    path = folder / f"{number:04d}.parquet"
+    stamp = path.stat().st_mtime
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    os.utime(path, (stamp, stamp))
+
+
+def test_a_file_in_the_middle_of_a_run_that_only_spark_can_read(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = sample(6, 60)
+    for number, table in enumerate(tables):
+        (int96 if number == 1 else write)(tmp_path / "input", number, table)
+    with caplog.at_level(logging.INFO, "tidestate"):
+        run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one")
+    run(job(), [stream(spark, tmp_path / "input")], tmp_path / "other", direct=False)
+    same(tmp_path / "one", tmp_path / "other")
+    found = ways(tmp_path / "one")
+    assert [direct for direct, _ in found] == [True, False, False, True, True, True]  # one batch without a try
+    assert found[1][1] == found[2][1]
+    assert "INT96" in found[1][1]
+    assert len([one for one in caplog.messages if "INT96" in one]) == 1
+
+
+PLANS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "a file name": (lambda rows: rows.withColumn("k", sf.input_file_name()), "computed by InputFileName"),
+    "a watermark": (lambda rows: rows.withWatermark("t", "1 second"), "the plan has EventTimeWatermark"),
+    "a cast": (lambda rows: rows.withColumn("v", sf.col("v").cast("double")), "computed by cast"),
+    "metadata": (lambda rows: rows.withColumn("k", sf.col("_metadata.file_name")), "attribute"),
+    "observed": (lambda rows: rows.observe("seen", sf.count("*").alias("n")), "the plan has CollectMetrics"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_that_spark_must_run(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    files(tmp_path / "input", 1)
+    change, reason = PLANS[name]
+    run(job(), [change(stream(spark, tmp_path / "input"))], tmp_path / "one")
+    ((direct, found),) = ways(tmp_path / "one")
+    assert not direct
+    assert reason in found
+
+
+def test_folders_of_partitions_and_rows_in_order_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    files(tmp_path / "input" / "day=1", 1)
+    run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one")
+    assert ways(tmp_path / "one") == [(False, "the source has partition columns")]
+    rows = spark.readStream.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(str(tmp_path / "input"))
+    run(job(), [rows], tmp_path / "other")
+    assert ways(tmp_path / "other") == [
+        (False, "the files lie in folders with = in the name, which may be partitions")
+    ]
+    ordered = windowed(event_time="t", key="v", offset="id", origin="k").window(tumbling("10 seconds"))
+    ordered = ordered.aggregate(n=count()).advance_time(advance_time("drop", generation(7)), sources=["a"])
+    run(ordered, [stream(spark, tmp_path / "input" / "day=1")], tmp_path / "ordered")
+    assert ways(tmp_path / "ordered") == [(False, "rows are processed in the order of columns")]
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "flipped"])
+def test_a_lost_or_damaged_file_ends_as_it_does_with_spark(spark: SparkSession, tmp_path: Path, harm: str) -> None:
+    found = []
+    for way in (True, False):
+        files(tmp_path / f"input-{way}", 2)
+        path = tmp_path / f"input-{way}" / "0001.parquet"
+
+        def damage(moment: str, checkpoint_id: int, path: Path = path) -> None:
+            if (moment, checkpoint_id) != ("after-manifest", 2):
+                return
+            data = path.read_bytes()
+            if harm == "gone":
+                path.unlink()
+            elif harm == "cut":
+                path.write_bytes(data[:-20])
+            else:
+                path.write_bytes(data[:200] + bytes([data[200] ^ 255]) * 300 + data[500:])
+
+        root = tmp_path / str(way)
+        started = job().on_spark(
+            stream(spark, tmp_path / f"input-{way}"), checkpoint=root, partitions=2, direct_scan=way
+        )
+        query = started.with_hook(damage).start()
+        try:
+            query.process_all_available()
+            found.append("no error")
+            query.stop()
+        except Exception as error:
+            found.append(f"{type(error).__name__} {getattr(error, 'getCondition', lambda: None)()}")
+        found.append(str(Checkpoint.open(root).head().manifest.counters))
+    assert found[:2] == found[2:]
