@@ -19,6 +19,8 @@ from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.graph import downstream_rows
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.rounds import Progress, Rounds
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.write_behind import WriteBehind
 
 Panes = dict[int, pa.Table]
 """The panes of an operator by state partition."""
@@ -38,7 +40,8 @@ def run_level(
         operator, here = round_.rounds[node.plan.name], arrived.get(number, ())
         progress = progress_with(operator, here, after[node.plan.name])
         arrivals = arriving_rows(node.plan, operator.origins, here)
-        result, panes = _run(operator, round_.spans[task], arrivals, progress)
+        with WriteBehind(operator.root, bases=operator.bases) as objects:
+            result, panes = _run(operator, round_.spans[task], arrivals, progress, objects)
         results.append(result)
         outgoing += _to_readers(round_, operator, round_.spans[task], panes, after)
     return results, outgoing
@@ -59,9 +62,11 @@ def progress_with(round_: Round, arrived: Sequence[Piece], after: Progress) -> P
     return Rounds(round_.plan.watermarks).with_positions(after, [piece.header.claims for piece in arrived])
 
 
-def _run(round_: Round, span: PartitionSpan, arrivals: Arrivals, after: Progress) -> tuple[OperatorResult, Panes]:
+def _run(
+    round_: Round, span: PartitionSpan, arrivals: Arrivals, after: Progress, objects: Objects
+) -> tuple[OperatorResult, Panes]:
     """Run the partitions of ``span`` that have something to do."""
-    plan, objects = round_.plan, round_.objects
+    plan = round_.plan
     nothing = plan.exchanged.schema.empty_table()
     panes = OutputFiles(objects, f"panes/{plan.name}", round_.sequence)
     answers, counters, emitted = [], [arrivals.counters], Panes()

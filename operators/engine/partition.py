@@ -92,11 +92,6 @@ class Round:
             so_far=self.progress,
         )
 
-    @property
-    def objects(self) -> Objects:
-        """The root and those it was forked from."""
-        return Objects(self.root, bases=self.bases)
-
     def state(self, partition: int) -> PartitionState:
         """A partition before the round, with the bounds in force."""
         return self.base[partition].under(self.expired)
