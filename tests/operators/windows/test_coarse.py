@@ -1,0 +1,145 @@
+"""Long windows from coarse parts and slices: the same panes as from slices alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.process import examples
+from tidestate.operators import count, max_, sliding, sum_, windowed
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.classify import Intake
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows import tables
+from tidestate.operators.windows.names import COARSE
+from tidestate.operators.windows.parts.coarse import cell_ends, edge_windows
+from tidestate.operators.windows.plan import WindowPlan
+from tidestate.statestore.spec.changes import Applied
+from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.stores.memory import MemoryStore
+
+SECOND = 1_000_000
+SCHEMA = pa.schema([("at", TIME), ("key", pa.int64()), ("value", pa.int64())])
+ROWS = st.lists(st.tuples(st.integers(-20, 60), st.integers(0, 2), st.integers(-9, 9)), max_size=12)
+
+
+def plan_of(window: Any, late: int, rule: str, coarse_from: int) -> WindowPlan:
+    described = windowed(event_time="at", key="key", watermark_delay="0 seconds").window(window)
+    described = described.aggregate(n=count(), total=sum_("value"), most=max_("value"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "COARSE_FROM", coarse_from)
+        plan = bind_plan(described.late(f"{late} seconds", rule=rule), SCHEMA)
+        assert isinstance(plan, WindowPlan)
+        assert bool(plan.coarse_slices) == (coarse_from < 100)
+    return plan
+
+
+class Player:
+    """Steps of a plan on a memory store. If ``odd``, every third step is of aggregates that need an order."""
+
+    def __init__(self, plan: WindowPlan, *, odd: bool = False) -> None:
+        self.plan, self.odd = plan, odd
+        self.store, self.steps = MemoryStore(plan.tables), 0
+        self.before = BEGINNING_US
+
+    def step(self, rows: list[tuple[int, int, int]], after: int) -> Counter[str]:
+        self.plan.__dict__["orderless"] = not (self.odd and self.steps % 3 == 2)
+        times = np.array([row[0] * SECOND for row in rows], np.int64)
+        columns = [pa.array(times).cast(TIME), *(pa.array([row[n] for row in rows], pa.int64()) for n in (1, 2))]
+        events = pa.table(columns, schema=SCHEMA)
+        fresh = np.ones(len(rows), bool)
+        if self.before != BEGINNING_US:
+            fresh = ~self.plan.too_late(events, times, self.before, reprocessing=False)
+        mark = None if self.before == BEGINNING_US else self.before
+        arriving = self.plan.arrive(events.filter(pa.array(fresh)), times[fresh], Intake(mark))
+        moved = self.plan.step(self.store, arriving, StepTimes(self.before, max(self.before, after)))
+        self.steps, self.before = self.steps + 1, max(self.before, after)
+        self.store.apply(moved.changes, Applied(self.steps, str(self.steps)))
+        return Counter(map(str, moved.panes.to_pylist()))
+
+
+@settings(max_examples=examples(150))
+@given(
+    size=st.integers(4, 14),
+    slide=st.integers(1, 3),
+    shift=st.integers(0, 3),
+    late=st.sampled_from([0, 3, 20]),
+    rule=st.sampled_from(["event", "window"]),
+    steps=st.lists(st.tuples(ROWS, st.integers(-10, 50)), min_size=1, max_size=7),
+    odd=st.booleans(),
+)
+def test_panes_are_those_of_slices_alone(
+    size: int, slide: int, shift: int, late: int, rule: str, steps: list[tuple[Any, int]], odd: bool
+) -> None:
+    window = sliding(f"{size} seconds", f"{slide} seconds", offset=f"{shift} seconds", strict=False)
+    if window.size // window.slice < 4:
+        return
+    fine, coarse = (Player(plan_of(window, late, rule, least), odd=odd) for least in (10**6, 4))
+    for rows, mark in steps:
+        assert coarse.step(rows, mark * SECOND) == fine.step(rows, mark * SECOND)
+    assert coarse.step([], END_US) == fine.step([], END_US)
+
+
+@given(
+    size=st.integers(2, 12),
+    slide=st.integers(1, 5),
+    shift=st.integers(-3, 3),
+    slices=st.integers(2, 4),
+    time=st.integers(-30, 30),
+    span=st.tuples(st.integers(-40, 40), st.integers(0, 30)),
+)
+def test_a_window_has_each_slice_once(
+    size: int, slide: int, shift: int, slices: int, time: int, span: tuple[int, int]
+) -> None:
+    """Through the slice itself, or through its coarse part."""
+    kind, (low, length) = Sliding(size, slide, shift), span
+    end = kind.slice_ends(np.array([time]))
+    cell = cell_ends(kind, end, slices)
+    assert cell[0] - slices * kind.slice < end[0] <= cell[0]
+    found = [
+        kind.windows_of(cell, low, low + length, slices=slices),
+        *edge_windows(kind, end, slices, low, low + length),
+    ]
+    ends = [int(first[0]) + slide * n for first, many in found for n in range(int(many[0]))]
+    first, many = kind.windows_of(end, low, low + length)
+    assert sorted(ends) == [int(first[0]) + slide * n for n in range(int(many[0]))]
+
+
+def test_a_day_by_the_minute_reads_few_slices() -> None:
+    plan = bind_plan(
+        windowed(event_time="at", key="key").window(sliding("1 day", "1 minute")).aggregate(n=count()), SCHEMA
+    )
+    assert isinstance(plan, WindowPlan)
+    player, minute, many = Player(plan), 60 * SECOND, 3000
+    player.step([(60 * number + 1, 0, 0) for number in range(many)], (many - 1) * minute)
+    read = Counter[str]()
+    store = player.store
+
+    class Counting:
+        def __getitem__(self, table: str) -> Any:
+            view = store[table]
+
+            class Table:
+                expired = view.expired
+                lookup, ranges = view.lookup, view.ranges
+
+                def scan(self, *given: Any, **named: Any) -> Any:
+                    for rows in view.scan(*given, **named):
+                        read[table] += rows.num_rows
+                        yield rows
+
+            return Table()
+
+    at = StepTimes((many - 1) * minute, many * minute)
+    moved = plan.step(Counting(), plan.parts.schema.empty_table(), at)
+    assert moved.panes["n"].to_pylist() == [1440]
+    assert read[COARSE] <= 2 * 40  # once to know that there are some
+    assert read["parts"] <= 2 * 38
