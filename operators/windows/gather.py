@@ -61,7 +61,7 @@ def gather_groups(plan: GroupTables, view: StateView, arriving: pa.Table, at: St
 def groups_with(plan: GroupTables, view: StateView, new: pa.Table, at: StepTimes) -> pa.Table:
     """The groups of these windows with fixed bounds, with what is stored of them: rows of `GroupTables.whole`."""
     found = view[GROUPS].lookup(_distinct(new.select(plan.identity)))
-    return _same_windows(plan, plan.whole.conform(found.rows.filter(found.found)), new, at)[0]
+    return _same_windows(plan, plan.as_whole(found.rows.filter(found.found)), new, at)[0]
 
 
 def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -106,7 +106,7 @@ def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Tab
     scanned = _in_spans(plan, column_numbers(asked, END), at)
     found = view[GROUPS].lookup(_distinct(asked.filter(pa.array(~scanned))))
     rows = found.rows.filter(found.found)
-    return plan.whole.conform(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
+    return plan.as_whole(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
 
 
 def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
@@ -114,7 +114,7 @@ def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.
     names = plan.group_keys
     due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
     asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
-    stored = plan.whole.conform(view[GROUPS].ranges(asked).rows)
+    stored = plan.as_whole(view[GROUPS].ranges(asked).rows)
     if at.before != BEGINNING_US and not at.reprocessing:
         stored = open_to(plan, stored, at.before)
     arriving, refused = _without_closed(plan, stored, arriving)
@@ -158,7 +158,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
         asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (new, timed)]))
         looked = view[GROUPS].lookup(asked)
         found = looked.rows.filter(looked.found)
-    stored = plan.whole.conform(found)
+    stored = plan.as_whole(found)
     new, refused = _without_closed(plan, stored, new)
     groups, owner = _same_windows(plan, stored, new, at)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]

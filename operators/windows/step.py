@@ -201,7 +201,7 @@ def _panes(
 
 def _replaced(plan: GroupTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
     """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
-    rows, emitted = plan.whole.conform(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
+    rows, emitted = plan.as_whole(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
     behind, passed = gathered.became <= at.before, gathered.became <= at.after
     timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
     return [retractions(plan, rows.filter(pa.array(mask & emitted)), timing) for timing, mask in timings]

@@ -203,9 +203,24 @@ class GroupTables(Plan):
         return (*dues, *(Column(f"_last_{a.name}", type_text(a.result_type), "result") for a in self.aggregates))
 
     @cached_property
+    def _unset(self) -> frozenset[str]:
+        """Columns of progress and dues that these triggers never set."""
+        early = self.triggers.early
+        clock = () if self.triggers.by_clock else (SINCE, DUE_CLOCK)
+        marks = () if early is not None and early.kind == "every_event_time" else (DUE_MARK,)
+        return frozenset((*clock, *marks, *(() if self.triggers.when else (CLOSED,))))
+
+    def as_whole(self, stored: pa.Table) -> pa.Table:
+        """Rows of `groups` as rows of `whole`; what is not stored is null."""
+        for name in sorted(self._unset):
+            stored = stored.append_column(name, pa.nulls(stored.num_rows, pa.int64()))
+        return self.whole.conform(stored)
+
+    @cached_property
     def groups(self) -> TableSpec:
         """The state table with one row per window and key."""
-        values = (*self.progress, *self.state, *self.remembered)
+        columns = (*self.progress, *self.state, *self.remembered)
+        values = tuple(column for column in columns if column.name not in self._unset)
         start, end = self._bounds
         if self.sessions or self.by_number:
             expiry = END if self.sessions else None
