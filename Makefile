@@ -11,7 +11,7 @@ help:
 	@echo "make quick      what one runs between two edits: no Spark, no kill, under two minutes"
 	@echo "make test-long  the long forms of the slow tests"
 	@echo "make check      lint, types, layers and the docs checks"
-	@echo "make bench      tumbling windows against Spark's own, and the stores (minutes)"
+	@echo "make bench      every case against its peer, and memory (minutes)"
 	@echo "make clean      remove .venv and build leftovers"
 
 # Hundreds of tests start a process: each would compile the whole project where this is set, as images often have it.
@@ -46,8 +46,8 @@ check: $(VENV)/installed-dev
 	@$(PY) -m pytest -q tests/docs
 
 bench: $(VENV)/installed-dev
-	@$(PY) -m tools.bench tumbling --keys 100 --keys 100000 --keys 5000000
-	@$(PY) -m tools.bench stores
+	@$(PY) -m tools.bench all
+	@$(PY) -m tools.bench memory
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidestate needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }

@@ -27,6 +27,7 @@ from tidestate.operators.engine.delivery import Offers, read_rows
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.level import without_input
 from tidestate.operators.engine.partition import OperatorResult
+from tidestate.operators.engine.phases import Stopwatch, round_times
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
 from tidestate.operators.plan.plan import Plan
@@ -91,6 +92,7 @@ class Driver(Generic[B, _P]):
         self.job, self._engine, self._sink, self._wait = job, engine, sink, wait
         job.parallel = engine.parallel
         self.lock = threading.Lock()
+        self._watch = Stopwatch()
         self.offers = offers = Offers(job.check_newest)
         # Not `self`: a driver that is garbage collected gives its lease back.
         waiting = lambda: offers.waiting_since_us  # noqa: E731
@@ -177,10 +179,15 @@ class Driver(Generic[B, _P]):
     ) -> Manifest:
         """Publish the checkpoint with this id, see `Job.commit`, and `deliver` it."""
         invariant(sequence == self.head.id + 1, "a round is published right after its base", id=sequence)
-        manifest = self.job.commit(results, kind, position, **how)
+        with self._watch.timed("publish"):
+            manifest = self.job.commit(results, kind, position, **how)
         if kind == "feed":
             warn_of_purged(self.job, manifest)
-        self.deliver()
+        with self._watch.timed("deliver"):
+            self.deliver()
+        of_tasks = [one.spent_us for one in results]
+        times = round_times(self._watch.take(), of_tasks, min(self._engine.parallel, len(results)))
+        log.debug("checkpoint %d: seconds by phase: %s", manifest.id, times)
         return manifest
 
     def deliver(self) -> None:
@@ -220,7 +227,8 @@ class Driver(Generic[B, _P]):
         self, kind: CheckpointKind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool
     ) -> Manifest:
         round_ = self._round(clock_us)
-        results = self._engine.take(round_, batch)
+        with self._watch.timed("engine"):
+            results = self._engine.take(round_, batch)
         after = replace(position(round_.sequence), processing_us=round_.now_us)
         return self.commit(round_.sequence, results, kind, after, **how)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.outputs import OutputFiles, write_outputs
 from tidestate.operators.engine.partition import OperatorResult, Round, bounds_without_arrivals, run_partition
+from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.engine.pieces import Arrivals, PartitionSpan, Piece, arriving_rows, pieces
 from tidestate.operators.engine.round import FEEDS, GraphRound, Outgoing, addressed
 from tidestate.operators.plan.classify import classify
@@ -40,9 +42,11 @@ def run_level(
         operator, here = round_.rounds[node.plan.name], arrived.get(number, ())
         progress = progress_with(operator, here, after[node.plan.name])
         arrivals = arriving_rows(node.plan, operator.origins, here)
-        with WriteBehind(operator.root, bases=operator.bases) as objects:
-            result, panes = _run(operator, round_.spans[task], arrivals, progress, objects)
-        results.append(result)
+        watch = Stopwatch()
+        with watch.timed("write"), WriteBehind(operator.root, bases=operator.bases) as objects:
+            result, panes = _run(operator, round_.spans[task], arrivals, progress, objects, watch)
+        spent_us = total([arrivals.spent_us, watch.take()])
+        results.append(msgspec.structs.replace(result, spent_us=spent_us))
         outgoing += _to_readers(round_, operator, round_.spans[task], panes, after)
     return results, outgoing
 
@@ -63,7 +67,7 @@ def progress_with(round_: Round, arrived: Sequence[Piece], after: Progress) -> P
 
 
 def _run(
-    round_: Round, span: PartitionSpan, arrivals: Arrivals, after: Progress, objects: Objects
+    round_: Round, span: PartitionSpan, arrivals: Arrivals, after: Progress, objects: Objects, watch: Stopwatch
 ) -> tuple[OperatorResult, Panes]:
     """Run the partitions of ``span`` that have something to do."""
     plan = round_.plan
@@ -75,7 +79,8 @@ def _run(
         arriving = arrivals.partials.get(partition)
         if arriving is None and not round_.due(partition, after):
             continue
-        answer, moved = run_partition(round_, partition, nothing if arriving is None else arriving, after, objects)
+        rows = nothing if arriving is None else arriving
+        answer, moved = run_partition(round_, partition, rows, after, objects, watch)
         answers.append(answer)
         counters.append(moved.counters)
         ledger += [moved.rejected] if moved.rejected is not None else []

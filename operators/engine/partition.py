@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.engine.job_log import Rejections
+from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
@@ -149,6 +150,7 @@ class OperatorResult(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()
     host: str = ""
     rejected: Rejections = Rejections()
+    spent_us: dict[str, int] = {}
 
     def written(self, base: Sequence[PartitionState]) -> tuple[FileRef, ...]:
         """The new files: those that the partitions in ``base`` do not have."""
@@ -158,7 +160,7 @@ class OperatorResult(msgspec.Struct, frozen=True):
 
 
 def run_partition(
-    round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects
+    round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects, watch: Stopwatch
 ) -> tuple[PartitionResult, Transition]:
     """Run the step of a partition and write its state. Returns its answer, and what the step did.
 
@@ -166,22 +168,23 @@ def run_partition(
     """
     check_partition(round_.plan, partition, round_.partitions, arriving)
     try:
-        return _attempt(round_, partition, arriving, after, objects)
+        return _attempt(round_, partition, arriving, after, objects, watch)
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
             raise
         # Only the local cache is damaged. The step is pure, so it can run again.
         forget_cache(round_.store, round_.identity(partition))
-        return _attempt(round_, partition, arriving, after, objects)
+        return _attempt(round_, partition, arriving, after, objects, watch)
 
 
 def _attempt(
-    round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects
+    round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects, watch: Stopwatch
 ) -> tuple[PartitionResult, Transition]:
-    watch = RestoreMonitor(_log_restore(f"operator {round_.plan.name}, partition {partition}"))
-    with round_.open(objects, partition, watch) as store:
-        moved = round_.plan.step(store, arriving, step_times(round_, after))
-        result = write_state(objects, round_, partition, moved.changes, watch.restored)
+    restore = RestoreMonitor(_log_restore(f"operator {round_.plan.name}, partition {partition}"))
+    with round_.open(objects, partition, restore) as store:
+        with watch.timed("group"):
+            moved = round_.plan.step(store, arriving, step_times(round_, after))
+        result = write_state(objects, round_, partition, moved.changes, restore.restored)
     state = msgspec.structs.replace(result.state, due_mark=moved.due_mark, due_us=moved.due_us)
     return msgspec.structs.replace(result, state=state), moved
 

@@ -7,7 +7,7 @@ compute the same watermark.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +32,7 @@ class Header(msgspec.Struct, frozen=True):
     """The facts of one piece of input. Every task gets it; the counters go to only one of them.
 
     ``after``: the progress of this operator and those downstream at the end of the round, from an operator upstream.
+    ``spent_us``: see `phases`; as counters, in only one piece.
     """
 
     max_event_us: int | None
@@ -39,6 +40,7 @@ class Header(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()
     claims: Claims = Claims()
     after: dict[str, Progress] | None = None
+    spent_us: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,12 @@ class Arrivals:
     inputs: int
     counters: dict[str, int]
     origins: tuple[str, ...] = ()
+    spent_us: dict[str, int] = field(default_factory=dict)
+
+
+def with_times(piece: Piece, spent_us: dict[str, int]) -> Piece:
+    """A piece that brings the time that it and others took."""
+    return replace(piece, header=msgspec.structs.replace(piece.header, spent_us=spent_us))
 
 
 def pieces(
@@ -115,4 +123,5 @@ def arriving_rows(plan: Plan, origins: Sequence[str], arrived: Sequence[Piece]) 
         inputs=len(headers),
         counters=total([header.counters for header in headers]),
         origins=one_origin(plan, origins, seen),
+        spent_us=total([header.spent_us for header in headers]),
     )

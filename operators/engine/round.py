@@ -10,7 +10,8 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.partition import Round
-from tidestate.operators.engine.pieces import PartitionSpan, Piece, pieces, spans
+from tidestate.operators.engine.phases import Stopwatch
+from tidestate.operators.engine.pieces import PartitionSpan, Piece, pieces, spans, with_times
 from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.rounds import Claims, Progress
@@ -99,15 +100,27 @@ class Intakes:
 
     def __init__(self, round_: GraphRound) -> None:
         self._round = round_
+        self.watch = Stopwatch()
         self._so_far: dict[str, Intake] = {name: one.intake for name, one in round_.rounds.items()}
 
-    def streams(self, batch: Mapping[str, pa.Table], number: int) -> Iterator[Outgoing]:
-        """Classify a piece of the streams for all operators that read them."""
+    def streams(self, batch: Mapping[str, pa.Table], number: int) -> list[Outgoing]:
+        """Classify a piece of the streams for all operators that read them. The first one of the result brings the
+        times of the `watch`.
+        """
+        with self.watch.timed("classify"):
+            found = list(self._streams(batch, number))
+        if found:
+            operator, task, piece = found[0]
+            found[0] = operator, task, with_times(piece, self.watch.take())
+        return found
+
+    def _streams(self, batch: Mapping[str, pa.Table], number: int) -> Iterator[Outgoing]:
         for name, rows in batch.items():
             for operator, node, place, feed in self._round.graph.readers(name):
                 reader = node.plan.name
                 intake = self._so_far[reader]
-                classified = classify(node.plan, node.rows(feed, rows), intake, self._round.partitions)
+                seen = node.rows(feed, rows)
+                classified = classify(node.plan, seen, intake, self._round.partitions, self.watch.timed)
                 # For the next piece of the same sources, if their order matters.
                 so_far = intake.so_far or self._round.rounds[reader].progress
                 so_far = msgspec.structs.replace(so_far, advances=so_far.advances | classified.claims.advances)

@@ -6,8 +6,10 @@ are sent on. Pure and vectorised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -74,7 +76,16 @@ def nothing_classified(plan: Plan) -> Classified:
     return Classified(nothing, plan.input_schema.empty_table(), None, None, {})
 
 
-def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> Classified:
+Timed: TypeAlias = Callable[[str], AbstractContextManager[None]]
+"""Measures a phase while it is entered."""
+
+
+def untimed(_phase: str) -> AbstractContextManager[None]:
+    """Measures nothing."""
+    return nullcontext()
+
+
+def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int, timed: Timed = untimed) -> Classified:
     """Classify ``events`` (columns of ``plan.input_schema``, others are ignored) for ``partitions`` partitions.
 
     Late events to reprocess may have a column ``window_start``: the window that each is for, or null.
@@ -107,7 +118,8 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int) -> C
             partly = ledger(plan, partly, PURGED if intake.reprocessing else VERY_LATE, intake.watermark_us)
             rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
             counters["purged_windows" if intake.reprocessing else "refused_windows"] = partly.num_rows
-    partials = PartitionedRows.of(plan.arrive(accepted, times, intake), plan.key_names, partitions)
+    with timed("group"):
+        partials = PartitionedRows.of(plan.arrive(accepted, times, intake), plan.key_names, partitions)
     newest = None
     if not intake.reprocessing:
         peak = peak_of(times, accepted, plan.named_by)

@@ -104,15 +104,19 @@ def packed_rows(states: Sequence[bytes]) -> pa.Table:
     return pa.Table.from_batches([_row(task, STATES, 0, packed) for task, packed in enumerate(states)])
 
 
-def map_side(round_: GraphRound, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Classify this task's input. Also called for an input partition without rows."""
+def map_side(
+    round_: GraphRound, batches: Iterator[pa.RecordBatch], phase: str = "transfer"
+) -> Iterator[pa.RecordBatch]:
+    """Classify this task's input. Also called for an input partition without rows. Waiting for ``batches`` is time of
+    this ``phase``.
+    """
     _freeze_once()
     task, intakes = _task_number(), Intakes(round_)
-    for chunk_number, chunk in enumerate(_chunks(batches)):
+    for chunk_number, chunk in enumerate(intakes.watch.awaited(phase, _chunks(batches))):
         # Ordered by task, then chunk: sums do not depend on what arrives first.
         number = (task << 20) + chunk_number
         try:
-            going = list(intakes.streams(round_.graph.split(chunk), number))
+            going = intakes.streams(round_.graph.split(chunk), number)
         except TidestateError as error:
             for one in range(len(round_.spans)):
                 yield _answer_row(one, Answer(failure=_failure(error)))
@@ -131,7 +135,7 @@ def scan_side(
     for batch in batches:
         for number in batch.column(0).to_pylist():
             try:
-                yield from map_side(round_, read_ranges(scan, tasks[number], row_group_bytes))
+                yield from map_side(round_, read_ranges(scan, tasks[number], row_group_bytes), "read")
             except NeedsJvmError as why:
                 for one in range(len(round_.spans)):
                     yield _answer_row(one, Answer(needs_jvm=str(why)))

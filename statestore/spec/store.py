@@ -95,7 +95,7 @@ class StateStore(StateView, Protocol):
 
 
 RESTORE_BYTES_PER_S = 50 << 20
-"""How fast a partition is taken to be restored before that is measured: cautious, see docs/BENCHMARKS.md."""
+"""How fast a partition is taken to be restored before that is measured: cautious, see docs/performance.md."""
 
 
 class StoreConfig(msgspec.Struct, frozen=True):

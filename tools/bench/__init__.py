@@ -1,1 +1,1 @@
-"""Benchmarks against peers: ``python -m tools.bench tumbling``. They report; nothing here is a test."""
+"""Benchmarks against peers: ``python -m tools.bench all``. They report; nothing here is a test."""

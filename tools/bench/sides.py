@@ -1,124 +1,287 @@
-"""The two sides of the benchmarks on Spark, each run in a process of its own with the same Spark settings.
+"""The two sides of the benchmarks on Spark, each a process of its own with the same Spark settings.
 
-``python -m tools.bench.sides ours|spark tumbling|session FOLDER COLD`` prints one JSON object.
+``python -m tools.bench.sides ours|spark`` runs tasks, lines of JSON, and answers each with a line.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal, Self
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
-from tidestate.operators import Parquet, count, max_, mean, session, tumbling, windowed
-from tidestate.recovery.log.checkpoint import Checkpoint
-from tools.bench.bids import FILES_PER_BATCH, SCHEMA
+from tidestate.operators import Checkpoint, DurableQuery, Parquet
+from tools.bench.bids import FILES_PER_BATCH, JITTER_US, SCHEMA, START_US
+from tools.bench.memory import largest_descendant_mb
+from tools.bench.workloads import (
+    SIDES,
+    WORKLOADS,
+    Check,
+    check_pairs,
+    check_panes,
+    interval_join,
+    native_join,
+)
 from tools.java import local_session
 
-PARTITIONS = 2
-DELAY = "60 seconds"
-# Spark merges sessions that only touch, we do not: a microsecond more is the same to whole microseconds.
-GAP, SPARKS_GAP = "2 seconds 1 microsecond", "2 seconds"
+Side = Literal["ours", "spark"]
+PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 # Small limits, so that a run of a few windows folds level 0 and writes snapshots, as a long one would.
 STORE = Parquet(max_levels=3)
 
 
-def ours(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]:
+class SideError(Exception):
+    """A side has failed; the text is the end of what it wrote."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A run over the input in ``folder``: so many ``cold`` batches, which are not measured, and ``batches``, of
+    ``batch`` events each.
+
+    ``work``: one of `WORKLOADS`, or ``join`` of two streams. ``rated``: keys, and rows a second of event time, of
+    rows that Spark generates, instead of files.
+    """
+
+    work: str
+    folder: str
+    cold: int
+    batches: int
+    batch: int
+    partitions: int = 2
+    provider: Literal["rocksdb", "default"] = "rocksdb"
+    rated: tuple[int, int] | None = None
+
+    @property
+    def until_us(self) -> int | None:
+        """With generated rows, which do not end: the end of windows that both sides have fired."""
+        if self.rated is None:
+            return None
+        return START_US + (self.cold + self.batches - 2) * self.batch * 1_000_000 // self.rated[1] - 60_000_000
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a side measured, from its first warm batch to its last, whatever ran in between."""
+
+    events: int
+    wall_s: float
+    median_batch_s: float
+    batches_s: list[float]
+    check: Check
+    worker_mb: int
+    phases_s: dict[str, float] = {}
+
+    @property
+    def events_per_s(self) -> int:
+        """Events divided by wall time."""
+        return round(self.events / self.wall_s)
+
+
+class Sides:
+    """Processes of both sides, started when they are needed. ``fresh``: a new one for each task."""
+
+    def __init__(self, *, fresh: bool) -> None:
+        self._fresh = fresh
+        self._running: dict[Side, _Process] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for side in list(self._running):
+            self._running.pop(side).close()
+
+    def run(self, side: Side, task: Task) -> Answer:
+        """Raises `SideError`."""
+        process = self._running.pop(side, None) or _Process(side)
+        try:
+            answer = process.run(task)
+        except BaseException:
+            process.close()
+            raise
+        if self._fresh:
+            process.close()
+        else:
+            self._running[side] = process
+        return answer
+
+
+class _Process:
+    def __init__(self, side: Side) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tools.bench.sides", side],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self._side = side
+
+    def run(self, task: Task) -> Answer:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode(task).decode() + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._process.wait()
+            self._errors.seek(0)
+            raise SideError(f"{self._side}: {self._errors.read()[-3000:].strip()}")
+        return msgspec.json.decode(line, type=Answer)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(60)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+class PhaseLog(logging.Handler):
+    """Keeps what the job logs of its phases."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._times: list[dict[str, float]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the times of a checkpoint."""
+        if "seconds by phase" in record.msg and isinstance(record.args, tuple):
+            self._times.append(msgspec.convert(record.args[1], dict[str, float]))
+
+    def medians(self, cold: int, batches: int) -> dict[str, float]:
+        """Of each phase, over the warm batches."""
+        warm = self._times[cold : cold + batches]
+        return {phase: median(times.get(phase, 0.0) for times in warm) for times in warm[:1] for phase in times}
+
+
+def ours(spark: SparkSession, task: Task) -> Answer:
     """Our job: a durable checkpoint and pane files every batch."""
-    bids = (
-        windowed(event_time="event_time", key="key", watermark_delay=DELAY, name="bids")
-        .window(session(GAP) if sys.argv[2] == "session" else tumbling("10 seconds"))
-        .aggregate(bids=count(), mean_price=mean("price"), best=max_("price"))
-        .late(allowed="0 seconds")
-    )
-    root = folder / "ours"
-    query = bids.on_spark(stream, checkpoint=root, store=STORE, partitions=PARTITIONS).start()
-    query.process_all_available()
-    progress = query.progress()
+    root, given, phases = Path(task.folder) / "ours", streams(spark, task), PhaseLog()
+    logger = logging.getLogger("tidestate")
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(phases)
+    where: dict[str, Any] = {"checkpoint": root, "store": STORE, "partitions": task.partitions}
+    if task.work == "join":
+        query = interval_join().on_spark(*given, **where).start()
+    else:
+        query = WORKLOADS[task.work].ours.on_spark(*given, direct_scan=True, **where).start()
+    _finish(task, query.process_all_available, query.progress, query)
+    progress, totals = query.progress(), query.manifest.totals
     query.stop()
-    _count_rows(progress, root)
-    panes = spark.read.parquet(*Checkpoint.open(root).pane_paths())
-    kinds: dict[str, set[str]] = {"run": set(), "snapshot": set()}
-    for manifest in Checkpoint.open(root).history():
-        for state in manifest.operators["bids"].partitions:
-            for ref in state.files:
-                if ref.kind in kinds:
-                    kinds[ref.kind].add(ref.path)
-    shape = {"folds": len(kinds["run"] | kinds["snapshot"]), "snapshots": len(kinds["snapshot"])}
-    return summary(progress, int(sys.argv[4])) | shape | _panes(panes)
+    logger.removeHandler(phases)
+    expected = task.batch * (task.cold + task.batches)
+    assert totals["events"] >= expected, f"{totals['events']} events of {expected}"
+    answer = _answer(task, progress, spark.read.parquet(*Checkpoint.open(root).pane_paths()))
+    return msgspec.structs.replace(answer, phases_s=phases.medians(task.cold, task.batches))
 
 
-def peer(spark: SparkSession, stream: DataFrame, folder: Path) -> dict[str, Any]:
-    """Spark's own windowed aggregation: RocksDB with changelog checkpoints, Parquet file sink."""
-    use_rocksdb(spark)
-    session_ = sf.session_window("event_time", SPARKS_GAP)
-    window = session_ if sys.argv[2] == "session" else sf.window("event_time", "10 seconds")
-    bids = (
-        stream.withWatermark("event_time", DELAY)
-        .groupBy(window, "key")
-        .agg(sf.count("*").alias("bids"), sf.avg("price").alias("mean_price"), sf.max("price").alias("best"))
-    )
-    output = str(folder / "spark-panes")
-    writer = bids.writeStream.outputMode("append").format("parquet").option("path", output)
-    query = writer.option("checkpointLocation", str(folder / "spark-checkpoint")).start()
-    query.processAllAvailable()
-    progress = [json.loads(p.json) for p in query.recentProgress]
-    query.stop()
-    return summary(progress, int(sys.argv[4])) | _panes(spark.read.parquet(output))
-
-
-def use_rocksdb(spark: SparkSession) -> None:
-    """Spark's own state in RocksDB, with changelog checkpoints."""
-    spark.conf.set(
-        "spark.sql.streaming.stateStore.providerClass",
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    )
+def peer(spark: SparkSession, task: Task) -> Answer:
+    """Spark's own: a state store with checkpoints, panes in Parquet files."""
+    name = "RocksDB" if task.provider == "rocksdb" else "HDFSBacked"
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", f"{PROVIDERS}.{name}StateStoreProvider")
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    spark.conf.set("spark.sql.shuffle.partitions", str(task.partitions))
+    folder, given = Path(task.folder), streams(spark, task)
+    output = str(folder / "spark-panes")
+    work = None if task.work == "join" else WORKLOADS[task.work]
+    writer = (native_join(given) if work is None else work.query(given[0])).writeStream
+    if work is None or work.output == "append":
+        writer = writer.outputMode("append").format("parquet").option("path", output)
+    else:
+        writer = writer.outputMode(work.output).foreachBatch(partial(_write_batch, output))
+    query = writer.option("checkpointLocation", str(folder / "spark-checkpoint")).start()
+    reports: Callable[[], list[dict[str, Any]]] = lambda: [json.loads(p.json) for p in query.recentProgress]  # noqa: E731
+    _finish(task, query.processAllAvailable, reports, query)
+    progress = reports()
+    query.stop()
+    return _answer(task, progress, spark.read.parquet(output))
 
 
-def summary(progress: list[dict[str, Any]], cold: int) -> dict[str, Any]:
-    """Events and wall time of the batches from number ``cold`` on, first to last, whatever ran in between."""
-    warm = [p for p in progress if p["batchId"] >= cold and "addBatch" in p["durationMs"]]
-    start = datetime.fromisoformat(warm[0]["timestamp"]).timestamp()
-    end = (
-        datetime.fromisoformat(warm[-1]["timestamp"]).timestamp() + warm[-1]["durationMs"]["triggerExecution"] / 1000
+def streams(spark: SparkSession, task: Task) -> list[DataFrame]:
+    """The input: files, or rows that Spark generates."""
+    if task.rated is not None:
+        return [rated(spark, task.batch, *task.rated)]
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
+    names = SIDES if task.work == "join" else ("input",)
+    return [reader.parquet(str(Path(task.folder) / name)) for name in names]
+
+
+def rated(spark: SparkSession, batch: int, keys: int, rate: int) -> DataFrame:
+    """Bids without files, without end: each a function of its number."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", batch).option("numPartitions", 2)
+    time_us = f"{START_US} + value * 1000000 div {rate} - pmod(xxhash64(value), {JITTER_US})"
+    return (
+        source.option("startTimestamp", 0)
+        .load()
+        .selectExpr(
+            f"timestamp_micros({time_us}) AS event_time",
+            f"pmod(xxhash64(value, 1), {keys}) AS key",
+            "1 + pmod(xxhash64(value, 2), 9999) AS price",
+        )
     )
-    events = sum(p["numInputRows"] for p in warm)
-    full = [p for p in warm if p["numInputRows"] > FILES_PER_BATCH]
-    return {
-        "events": events,
-        "wall_s": round(end - start, 3),
-        "events_per_s": round(events / (end - start)),
-        "median_batch_s": round(median(p["durationMs"]["triggerExecution"] for p in full) / 1000, 3),
-        "batches_s": [p["durationMs"]["triggerExecution"] / 1000 for p in progress],
-    }
 
 
-def _count_rows(progress: list[dict[str, Any]], root: Path) -> None:
-    """Spark counts no row that it has not read: the manifests know how many there were."""
-    batches = [one for one in Checkpoint.open(root).history() if one.kind == "batch" and one.spark is not None]
-    rows = {one.spark.batch_id: one.counters["events"] for one in batches if one.spark is not None}
-    for report in progress:
-        report["numInputRows"] = rows.get(report["batchId"], 0)
+def _write_batch(output: str, panes: DataFrame, batch_id: int) -> None:
+    panes.write.mode("overwrite").parquet(f"{output}/batch={batch_id}")
 
 
-def _panes(panes: DataFrame) -> dict[str, Any]:
-    row = panes.agg(sf.count("*"), sf.sum("bids"), sf.sum("best"), sf.sum("mean_price")).collect()[0]
-    return {"panes": row[0], "check": [row[1], row[2], round(row[3], 3)]}
+def _finish(
+    task: Task, wait: Callable[[], Any], reports: Callable[[], list[dict[str, Any]]], query: DurableQuery | Any
+) -> None:
+    """Wait for the last batch; generated rows have none."""
+    if task.rated is None:
+        wait()
+        return
+    while not any(report["batchId"] >= task.cold + task.batches for report in reports()):
+        if hasattr(query, "awaitTermination"):
+            query.awaitTermination(0.2)
+        else:
+            query.await_termination(0.2)
+
+
+def _answer(task: Task, progress: Sequence[dict[str, Any]], result: DataFrame) -> Answer:
+    reports = [report for report in progress if "addBatch" in report["durationMs"]]
+    last = task.cold + task.batches
+    warm = [report for report in reports if task.cold <= report["batchId"] < last]
+    # After files comes the batch that closes windows, and Spark's own without input; generated rows have no end.
+    final = (reports if task.rated is None else warm)[-1]
+    begin, end = (datetime.fromisoformat(report["timestamp"]).timestamp() for report in (warm[0], final))
+    seconds = [report["durationMs"]["triggerExecution"] / 1000 for report in reports]
+    check = check_pairs(result) if task.work == "join" else check_panes(result, task.until_us)
+    return Answer(
+        events=task.batch * task.batches,
+        wall_s=round(end + final["durationMs"]["triggerExecution"] / 1000 - begin, 3),
+        median_batch_s=median(report["durationMs"]["triggerExecution"] / 1000 for report in warm),
+        batches_s=seconds,
+        check=check,
+        worker_mb=largest_descendant_mb("pyspark.daemon"),
+    )
 
 
 def main() -> None:
-    """Run one side."""
-    side, folder = sys.argv[1], Path(sys.argv[3])
-    spark = local_session("bench", sustained=True, **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
-    run = {"ours": ours, "spark": peer}[side]
-    print(json.dumps(run(spark, stream.parquet(str(folder / "input")), folder)), flush=True)
+    """Run the tasks of one side."""
+    side: Callable[[SparkSession, Task], Answer] = {"ours": ours, "spark": peer}[sys.argv[1]]
+    spark = local_session("bench", sustained=True, **{"spark.sql.streaming.numRecentProgressUpdates": "2000"})
+    for line in sys.stdin:
+        answer = side(spark, msgspec.json.decode(line, type=Task))
+        print(msgspec.json.encode(answer).decode(), flush=True)
     spark.stop()
 
 

@@ -1,0 +1,73 @@
+"""How long the phases of a round take. Tasks measure theirs, and their answers bring the times to the driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from tidestate.operators.plan.transition import total
+
+PHASES = ("read", "transfer", "classify", "group", "write", "publish", "deliver", "other")
+"""In the order of a round. ``read``: files that tasks read themselves; ``transfer``: rows that Spark hands over, with
+its reading; ``group``: partials and steps, with the state that they read; ``other``: the engine, such as scheduling.
+"""
+
+_T = TypeVar("_T")
+
+
+class Stopwatch:
+    """Microseconds by phase. A phase inside another one counts by itself alone."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._open: list[str] = []
+        self._since = 0.0
+        self._spent: dict[str, float] = {}
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Time counts for this phase meanwhile."""
+        self._count()
+        self._open.append(phase)
+        try:
+            yield
+        finally:
+            self._count()
+            self._open.pop()
+
+    def awaited(self, phase: str, items: Iterable[_T]) -> Iterator[_T]:
+        """``items``; the time until each counts for this phase."""
+        waiting = iter(items)
+        while True:
+            with self.timed(phase):
+                item = next(waiting, None)
+            if item is None:
+                return
+            yield item
+
+    def take(self) -> dict[str, int]:
+        """The time since the last call, in microseconds."""
+        self._count()
+        spent, self._spent = self._spent, {}
+        return {phase: round(seconds * 1e6) for phase, seconds in spent.items()}
+
+    def _count(self) -> None:
+        now = self._clock()
+        if self._open:
+            self._spent[self._open[-1]] = self._spent.get(self._open[-1], 0.0) + now - self._since
+        self._since = now
+
+
+def round_times(
+    driver_us: Mapping[str, int], tasks_us: Sequence[Mapping[str, int]], parallel: int
+) -> dict[str, float]:
+    """Seconds of a round by phase: those of tasks as if ``parallel`` of them always ran at once, and ``other`` for
+    the rest of the time of the ``engine``.
+    """
+    summed = total([dict(one) for one in tasks_us])
+    of_tasks = {phase: us / max(1, parallel) for phase, us in summed.items()}
+    rest = max(0.0, driver_us.get("engine", 0) - sum(of_tasks.values()))
+    found = {**of_tasks, **{phase: us for phase, us in driver_us.items() if phase != "engine"}, "other": rest}
+    return {phase: round(found[phase] / 1e6, 6) for phase in PHASES if phase in found}

@@ -1,0 +1,84 @@
+"""Times of the phases of a round."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidestate import count, tumbling, windowed
+from tidestate.operators.engine.phases import PHASES, Stopwatch, round_times
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_inner_phase_counts_by_itself_alone() -> None:
+    clock = Clock()
+    watch = Stopwatch(clock)
+    clock.now = 5.0  # nothing is open: counts for no phase
+    with watch.timed("write"):
+        clock.now += 1.0
+        with watch.timed("group"):
+            clock.now += 2.0
+        clock.now += 0.5
+    clock.now += 9.0
+    assert watch.take() == {"write": 1_500_000, "group": 2_000_000}
+    assert watch.take() == {}
+
+
+def test_waiting_for_items_counts_and_using_them_does_not() -> None:
+    clock = Clock()
+    watch = Stopwatch(clock)
+
+    def items() -> Any:
+        for item in range(3):
+            clock.now += 1.0
+            yield item
+
+    for item in watch.awaited("read", items()):
+        clock.now += 10.0
+        assert item in range(3)
+    assert watch.take() == {"read": 3_000_000}
+
+
+def test_an_error_ends_a_phase() -> None:
+    clock = Clock()
+    watch = Stopwatch(clock)
+    with pytest.raises(ValueError), watch.timed("group"):  # noqa: PT012
+        clock.now += 1.0
+        raise ValueError
+    clock.now += 1.0
+    assert watch.take() == {"group": 1_000_000}
+
+
+def test_tasks_that_run_at_once_share_the_time() -> None:
+    tasks = [{"read": 4_000_000, "group": 1_000_000}, {"read": 2_000_000}]
+    found = round_times({"engine": 5_000_000, "publish": 250_000}, tasks, 2)
+    assert found == {"read": 3.0, "group": 0.5, "publish": 0.25, "other": 1.5}
+
+
+def test_each_checkpoint_logs_its_phases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = windowed(event_time="t", key="k", name="counted").window(tumbling("1 hour")).aggregate(n=count())
+    rows = pa.table({"t": [datetime(2013, 1, 1, tzinfo=UTC)] * 3, "k": ["a", "b", "c"]})
+    began = time.monotonic()
+    with caplog.at_level(logging.DEBUG, "tidestate"):
+        job.standalone(checkpoint=tmp_path / "root", partitions=2).run([rows, rows])
+    took = time.monotonic() - began
+    found = [record.args for record in caplog.records if "seconds by phase" in record.msg]
+    assert len(found) == 2
+    times: list[dict[str, float]] = [args[1] for args in found]  # type: ignore[index, misc]
+    for one in times:
+        assert set(one) == {"classify", "group", "write", "publish", "deliver", "other"}
+        assert set(one) <= set(PHASES)
+    assert 0 < sum(sum(one.values()) for one in times) <= took

@@ -1,0 +1,154 @@
+"""What the two sides compute: a description of ours, and the same as a query of Spark's own. Equal panes by design.
+
+Spark merges sessions that only touch, ours do not: a gap that is a microsecond longer is the same in whole
+microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from tidestate.operators import (
+    RETRACTING,
+    Join,
+    Windowed,
+    count,
+    each_batch,
+    join,
+    max_,
+    mean,
+    median,
+    session,
+    sliding,
+    tumbling,
+    windowed,
+)
+
+DELAY = "60 seconds"
+JOIN_DELAY, WITHIN = "5 seconds", ("0 seconds", "2 seconds")
+SIDES = ("left", "right")
+PAIR = ("key", "left_event_time", "left_price", "right_event_time", "right_price")
+GAPS = "CASE WHEN key % 2 = 0 THEN '15 minutes' ELSE '30 minutes' END"
+Check: TypeAlias = list[int | float]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``ours``: our description; ``native`` and ``middle``: the window and an aggregate of Spark's query, whose
+    output mode is ``output``. ``stateful``: Spark's side is a stateful processor instead.
+    """
+
+    ours: Windowed
+    native: Callable[[], Column] = lambda: sf.window("event_time", "10 seconds")
+    middle: Callable[[], Column] = lambda: sf.avg("price")
+    output: str = "append"
+    stateful: bool = False
+
+    def query(self, bids: DataFrame) -> DataFrame:
+        """Spark's own."""
+        marked = bids.withWatermark("event_time", DELAY)
+        if self.stateful:
+            from tools.bench.stateful import tumbling_by_state
+
+            return tumbling_by_state(marked)
+        best, number = sf.max("price").alias("best"), sf.count("*").alias("bids")
+        return marked.groupBy(self.native(), "key").agg(number, self.middle().alias("middle"), best)
+
+
+def _bids(delay: str = DELAY) -> Windowed:
+    return windowed(event_time="event_time", key="key", watermark_delay=delay, name="bids").late("0 seconds")
+
+
+def _windowed(described: Windowed) -> Windowed:
+    return described.aggregate(bids=count(), middle=mean("price"), best=max_("price"))
+
+
+def _sessions(gap: str, native: str) -> Workload:
+    described = _windowed(_bids().window(session(gap)))
+    return Workload(described, lambda: sf.session_window("event_time", native))
+
+
+TUMBLING = _windowed(_bids().window(tumbling("10 seconds")))
+WORKLOADS = {
+    "tumbling": Workload(TUMBLING),
+    "sliding": Workload(
+        _windowed(_bids().window(sliding("60 seconds", "15 seconds"))),
+        lambda: sf.window("event_time", "60 seconds", "15 seconds"),
+    ),
+    "day by the minute": Workload(
+        _windowed(_bids().window(sliding("1 day", "1 minute"))),
+        lambda: sf.window("event_time", "1 day", "1 minute"),
+    ),
+    "sessions": _sessions("2 seconds 1 microsecond", "2 seconds"),
+    "long sessions": _sessions("30 minutes 1 microsecond", "30 minutes"),
+    "gap column": Workload(
+        _windowed(_bids().window(session(gap_column="gap"))),
+        lambda: sf.session_window("event_time", sf.expr(GAPS)),
+    ),
+    "late sessions": Workload(
+        _windowed(
+            _bids("0 seconds").window(session("30 minutes 1 microsecond")).late("60 seconds").accumulation(RETRACTING)
+        ),
+        lambda: sf.session_window("event_time", "30 minutes"),
+    ),
+    "by hand": Workload(TUMBLING, stateful=True),
+    "early": Workload(TUMBLING.trigger(early=each_batch(), on_time="non_empty"), output="update"),
+    "held": Workload(_windowed(_bids().window(tumbling("1 day"))), lambda: sf.window("event_time", "1 day")),
+    "median": Workload(
+        _bids().window(tumbling("10 seconds")).aggregate(bids=count(), middle=median("price"), best=max_("price")),
+        middle=lambda: sf.percentile("price", 0.5),
+    ),
+}
+"""By name. The panes of all have the columns ``bids``, ``middle`` and ``best``."""
+
+
+def check_panes(panes: DataFrame, until_us: int | None) -> Check:
+    """The number of panes less retracted ones, and sums over them; only of windows that end by ``until_us``."""
+    if until_us is not None:
+        end = sf.col("window.end") if "window" in panes.columns else sf.col("window_end")
+        panes = panes.where(sf.unix_micros(end.cast("timestamp")) <= until_us)
+    sign = sf.expr("CASE WHEN kind = 'retract' THEN -1 ELSE 1 END") if "kind" in panes.columns else sf.lit(1)
+    found = panes.agg(sf.sum(sign), *(sf.sum(sign * sf.col(name)) for name in ("bids", "best", "middle"))).collect()[
+        0
+    ]
+    return [value or 0 for value in found]
+
+
+def interval_join(late: str = "0 seconds") -> Join:
+    """Bids of one key on the right at most two seconds after those on the left."""
+    return join(
+        event_time="event_time", on="key", within=WITHIN, late=late, watermark_delay=JOIN_DELAY, name="interval"
+    )
+
+
+def native_join(streams: Sequence[DataFrame]) -> DataFrame:
+    """The same as Spark's stream-stream join."""
+    lefts, rights = (
+        stream.withWatermark("event_time", JOIN_DELAY).select(
+            sf.col("key").alias("key" if side == "left" else "right_key"),
+            sf.col("event_time").alias(f"{side}_event_time"),
+            sf.col("price").alias(f"{side}_price"),
+        )
+        for side, stream in zip(SIDES, streams, strict=True)
+    )
+    lower, upper = (f"left_event_time + INTERVAL {span}" for span in WITHIN)
+    met = f"key = right_key AND right_event_time >= {lower} AND right_event_time <= {upper}"
+    return lefts.join(rights, sf.expr(met)).select(*PAIR)
+
+
+def check_pairs(pairs: DataFrame) -> Check:
+    """How many, and sums over the columns; the hashes of whole rows tell which left row met which right one."""
+    apart = sf.unix_micros("right_event_time") - sf.unix_micros("left_event_time")
+    sums = [sf.sum("left_price"), sf.sum("right_price"), sf.sum(apart), sf.bit_xor(sf.xxhash64(*PAIR))]
+    return [value or 0 for value in pairs.agg(sf.count("*"), *sums).collect()[0]]
+
+
+def same(mine: Check, theirs: Check) -> bool:
+    """Equal and not empty; sums of doubles may differ in their last bits."""
+    close = all(abs(a - b) <= 1e-9 * max(abs(a), abs(b)) for a, b in zip(mine, theirs, strict=True))
+    return close and mine[0] > 0
