@@ -60,7 +60,7 @@ class Chain(Runnable, frozen=True):
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
-        direct_scan: bool = False,
+        direct_scan: bool = True,
     ) -> SparkJob:
         """Run over streaming DataFrames, by stream name (a single one needs no name), in one Spark query that has the
         offsets of all. An operator with another key adds a shuffle to the batch. Otherwise as `Runnable.on_spark`.

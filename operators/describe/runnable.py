@@ -101,7 +101,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
-        direct_scan: bool = False,
+        direct_scan: bool = True,
     ) -> SparkJob:
         """Run over a streaming DataFrame; nothing happens until ``start()``.
 
@@ -111,8 +111,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         once. ``partitions`` is the number of state partitions of a new root (default: Spark's default parallelism);
         change it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a batch, where
         that matters: idle sources, and watermarks and triggers in processing time. ``policy`` decides what the start
-        does if another driver runs this checkpoint, or the newest one is damaged. With ``direct_scan`` tasks read the
-        Parquet files of a batch themselves where the rows are certain to be the same (docs/DIRECT_SCAN.md).
+        does if another driver runs this checkpoint, or the newest one is damaged. Tasks read Parquet files
+        themselves where the rows are certain to be the same, unless ``direct_scan`` is False (docs/DIRECT_SCAN.md).
         """
         return self._on_spark(
             stream,
@@ -217,7 +217,7 @@ class Sided(Runnable, frozen=True):
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
-        direct_scan: bool = False,
+        direct_scan: bool = True,
     ) -> SparkJob:
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
         return self._on_spark(

@@ -35,7 +35,7 @@ class StreamJob:
     tick: int = 1_000_000
     policy: Policy = field(default_factory=Policy)
     streams: Mapping[str, DataFrame] = field(default_factory=dict)
-    direct_scan: bool = False
+    direct_scan: bool = True
 
     def __repr__(self) -> str:
         return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"
