@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -43,15 +43,23 @@ from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, shar
 NO_ROWS = np.empty(0, np.int64)
 
 
-def gather_groups(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Gathered:
-    """All groups that this step may fire or change."""
+def gather_groups(
+    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, alone: Flags | None = None
+) -> Gathered:
+    """All groups that this step may fire or change. ``alone``: see `step_windows`."""
     timed = _timed(plan, view, at)
     if plan.per_event and plan.order and not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     if plan.by_number:
         return _counted(plan, view, arriving, timed, at)
     if plan.sessions:
-        return _sessions(plan, view, arriving, timed, at)
+        if alone is None or not alone.any():
+            return _sessions(plan, view, arriving, timed, at)
+        others = _sessions(plan, view, arriving.filter(pa.array(~alone)), timed, at)
+        new = arriving.filter(pa.array(alone))
+        groups = pa.concat_tables([others.groups, _fresh(plan, new, at)])
+        owner = np.append(others.owner, np.arange(others.groups.num_rows, groups.num_rows))
+        return replace(others, groups=groups, owner=owner, new=pa.concat_tables([others.new, new]))
     stored = _fixed(plan, view, arriving, timed, at)
     arriving, refused = _without_closed(plan, stored, arriving)
     groups, owner = _with_due(plan, stored, arriving, at)
@@ -88,6 +96,8 @@ def _timed(plan: GroupTables, view: StateView, at: StepTimes) -> pa.Table:
 def _spans(plan: GroupTables, at: StepTimes) -> list[tuple[int, int]]:
     """Ranges of window ends, exclusive to inclusive, that this step passes: on time, and closing."""
     spans = [(at.before, at.after)] if at.after > at.before else []
+    if plan.triggers.closing == "never" and plan.triggers.when is None:
+        return spans  # a window that closes emits nothing by that
     low, high = plan.closed_before(at.before), plan.closed_at(at.after)
     late = (low, min(high, at.before))
     return [*spans, late] if late[1] > late[0] else spans
@@ -204,12 +214,18 @@ def _with_due(plan: GroupTables, stored: pa.Table, new: pa.Table, at: StepTimes)
     owner = np.empty(len(due), np.int64)
     owner[~due] = owner_of_late
     owner[due] = late.num_rows + np.arange(int(np.count_nonzero(due)))
-    fresh = _as_groups(plan, new if due.all() else new.filter(pa.array(due)), at)
+    fresh = _fresh(plan, new if due.all() else new.filter(pa.array(due)), at)
+    return pa.concat_tables([late, fresh]), owner
+
+
+def _fresh(plan: GroupTables, new: pa.Table, at: StepTimes) -> pa.Table:
+    """Arrivals as groups, where there is one of each and none is stored."""
+    fresh = _as_groups(plan, new, at)
     for column in plan.remembered:
         fresh = fresh.append_column(column.name, pa.nulls(fresh.num_rows, column.arrow))
     zero = pa.array(np.zeros(fresh.num_rows, np.int64))
     columns = [zero if name in (PANES, EMITTED, CLOSED) else fresh[name] for name in plan.whole.schema.names]
-    return pa.concat_tables([late, pa.table(columns, schema=plan.whole.schema)]), owner
+    return pa.table(columns, schema=plan.whole.schema)
 
 
 def _joined(

@@ -20,11 +20,12 @@ NEVER = END_US
 @dataclass(frozen=True)
 class Ready:
     """``arriving``: rows of `GroupTables.arriving`, of windows that are due now or were before; the others wait in
-    parts, by ``changes``.
+    parts, by ``changes``. ``alone``: which of them are whole sessions that no stored one overlaps; None for none.
     """
 
     arriving: pa.Table
     changes: ChangeSet
+    alone: Flags | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from tidestate.operators.describe.windows import END as END
 from tidestate.operators.describe.windows import START as START
 
 GROUPS, PARTS, ENDS, COUNTED, CLOCK, MARKS = "groups", "parts", "ends", "counted", "clock", "marks"
-COARSE, SLICE_END = "coarse", "slice_end"
+COARSE, SLICE_END, CELL = "coarse", "slice_end", "_cell"
 ELEMENTS, NET, PENDING, PANES, EMITTED, SINCE = "_elements", "_net", "_pending", "_panes", "_emitted", "_since"
 DUE_CLOCK, DUE_MARK, CLOSED = "_clock", "_mark", "_closed"
 EVENT = "_event"

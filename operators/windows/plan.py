@@ -12,18 +12,19 @@ from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import refused_windows, too_late
 from tidestate.operators.windows.intake import arriving_parts
+from tidestate.operators.windows.parts.cells import ready_sessions
 from tidestate.operators.windows.parts.hand_over import hand_over
 from tidestate.operators.windows.parts.ready import ready_windows
+from tidestate.operators.windows.session_tables import SessionTables
 from tidestate.operators.windows.single import step_by_element
 from tidestate.operators.windows.step import step_windows
-from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
 @dataclass(frozen=True)
-class WindowPlan(GroupTables):
+class WindowPlan(SessionTables):
     """The plan of windows of any kind, with triggers."""
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
@@ -48,18 +49,18 @@ class WindowPlan(GroupTables):
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         if self.lazy:
-            ready = ready_windows(self, view, arriving, at)
-            moved = self._taken(view, ready.arriving, at)
+            ready = (ready_sessions if self.in_cells else ready_windows)(self, view, arriving, at)
+            moved = step_windows(self, view, ready.arriving, at, ready.alone)
             return replace(moved, changes={**moved.changes, **ready.changes})
-        changes = hand_over(self, view, at.before)
-        if not changes:
+        handed = hand_over(self, view, at.before, at.was)
+        if handed is None:
             return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
         # Former settings left windows in parts: from here on they are groups.
         state = OverlayView(view, self.tables)
-        state.apply(changes)
+        state.apply(handed.changes)
         moved = self.taking(state, arriving, at, lambda rows: self._taken(state, rows, at))
         state.apply(moved.changes)
-        return replace(moved, changes=state.changes())
+        return replace(moved, changes=state.changes(), panes=pa.concat_tables([handed.panes, moved.panes]))
 
     def _taken(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
         if self.triggers.looks_after_each:

@@ -33,7 +33,7 @@ def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
     ``window_end`` (int64), each end after its start; other columns are ignored. Rows are in any order, which the
     sessions do not depend on; ``owner`` has the same order.
     """
-    key_of = _in_key_order(intervals.select(keys))
+    key_of = in_key_order(intervals.select(keys))
     starts, ends = _int64(intervals["window_start"]), _int64(intervals["window_end"])
     by_start = order(pa.table({"key": key_of, "start": starts}))
     key_of, starts, ends = key_of[by_start], starts[by_start], ends[by_start]
@@ -47,7 +47,7 @@ def merge_sessions(keys: list[str], intervals: pa.Table) -> MergedSessions:
     return MergedSessions(windows.append_column("window_end", pa.array(latest)), owner)
 
 
-def _in_key_order(keys: pa.Table) -> Numbers:
+def in_key_order(keys: pa.Table) -> Numbers:
     """The rank of each row's key among all keys: only distinct keys are compared."""
     numbers, count = ranks(keys)
     if count < 2:
@@ -66,7 +66,7 @@ def _first_of_session(first_of_key: Flags, starts: Numbers, ends: Numbers) -> Fl
     """
     if not len(starts):
         return first_of_key
-    places, width = _on_a_line(np.concatenate([starts, ends]), int(first_of_key.sum()))
+    places, width = on_a_line(np.concatenate([starts, ends]), int(first_of_key.sum()))
     stretch = (np.cumsum(first_of_key) - 1) * width
     reached = np.maximum.accumulate(stretch + places[len(starts) :])
     first = first_of_key.copy()
@@ -74,7 +74,7 @@ def _first_of_session(first_of_key: Flags, starts: Numbers, ends: Numbers) -> Fl
     return first
 
 
-def _on_a_line(times: Numbers, copies: int) -> tuple[Numbers, int]:
+def on_a_line(times: Numbers, copies: int) -> tuple[Numbers, int]:
     """``times`` (not empty) as numbers in [0, width) in the same order, and that width; ``copies`` times it fits in
     int64.
 

@@ -57,9 +57,14 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 
 
-def step_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-    """The transition of the state in ``view`` by ``arriving``, rows of `GroupTables.exchanged`."""
-    gathered = gather_groups(plan, view, arriving, at)
+def step_windows(
+    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, alone: Flags | None = None
+) -> Transition:
+    """The transition of the state in ``view`` by ``arriving``, rows of `GroupTables.exchanged`.
+
+    ``alone``: which of them are whole sessions that no stored one overlaps; None for none.
+    """
+    gathered = gather_groups(plan, view, arriving, at, alone)
     phase = phases(plan, gathered, at)
     first, rejected = None, None
     if plan.triggers.counts_elements and (first := element_panes(plan, gathered, phase, at)) is not None:

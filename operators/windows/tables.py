@@ -4,7 +4,7 @@
 |---|---|---|
 | tumbling, sliding | window end, window start, key; end | ``parts``: slice end, key; windows that are not due |
 | global, those that rows name | window end, window start, key; end | – |
-| sessions | key, window start; end | ``ends``: window end, key, window start |
+| sessions | key, window start; end | ``ends``: window end, key, window start; ``parts``: cell, key |
 | counted | key, window start | ``counted``: key; messages so far |
 
 ``clock`` and ``marks`` have the time at which a group is due next, by processing time and by event time: (due, key,
@@ -62,9 +62,14 @@ class GroupTables(Plan):
     reprocesses = True
     late_option = ".late(allowed=…)"
 
-    @cached_property
+    @property
     def lazy(self) -> bool:
-        """Whether windows wait in parts until they are due, as nothing that is stored decides about them before."""
+        """Whether windows wait in parts until they are due."""
+        return self.waits
+
+    @cached_property
+    def waits(self) -> bool:
+        """Whether nothing decides about windows before they are due."""
         triggers = self.triggers
         looks = triggers.early is not None or triggers.when is not None or triggers.per_element or self.in_order
         late = triggers.late.kind if triggers.late is not None else ""
@@ -158,9 +163,14 @@ class GroupTables(Plan):
         """The values of parts."""
         return (*(column for column in self.sizes if column.name != ELEMENTS or not self.counted_by), *self.state)
 
-    @cached_property
+    @property
     def parts(self) -> TableSpec:
-        """The state table of windows that are not due, by slice; a tumbling window is one slice."""
+        """The state table of windows that are not due."""
+        return self.parts_of_slices
+
+    @cached_property
+    def parts_of_slices(self) -> TableSpec:
+        """Parts by slice; a tumbling window is one slice."""
         role = END if self.slices.tumbles else SLICE_END
         key = (Column(SLICE_END, type_text(self.bound_type), role), *self.key_columns)
         return TableSpec(PARTS, key, self.part_values, SLICE_END, self.state_groups, self.partition_by)
@@ -168,7 +178,7 @@ class GroupTables(Plan):
     @cached_property
     def coarse_slices(self) -> int:
         """The number of slices in a coarse part; 0 for windows that need none."""
-        slices = self.slices.size // self.slices.slice if self.has_parts else 0
+        slices = self.kind.size // self.kind.slice if isinstance(self.kind, Sliding) and self.has_parts else 0
         return round(slices**0.5) if slices >= COARSE_FROM else 0
 
     @cached_property

@@ -4,6 +4,7 @@
 |---|---|---|
 | of slices | end of a slice or of a tumbling window | is added |
 | of windows | start and end of a window | is what the window has become, or that it is gone |
+| of parts | start and end of a part of a session | is added |
 | of messages | the time of a message | is a row that came |
 """
 
@@ -34,7 +35,7 @@ from tidestate.statestore.spec.keyrange import EVERYTHING
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine
 
-Shape = Literal["slices", "windows", "messages", "panes"]
+Shape = Literal["slices", "windows", "parts", "messages", "panes"]
 """``panes``: rows of a table of windows, read as the last pane of each."""
 OPS = {MERGE: "merge", PUT: "put", DELETE: "delete"}
 START, END, SLICE, TIME = "window_start", "window_end", "slice_end", "time"
@@ -55,6 +56,11 @@ class TableForm:
     grows: bool
 
     @property
+    def whole(self) -> bool:
+        """Whether a row has both bounds of what it is about."""
+        return self.shape in ("windows", "parts")
+
+    @property
     def value_columns(self) -> list[str]:
         """The columns with the content of a row."""
         hidden = {self.start, self.end}
@@ -69,8 +75,8 @@ class TableForm:
         if str(self.spec.schema.field(column).type) not in ("int64", str(pa.timestamp("us", "UTC"))):
             return True  # in another unit
         if column == self.end:
-            return high >= around.start and (self.shape == "windows" or low <= around.end)
-        return low <= around.end and (self.shape == "windows" or high >= around.start)
+            return high >= around.start and (self.whole or low <= around.end)
+        return low <= around.end and (self.whole or high >= around.start)
 
 
 @dataclass(frozen=True)
@@ -119,8 +125,10 @@ def form_of(spec: TableSpec) -> TableForm | None:
     if not spec.values:
         return None
     if start is not None:
-        if end is None or start not in spec.key_names:
+        if end is None:
             return None
+        if start not in spec.key_names:
+            return TableForm(spec, "parts", start, end, False, True)
         return TableForm(spec, "windows", start, end, True, spec.expiry == end and end not in spec.key_names)
     if (place := end or roles.get(SLICE)) is not None and place in spec.key_names:
         return TableForm(spec, "slices", None, place, end is not None, False)
@@ -137,8 +145,8 @@ def read_changes(
         return []
     found: list[StateChange] = []
     for layer in read_segment(checkpoint.objects, form.spec, ref):
-        if form.shape == "messages" and layer.op == DELETE:
-            continue  # retention
+        if form.shape in ("messages", "parts") and layer.op == DELETE:
+            continue  # retention, or parts that are in windows now
         rows = rows_around(form, of_keys(layer.rows, keys), around)
         found += _changes(form, ref.first, Layer(layer.op, _combined(form.spec, layer.op, rows)))
     return found
@@ -186,7 +194,7 @@ def rows_around(form: TableForm, rows: pa.Table, around: WindowBounds) -> pa.Tab
             keep &= whole_numbers(rows, form.start) >= around.start
     if form.end is not None and form.end in rows.column_names:
         keep &= whole_numbers(rows, form.end) >= around.start
-        if form.shape != "windows":
+        if not form.whole:
             keep &= whole_numbers(rows, form.end) <= around.end
     return rows if keep.all() else rows.filter(pa.array(keep))
 

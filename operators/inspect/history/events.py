@@ -86,7 +86,23 @@ class WindowRecords:
             for one in (*self.folded, *self.changes)
             if one.form.shape == "windows" and one.start is not None and one.end is not None
         ]
+        named += self._of_parts()
         newest: dict[WindowBounds, int] = {}
         for window, number in named:
             newest[window] = max(number, newest.get(window, 0))
         return newest
+
+    def _of_parts(self) -> list[tuple[WindowBounds, int]]:
+        """The sessions that parts form, each with the newest checkpoint of its parts."""
+        parts = [
+            (one.start, one.end, one.checkpoint)
+            for one in (*self.folded, *self.changes)
+            if one.form.shape == "parts" and one.start is not None and one.end is not None
+        ]
+        found: list[tuple[WindowBounds, int]] = []
+        for start, end, number in sorted(parts):
+            if found and start < found[-1][0].end:
+                window, newest = found.pop()
+                start, end, number = window.start, max(end, window.end), max(number, newest)
+            found.append((WindowBounds(start, end), number))
+        return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidestate.operators.bind.stored_description import stored_windows
+from tidestate.operators.describe.windows import Sessions
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import END, START, StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
@@ -192,9 +193,18 @@ class _Narrator:
         return self._event(step, "became", other + words, one.values, window, events=one.events)
 
     def _part(self, one: StateChange) -> str:
-        """The slice of the window, in words."""
+        """The slice of the window, or the part of the session, in words."""
+        if one.form.shape == "parts" and one.start is not None and one.end is not None:
+            bounds = self._measure.texts([WindowBounds(one.start, one.end)])
+            return f": {bounds}" + (", with what came before it" if self._carried(one.start, one.end) else "")
         sliced = one.form.shape == "slices" and not one.form.exact
         return f" to the slice up to {self._measure.text(one.end)}" if sliced else ""
+
+    def _carried(self, start: int, end: int) -> bool:
+        """Whether a part holds events of earlier cells: `tidestate.operators.windows.parts.cells`."""
+        kind = stored_windows(self._steps.newest)
+        gap = kind.gap if isinstance(kind, Sessions) else 0
+        return gap > 0 and (start + gap) // gap < end // gap
 
     def _fed(self, number: int) -> int | None:
         for step in self._steps.all:

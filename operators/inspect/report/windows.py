@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from tidestate.operators.inspect.history.changes import names_places
 from tidestate.operators.inspect.report.points import counts_offsets
+from tidestate.operators.windows.groups import int_bounds
+from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
@@ -175,10 +177,22 @@ def _partition(
             start, end = _column(spec, "window_start"), _column(spec, "window_end")
             last = expect(end or _column(spec, "slice_end"), "a table of windows or slices", table=spec.name)
             fired = _column(spec, "pane_index") is not None
-            for rows in store[spec.name].scan():
+            found = store[spec.name].scan()
+            if start is not None and start not in spec.key_names:
+                found = iter([_sessions(pa.concat_tables(found), operator.watermark_us)])
+            for rows in found:
                 starts = rows[start] if start else pa.nulls(rows.num_rows, pa.int64())
                 ends = rows[last]
                 yield _common(rows, starts, ends, keys, {}, fired=fired, kept=True, whole=end is not None)
+
+
+def _sessions(parts: pa.Table, watermark_us: int | None) -> pa.Table:
+    """The sessions that rows of a table of parts form; those that end before the watermark are over."""
+    if watermark_us is not None:
+        parts = parts.filter(pc.greater(parts[END].cast(pa.int64()), watermark_us))
+    kept = [field.name for field in parts.schema]
+    keys = kept[1 : kept.index(START)]
+    return merge_sessions(keys, int_bounds(parts.select([*keys, START, END]))).windows
 
 
 def _common(

@@ -5,25 +5,51 @@ questions. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.describe.triggers import DEFAULT
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.gather import groups_with
 from tidestate.operators.windows.names import COARSE, GROUPS, PARTS
+from tidestate.operators.windows.parts.cells import as_arriving as as_arriving_sessions
+from tidestate.operators.windows.parts.cells import live_parts
 from tidestate.operators.windows.parts.coarse import all_keys
 from tidestate.operators.windows.parts.slices import as_arriving, combined_windows
+from tidestate.operators.windows.session_tables import SessionTables
+from tidestate.operators.windows.step import step_windows
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
-def hand_over(plan: GroupTables, view: StateView, watermark: int, now_us: int = 0) -> ChangeSet:
-    """Changes after which all windows in parts that end after ``watermark`` are groups; empty if there are none."""
+def hand_over(plan: SessionTables, view: StateView, watermark: int, now_us: int = 0) -> Transition | None:
+    """Changes after which all windows in parts that end after ``watermark`` are groups; None if there are none.
+
+    Its panes take back those of sessions that are merged into others.
+    """
     if not plan.has_parts:
-        return {}
+        return None
+    if plan.in_cells:
+        return _sessions(plan, view, StepTimes(watermark, watermark, now_us, now_us))
+    changes = _slices(plan, view, watermark, now_us)
+    return Transition(changes, plan.pane_schema.empty_table()) if changes else None
+
+
+def _sessions(plan: SessionTables, view: StateView, at: StepTimes) -> Transition | None:
+    """By a step in which time stands still."""
+    keys = [rows.select(plan.parts.key_names) for rows in view[PARTS].scan()]
+    if not keys:
+        return None
+    parts = as_arriving_sessions(plan, live_parts(plan, view, at.before))
+    moved = step_windows(replace(plan, triggers=DEFAULT), view, parts, at)
+    return replace(moved, changes={**moved.changes, PARTS: TableChanges(delete=pa.concat_tables(keys))})
+
+
+def _slices(plan: GroupTables, view: StateView, watermark: int, now_us: int) -> ChangeSet:
     waiting = as_arriving(plan, combined_windows(plan, view[PARTS].scan(folded=False), watermark, END_US))
     keys = [rows.select(plan.parts.key_names) for rows in view[PARTS].scan()]
     if not keys:
@@ -37,12 +63,12 @@ def hand_over(plan: GroupTables, view: StateView, watermark: int, now_us: int = 
     return changes | {GROUPS: TableChanges(put=plan.groups.conform(groups_with(plan, view, waiting, at)))}
 
 
-def all_groups(plan: GroupTables, view: StateView, watermark_us: int | None) -> Iterator[pa.Table]:
+def all_groups(plan: SessionTables, view: StateView, watermark_us: int | None) -> Iterator[pa.Table]:
     """Every window that is stored, as rows of `GroupTables.groups`."""
     watermark = BEGINNING_US if watermark_us is None else watermark_us
-    changes = hand_over(plan, view, watermark)
-    if changes:
+    handed = hand_over(plan, view, watermark)
+    if handed is not None:
         state = OverlayView(view, plan.tables)
-        state.apply(changes)
+        state.apply(handed.changes)
         view = state
     return view[GROUPS].scan()

@@ -1,0 +1,346 @@
+"""Sessions of a constant gap before the watermark reaches their end. Pure and vectorised.
+
+A cell is a stretch of time as long as the gap. A *part* holds the events of a key whose own ends (time + gap) lie in
+one cell: they are less than the gap apart, so they belong to one session, and the store merges them without a look at
+what is there. A session is a chain of parts that overlap.
+
+A step from watermark W0 to W1 reads the parts that end at or before W1 and, for their keys only, the parts of the
+cells ahead that start before W1. A chain that ends at or before W1 is complete, and the window operator gets it. Of
+any other chain, the parts that are due are combined into one, a *carried* part: it goes to the cell of the furthest
+part of the chain, or of the nearest where the order matters. Late events, and sessions of late events (rows of
+``groups``), take the due parts of their chain to the window operator.
+
+- A row that ends at or before the watermark is over, and is never deleted: nothing reaches its cell any more. An
+  event that is not late (time >= W) ends at or after W + gap, which is in a later cell than W.
+- Each cell has two rows a key: carried events, which are earlier, and its own. What depends on the order of events
+  thus follows the order of cells, then of arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.groups import Ready, column_numbers
+from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
+from tidestate.operators.windows.session_tables import SessionTables
+from tidestate.operators.windows.sessions import in_key_order, on_a_line
+from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.errors import invariant
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.keyrange import key_range
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.fold import combine_values
+from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
+
+LOOK_UP = 8
+"""A look-up costs about as much as this many rows of a scan."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of the parts table that a step looks at. ``late``: of late events, which are not in the table.
+
+    ``opened``: keys and bounds of stored sessions whose end the watermark passes.
+    """
+
+    rows: pa.Table
+    late: Flags
+    opened: pa.Table
+
+
+@dataclass(frozen=True)
+class _Chains:
+    """Sessions that the rows form, with their bounds. ``special``: with late events or stored sessions; ``waits``:
+    with parts that are not due. ``next_cell``: the cell of those that the due ones are added to, which end at
+    ``next_end``.
+
+    ``of`` and ``of_opened``: the session of each row and of each stored session; ``moved``: the rows that leave their
+    cell, as they are due or late; ``reach``: where the parts of the row's key and cell end.
+    """
+
+    starts: Numbers
+    ends: Numbers
+    special: Flags
+    waits: Flags
+    next_cell: Numbers
+    next_end: Numbers
+    of: Numbers
+    moved: Flags
+    reach: Numbers
+    of_opened: Numbers
+
+
+def as_parts(plan: SessionTables, sessions: pa.Table) -> pa.Table:
+    """Sessions of single events, rows of `SessionTables.arriving`, as rows of the parts table; keys may repeat."""
+    cells = _own(column_numbers(sessions, END) // plan.gap)
+    return plan.parts.conform(sessions.append_column(CELL, pa.array(cells)))
+
+
+def as_arriving(plan: SessionTables, parts: pa.Table) -> pa.Table:
+    """Parts, or what is combined of them, as rows of `SessionTables.arriving`."""
+    if ELEMENTS not in parts.column_names:
+        counted = pa.array(np.maximum(column_numbers(parts, plan.counted_by), 1))
+        parts = parts.append_column(ELEMENTS, counted)
+    return plan.arriving.conform(parts)
+
+
+def _own(cells: Numbers) -> Numbers:
+    """The rows of these cells with their own events; those of carried events come before."""
+    return 2 * cells + 1
+
+
+def ready_sessions(plan: SessionTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Ready:
+    """Sessions that are due, or have late events; everything else waits. ``arriving``: rows of the parts table."""
+    new, starts, ends = arriving, column_numbers(arriving, START), column_numbers(arriving, END)
+    late = (starts < at.before) | at.reprocessing
+    waits = ~late & (ends > at.after)
+    kept = new if waits.all() else new.filter(pa.array(waits))
+    nothing = plan.arriving.schema.empty_table()
+    if not (at.after > at.before or late.any()):
+        return Ready(nothing, _changes(plan, [kept], at))
+    soon = ~waits | (starts < at.after)
+    found = _read(plan, view, new.filter(pa.array(soon)), late[soon], at)
+    if not found.rows.num_rows and not found.opened.num_rows:
+        return Ready(nothing, _changes(plan, [kept], at))
+    chains = _chains(plan, found, at)
+    open_ = chains.ends > at.after
+    carries = open_ & ~chains.special
+    handed, carried = (chains.moved & where[chains.of] for where in (~carries, carries))
+    merged = [kept, _joining(found.rows, chains, new.num_rows - int(np.count_nonzero(~soon)), at)]
+    changes = _changes(plan, [*merged, _carried(plan, found.rows, chains, carried)], at)
+    whole, chosen = _complete(plan, found, chains, handed)
+    return Ready(whole, changes, _alone(plan, view, whole, chains.special[chosen], at))
+
+
+def live_parts(plan: SessionTables, view: StateView, watermark: int) -> pa.Table:
+    """The stored parts that are not over, in the order of their key."""
+    rows = pa.concat_tables([plan.parts.schema.empty_table(), *view[PARTS].scan()])
+    return _not_over(plan, rows, watermark)
+
+
+def _not_over(plan: SessionTables, rows: pa.Table, watermark: int) -> pa.Table:
+    """The rows without those of a key and cell that all end at or before the watermark."""
+    over = column_numbers(rows, END) <= watermark
+    if not over.any():
+        return rows
+    kept, cells = np.ones(rows.num_rows, bool), _cells(rows)
+    some = np.flatnonzero(cells <= int(cells[over].max()))
+    few = rows.select(plan.group_keys).take(pa.array(some))
+    unit, count = ranks(few.append_column(CELL, pa.array(cells[some])))
+    alive = np.zeros(count, bool)
+    alive[unit[~over[some]]] = True
+    kept[some] = alive[unit]
+    return rows.filter(pa.array(kept))
+
+
+def over_at(plan: SessionTables, watermark: int) -> int | None:
+    """The bound up to which cells are over, as the parts table expires."""
+    if watermark == BEGINNING_US:
+        return None
+    return min(2 * ((watermark + 1) // plan.gap) - 1, END_US - 1)
+
+
+def _read(plan: SessionTables, view: StateView, new: pa.Table, late: Flags, at: StepTimes) -> _Rows:
+    """The parts that may be due, ``new`` ones, and those ahead of them."""
+    moves, gap = at.after > at.before, plan.gap
+    opened, stored = plan.ends.schema.empty_table(), plan.parts.schema.empty_table()
+    first, last = None if at.before == BEGINNING_US else (at.before + 1) // gap, at.after // gap
+    if moves:
+        lower = None if at.before == BEGINNING_US else (at.before + 1,)
+        ends = view[ENDS].scan(key_range(lower, None if at.after == END_US else (at.after + 1,)))
+        opened = pa.concat_tables([opened, *ends])
+        cells = key_range(None if first is None else (2 * first,), None if at.after == END_US else (2 * last + 2,))
+        stored = _not_over(plan, pa.concat_tables([stored, *view[PARTS].scan(cells, folded=False)]), at.before)
+    due = column_numbers(stored, END) <= at.after
+    names = plan.group_keys
+    if at.after == END_US or not (due.any() or new.num_rows or opened.num_rows):
+        return _Rows(pa.concat_tables([stored, new]), np.append(np.zeros(stored.num_rows, bool), late), opened)
+    # What starts before the watermark ends at most a gap after it.
+    ahead = range(last + 1 if moves else last, (at.after - 1 + gap) // gap + 1)
+    cells_read = max(1, last - first + 1) if first is not None else 1
+    candidates = int(np.count_nonzero(due)) + new.num_rows + opened.num_rows
+    if not ahead:
+        forward = []
+    elif moves and candidates * 2 * LOOK_UP >= stored.num_rows // cells_read:
+        forward = list(view[PARTS].scan(key_range((2 * ahead[0],), (2 * ahead[-1] + 2,)), folded=False))
+    else:
+        keys = [rows.select(names) for rows in (stored.filter(pa.array(due)), new, opened)]
+        number, count = ranks(both := pa.concat_tables(keys))
+        asked = both.take(pa.array(firsts(number, count)))
+        stored = _of_keys(stored, asked)
+        forward = [_looked_up(plan, view, asked, ahead, at.before)]
+    forward = [rows.filter(pc.less(rows[START].cast(pa.int64()), at.after)) for rows in forward]
+    rows = pa.concat_tables([stored, *forward, new])
+    return _Rows(rows, np.append(np.zeros(rows.num_rows - new.num_rows, bool), late), opened)
+
+
+def _of_keys(rows: pa.Table, asked: pa.Table) -> pa.Table:
+    """The rows with one of these keys."""
+    (known, of_rows), count = shared_ranks([asked, rows.select(asked.column_names)])
+    return rows.filter(pa.array((lasts(known, count) >= 0)[of_rows]))
+
+
+def _looked_up(plan: SessionTables, view: StateView, keys: pa.Table, cells: range, watermark: int) -> pa.Table:
+    """The stored parts of these cells and keys."""
+    parts = 1 if plan.orderless else 2
+    places = np.arange(2 * cells[0] + 2 - parts, 2 * cells[-1] + 2, 3 - parts)
+    asked = keys.take(pa.array(np.tile(np.arange(keys.num_rows), len(places))))
+    asked = asked.add_column(0, CELL, pa.array(np.repeat(places, keys.num_rows)))
+    found = view[PARTS].lookup(asked)
+    return _not_over(plan, found.rows.filter(found.found), watermark)
+
+
+def _cells(rows: pa.Table) -> Numbers:
+    cells: Numbers = column_numbers(rows, CELL) >> 1
+    return cells
+
+
+def _chains(plan: SessionTables, found: _Rows, at: StepTimes) -> _Chains:
+    """The sessions of the rows. Rows of one key and cell, a *unit*, are of one session, so these are merged first."""
+    names, own = plan.group_keys, found.rows.num_rows
+    key_of = in_key_order(pa.concat_tables([found.rows.select(names), found.opened.select(names)]))
+    starts = np.append(column_numbers(found.rows, START), column_numbers(found.opened, START))
+    ends = np.append(column_numbers(found.rows, END), column_numbers(found.opened, END))
+    cells = np.append(_cells(found.rows), ends[own:] // plan.gap)
+    unit, count = ranks(pa.table({"key": key_of, "cell": cells}))
+    part = np.append(~found.late, np.zeros(len(ends) - own, bool))
+    unit_starts, unit_ends, reach = np.full(count, END_US), np.full(count, BEGINNING_US), np.full(count, BEGINNING_US)
+    np.minimum.at(unit_starts, unit, starts)
+    np.maximum.at(unit_ends, unit, ends)
+    np.maximum.at(reach, unit[part], ends[part])  # parts of a unit are due together
+    special = np.zeros(count, bool)
+    special[unit[~part]] = True
+    row_of = firsts(unit, count)
+    first = _begins(key_of[row_of], unit_starts, unit_ends)
+    heads, session = np.flatnonzero(first), (np.cumsum(first) - 1)[unit]
+    waiting = reach > at.after
+    # The last one, so that a session is carried as seldom as possible; the first one keeps the order of cells.
+    pick, none = (np.maximum, -1) if plan.orderless else (np.minimum, count)
+    waits = np.logical_or.reduceat(waiting, heads)
+    to = np.where(waits, pick.reduceat(np.where(waiting, np.arange(count), none), heads), 0)
+    return _Chains(
+        starts=np.minimum.reduceat(unit_starts, heads),
+        ends=np.maximum.reduceat(unit_ends, heads),
+        special=np.logical_or.reduceat(special, heads),
+        waits=waits,
+        next_cell=cells[row_of][to],
+        next_end=reach[to],
+        of=session[:own],
+        moved=found.late | ~waiting[unit[:own]],
+        reach=reach[unit[:own]],
+        of_opened=session[own:],
+    )
+
+
+def _begins(keys: Numbers, starts: Numbers, ends: Numbers) -> Flags:
+    """Whether each unit begins a session: all before it end at or before all from it on start. Not empty.
+
+    Units are in the order of key and cell, so of their ends, not of their starts. Keys are laid out on one line.
+    """
+    new_key = np.append(True, keys[1:] != keys[:-1])
+    places, width = on_a_line(np.concatenate([starts, ends]), int(new_key.sum()))
+    stretch = (np.cumsum(new_key) - 1) * width
+    reached = np.maximum.accumulate(stretch + places[len(keys) :])
+    from_here = np.minimum.accumulate((stretch + places[: len(keys)])[::-1])[::-1]
+    first: Flags = new_key.copy()
+    first[1:] |= from_here[1:] >= reached[:-1]
+    return first
+
+
+def _alone(plan: SessionTables, view: StateView, whole: pa.Table, special: Flags, at: StepTimes) -> Flags:
+    """Which of the sessions ``whole`` no stored session overlaps: not one that has fired, as no event was late, nor
+    one whose end the watermark passes, which is in ``special``; so one that is open.
+    """
+    bound = key_range((at.after + 1,)) if at.after != END_US else None
+    opened = list(view[ENDS].scan(bound)) if bound is not None and whole.num_rows else []
+    if not sum(rows.num_rows for rows in opened):
+        return ~special
+    names = plan.group_keys
+    (of_whole, of_opened), count = shared_ranks([rows.select(names) for rows in (whole, pa.concat_tables(opened))])
+    return ~special & (lasts(of_opened, count) < 0)[of_whole]
+
+
+def _complete(plan: SessionTables, found: _Rows, chains: _Chains, rows: Flags) -> tuple[pa.Table, Numbers]:
+    """One row for each session that these rows are of, with its bounds; and for each stored session that grows, which
+    would fire otherwise. And which sessions those are.
+    """
+    whole, chosen = _combined(plan, found.rows, chains, rows, chains.ends)
+    whole = as_arriving(plan, whole)
+    grows = chains.waits[chains.of_opened]
+    grows[grows] = ~np.isin(chains.of_opened[grows], chosen)
+    if not grows.any():
+        return whole, chosen
+    grown = _bounds_only(plan, found.opened, chains, grows)
+    return pa.concat_tables([whole, grown]), np.append(chosen, chains.of_opened[grows])
+
+
+def _bounds_only(plan: SessionTables, opened: pa.Table, chains: _Chains, grows: Flags) -> pa.Table:
+    """Stored sessions with the bounds of their chains, and no events."""
+    rows, of = opened.filter(pa.array(grows)), chains.of_opened[grows]
+    for name, values in ((START, chains.starts[of]), (END, chains.ends[of])):
+        rows = rows.set_column(rows.column_names.index(name), name, pa.array(values).cast(plan.bound_type))
+    zero = pa.array(np.zeros(len(of), np.int64))
+    for column in plan.arriving.values:
+        none = pa.nulls(len(of), column.arrow)
+        rows = rows.append_column(column.name, zero if column in plan.sizes else none)
+    return plan.arriving.conform(rows)
+
+
+def _joining(rows: pa.Table, chains: _Chains, new: int, at: StepTimes) -> pa.Table:
+    """Of the last ``new`` rows those that end before the watermark, in a cell with parts of their key that end after
+    it: as long as these.
+    """
+    last = np.arange(rows.num_rows) >= rows.num_rows - new
+    joining = last & ~chains.moved & (column_numbers(rows, END) <= at.after)
+    if not joining.any():
+        return rows.slice(0, 0)
+    ends = pa.array(chains.reach[joining]).cast(rows.schema.field(END).type)
+    return rows.filter(pa.array(joining)).set_column(rows.column_names.index(END), END, ends)
+
+
+def _carried(plan: SessionTables, rows: pa.Table, chains: _Chains, where: Flags) -> pa.Table:
+    """One part for each session that these rows are of, in the cell of a part that is not due."""
+    made, chosen = _combined(plan, rows, chains, where, chains.next_end)
+    cells = 2 * chains.next_cell[chosen] + (1 if plan.orderless else 0)
+    return plan.parts.conform(made.append_column(CELL, pa.array(cells)))
+
+
+def _combined(
+    plan: SessionTables, rows: pa.Table, chains: _Chains, where: Flags, ends: Numbers
+) -> tuple[pa.Table, Numbers]:
+    """The rows ``where`` as rows of `SessionTables.chained`, from its start to its place in ``ends``; and
+    which sessions those are.
+    """
+    index = np.flatnonzero(where)
+    if not len(index):
+        return plan.chained.schema.empty_table(), index
+    if not plan.orderless:
+        index = index[np.argsort(column_numbers(rows, CELL)[index], kind="stable")]
+    there = np.zeros(len(chains.starts), bool)
+    there[chains.of[index]] = True
+    chosen, owner = np.flatnonzero(there), (np.cumsum(there) - 1)[chains.of[index]]
+    known = rows.take(pa.array(index))
+    values = combine_values(plan.chained, known, owner, len(chosen))
+    keys = known.select(plan.group_keys).take(pa.array(firsts(owner, len(chosen))))
+    bounds = [pa.array(of[chosen]).cast(plan.bound_type) for of in (chains.starts, ends)]
+    return pa.table([*keys.columns, *bounds, *values.columns], schema=plan.chained.schema), chosen
+
+
+def _changes(plan: SessionTables, merged: list[pa.Table], at: StepTimes) -> ChangeSet:
+    rows = pa.concat_tables(merged)
+    bound = over_at(plan, at.after)
+    if not rows.num_rows:
+        return {PARTS: TableChanges(expire=bound)}
+    invariant(
+        int(column_numbers(rows, END).min()) > at.after,
+        "a part ends after the watermark",
+        operator=plan.name,
+        watermark=at.after,
+    )
+    return {PARTS: TableChanges(merge=rows, expire=bound)}
