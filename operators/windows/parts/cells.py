@@ -82,7 +82,7 @@ def as_parts(plan: SessionTables, sessions: pa.Table) -> pa.Table:
     return plan.parts.conform(sessions.append_column(CELL, pa.array(cells)))
 
 
-def as_arriving(plan: SessionTables, parts: pa.Table) -> pa.Table:
+def sessions_as_arriving(plan: SessionTables, parts: pa.Table) -> pa.Table:
     """Parts, or what is combined of them, as rows of `SessionTables.arriving`."""
     if ELEMENTS not in parts.column_names:
         counted = pa.array(np.maximum(column_numbers(parts, plan.counted_by), 1))
@@ -271,7 +271,7 @@ def _complete(plan: SessionTables, found: _Rows, chains: _Chains, rows: Flags) -
     would fire otherwise. And which sessions those are.
     """
     whole, chosen = _combined(plan, found.rows, chains, rows, chains.ends)
-    whole = as_arriving(plan, whole)
+    whole = sessions_as_arriving(plan, whole)
     grows = chains.waits[chains.of_opened]
     grows[grows] = ~np.isin(chains.of_opened[grows], chosen)
     if not grows.any():

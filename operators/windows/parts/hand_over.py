@@ -14,8 +14,7 @@ from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.gather import groups_with
 from tidestate.operators.windows.names import COARSE, GROUPS, PARTS
-from tidestate.operators.windows.parts.cells import as_arriving as as_arriving_sessions
-from tidestate.operators.windows.parts.cells import live_parts
+from tidestate.operators.windows.parts.cells import live_parts, sessions_as_arriving
 from tidestate.operators.windows.parts.coarse import all_keys
 from tidestate.operators.windows.parts.slices import as_arriving, combined_windows
 from tidestate.operators.windows.session_tables import SessionTables
@@ -44,7 +43,7 @@ def _sessions(plan: SessionTables, view: StateView, at: StepTimes) -> Transition
     keys = [rows.select(plan.parts.key_names) for rows in view[PARTS].scan()]
     if not keys:
         return None
-    parts = as_arriving_sessions(plan, live_parts(plan, view, at.before))
+    parts = sessions_as_arriving(plan, live_parts(plan, view, at.before))
     moved = step_windows(replace(plan, triggers=DEFAULT), view, parts, at)
     return replace(moved, changes={**moved.changes, PARTS: TableChanges(delete=pa.concat_tables(keys))})
 
