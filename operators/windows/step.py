@@ -190,7 +190,7 @@ def _panes(
     """Retractions and emitted panes, each in the order late, on time, early."""
     retracted, emitted = [], []
     if plan.mode == "retracting" and gathered.replaced.num_rows:
-        retracted += _replaced(plan, gathered, at)
+        retracted += replaced_panes(plan, gathered, at)
     for (timing, mask), (_, empty) in zip(_masks(fired), _masks(emptied), strict=True):
         if plan.mode == "retracting" and (mask | empty).any():
             again = (mask | empty) & (column_numbers(groups, EMITTED) > 0)
@@ -204,7 +204,7 @@ def _panes(
     return retracted, emitted
 
 
-def _replaced(plan: GroupTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
+def replaced_panes(plan: GroupTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
     """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
     rows, emitted = plan.as_whole(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
     behind, passed = gathered.became <= at.before, gathered.became <= at.after

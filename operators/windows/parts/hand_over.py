@@ -9,16 +9,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.gather import groups_with
-from tidestate.operators.windows.names import COARSE, GROUPS, PARTS
+from tidestate.operators.windows.gather import gather_groups, groups_with
+from tidestate.operators.windows.names import COARSE, ENDS, GROUPS, PARTS
 from tidestate.operators.windows.parts.cells import live_parts, sessions_as_arriving
 from tidestate.operators.windows.parts.coarse import all_keys
 from tidestate.operators.windows.parts.slices import as_arriving, combined_windows
 from tidestate.operators.windows.session_tables import SessionTables
-from tidestate.operators.windows.step import step_windows
+from tidestate.operators.windows.step import replaced_panes
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -39,13 +38,20 @@ def hand_over(plan: SessionTables, view: StateView, watermark: int, now_us: int 
 
 
 def _sessions(plan: SessionTables, view: StateView, at: StepTimes) -> Transition | None:
-    """By a step in which time stands still."""
+    """Sessions that waiting and stored ones form, and the panes that are taken back by that."""
     keys = [rows.select(plan.parts.key_names) for rows in view[PARTS].scan()]
     if not keys:
         return None
     parts = sessions_as_arriving(plan, live_parts(plan, view, at.before))
-    moved = step_windows(replace(plan, triggers=DEFAULT), view, parts, at)
-    return replace(moved, changes={**moved.changes, PARTS: TableChanges(delete=pa.concat_tables(keys))})
+    gathered = gather_groups(replace(plan, order=()), view, parts, at)
+    panes = replaced_panes(plan, gathered, at) if plan.mode == "retracting" else []
+    made, gone = gathered.groups, gathered.replaced
+    changes = {
+        PARTS: TableChanges(delete=pa.concat_tables(keys)),
+        GROUPS: TableChanges(delete=plan.groups.conform_keys(gone), put=plan.groups.conform(made)),
+        ENDS: TableChanges(delete=plan.ends.conform_keys(gone), put=plan.ends.conform(made)),
+    }
+    return Transition(changes, pa.concat_tables([plan.pane_schema.empty_table(), *panes]))
 
 
 def _slices(plan: GroupTables, view: StateView, watermark: int, now_us: int) -> ChangeSet:

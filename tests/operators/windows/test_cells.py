@@ -101,7 +101,10 @@ class Steps:
     def restart(self, plan: WindowPlan) -> None:
         """Into another store from a snapshot, under a plan with other triggers."""
         store = MemoryStore(plan.tables)
-        rows = {name: list(batches) for name, batches in self.store.snapshot().items()}
+        schemas = {spec.name: spec.schema for spec in plan.tables}
+        rows = {
+            name: [evolved(batch, schemas[name]) for batch in found] for name, found in self.store.snapshot().items()
+        }
         store.load(rows, self.store.applied, self.store.expired)
         self.plan, self.store = plan, store
 
@@ -111,6 +114,12 @@ class Steps:
     def windows(self) -> list[tuple[Any, ...]]:
         watermark = None if self.watermark == BEGINNING_US else self.watermark
         return plain(results_of(self.plan, pa.concat_tables(self.groups(watermark))))
+
+
+def evolved(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With the columns of other triggers."""
+    columns = [rows[f.name] if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type) for f in schema]
+    return pa.table(columns, schema=schema)
 
 
 @st.composite
