@@ -12,9 +12,7 @@ from tidestate.operators.windows.assignment import assign_windows, last_refused,
 from tidestate.operators.windows.expansion import combined_parts, expand_windows
 from tidestate.operators.windows.groups import int_bounds
 from tidestate.operators.windows.names import END, SLICE_END
-from tidestate.operators.windows.parts.cells import as_parts
 from tidestate.operators.windows.parts.intake import events_as_parts
-from tidestate.operators.windows.session_tables import SessionTables
 from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Times, Values
@@ -22,7 +20,7 @@ from tidestate.statestore.errors import of_type
 from tidestate.statestore.table.fold import combine, combine_values
 
 
-def arriving_parts(plan: SessionTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     """Accepted events as rows of `GroupTables.exchanged`: one per window and key, or one per event and window."""
     if plan.lazy and plan.in_cells:
         return _as_windows(plan, events, times, arrival)
@@ -33,13 +31,13 @@ def arriving_parts(plan: SessionTables, events: pa.Table, times: Times, arrival:
     return _as_windows(plan, events, times, arrival)
 
 
-def _as_parts(plan: SessionTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def _as_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     """Whole windows in the columns of parts: late events that are reprocessed may be for one window alone."""
     rows = _as_windows(plan, events, times, arrival).rename_columns({END: SLICE_END})
     return rows.select(plan.parts.schema.names).cast(plan.parts.schema)
 
 
-def _as_windows(plan: SessionTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def _as_windows(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
     if plan.overlapping and not plan.per_event:
         return _overlapping(plan, events, times, arrival)
     index, starts, ends = assign_windows(plan.kind, times, events)
@@ -62,7 +60,7 @@ def _as_windows(plan: SessionTables, events: pa.Table, times: Times, arrival: Ar
         return pa.table([*keys, *bounds, *sizes, *columns, *extra], schema=plan.exchanged.schema)
     rows = pa.table([*keys, *bounds, *sizes, *columns], schema=plan.arriving.schema)
     if plan.lazy and plan.in_cells:
-        return combine(plan.parts, as_parts(plan, rows))
+        return rows
     return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
 
 

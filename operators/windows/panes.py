@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.windows.columns import chosen, with_columns
-from tidestate.operators.windows.groups import Gathered
+from tidestate.operators.windows.groups import Gathered, column_numbers
 from tidestate.operators.windows.names import EMITTED, END, NET, PANES, START
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags
@@ -53,3 +54,11 @@ def retractions(plan: GroupTables, groups: pa.Table, timing: str) -> pa.Table:
     values = pa.table(results, names=[a.name for a in plan.aggregates])
     number = pc.subtract(groups[PANES], 1)
     return plan.panes(groups, values, number, timing, "retract", np.zeros(groups.num_rows, bool))
+
+
+def replaced_panes(plan: GroupTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
+    """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
+    rows, emitted = plan.as_whole(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
+    behind, passed = gathered.became <= at.before, gathered.became <= at.after
+    timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
+    return [retractions(plan, rows.filter(pa.array(mask & emitted)), timing) for timing, mask in timings]

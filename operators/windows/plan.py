@@ -12,19 +12,19 @@ from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import refused_windows, too_late
 from tidestate.operators.windows.intake import arriving_parts
-from tidestate.operators.windows.parts.cells import ready_sessions
+from tidestate.operators.windows.parts.cells import parts_of_sessions, ready_sessions
 from tidestate.operators.windows.parts.hand_over import hand_over
 from tidestate.operators.windows.parts.ready import ready_windows
-from tidestate.operators.windows.session_tables import SessionTables
 from tidestate.operators.windows.single import step_by_element
 from tidestate.operators.windows.step import step_windows
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
 @dataclass(frozen=True)
-class WindowPlan(SessionTables):
+class WindowPlan(GroupTables):
     """The plan of windows of any kind, with triggers."""
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
@@ -42,7 +42,8 @@ class WindowPlan(SessionTables):
         return refused_windows(self, accepted, times, watermark, reprocessing=reprocessing)
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-        return arriving_parts(self, accepted, times, arrival)
+        rows = arriving_parts(self, accepted, times, arrival)
+        return parts_of_sessions(self, rows) if self.lazy and self.in_cells else rows
 
     def output_watermark(self, watermark: int, column: str) -> int:
         return output_watermark(self, watermark, column)

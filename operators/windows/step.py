@@ -47,7 +47,7 @@ from tidestate.operators.windows.names import (
     SINCE,
     START,
 )
-from tidestate.operators.windows.panes import retractions, unseen, values_where
+from tidestate.operators.windows.panes import replaced_panes, retractions, unseen, values_where
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
@@ -202,14 +202,6 @@ def _panes(
         last = phase.closed[mask]
         emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last))
     return retracted, emitted
-
-
-def replaced_panes(plan: GroupTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
-    """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
-    rows, emitted = plan.as_whole(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
-    behind, passed = gathered.became <= at.before, gathered.became <= at.after
-    timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
-    return [retractions(plan, rows.filter(pa.array(mask & emitted)), timing) for timing, mask in timings]
 
 
 def _after_panes(

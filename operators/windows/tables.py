@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windows import Counted, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
 from tidestate.operators.windows.names import (
+    CELL,
     CLOCK,
     CLOSED,
     COARSE,
@@ -49,7 +51,7 @@ from tidestate.operators.windows.names import (
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
-from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableSpec
+from tidestate.statestore.spec.tables import EXTREMES, HASHED, TIME, Column, Group, TableSpec
 
 COARSE_FROM = 64
 """Windows of so many slices or more have coarse parts."""
@@ -62,19 +64,19 @@ class GroupTables(Plan):
     reprocesses = True
     late_option = ".late(allowed=…)"
 
-    @property
-    def lazy(self) -> bool:
-        """Whether windows wait in parts until they are due."""
-        return self.waits
-
     @cached_property
-    def waits(self) -> bool:
-        """Whether nothing decides about windows before they are due."""
+    def lazy(self) -> bool:
+        """Whether windows wait in parts until they are due, as nothing that is stored decides about them before.
+
+        Sessions only if their state does not grow, as it is copied from part to part.
+        """
         triggers = self.triggers
         looks = triggers.early is not None or triggers.when is not None or triggers.per_element or self.in_order
         late = triggers.late.kind if triggers.late is not None else ""
         timed = triggers.on_time == "never" and late == "after_processing_time"  # since the first element
-        return self.has_parts and not looks and not timed
+        appends = any(column.combiner == "append" for column in self.state)
+        grows = self.in_cells and (appends or not all(_bounded(group) for group in self.state_groups))
+        return self.has_parts and not looks and not timed and not grows
 
     @cached_property
     def keeps_whole(self) -> bool:
@@ -92,7 +94,17 @@ class GroupTables(Plan):
     @property
     def has_parts(self) -> bool:
         """Whether windows of this kind may wait in parts."""
-        return isinstance(self.kind, Sliding)
+        return isinstance(self.kind, Sliding) or self.in_cells
+
+    @property
+    def in_cells(self) -> bool:
+        """Whether they are sessions of a constant gap, whose parts are of cells: see `parts/cells.py`."""
+        return isinstance(self.kind, Sessions) and self.kind.gap_column is None
+
+    @property
+    def gap(self) -> int:
+        """The gap of all sessions, in microseconds or offsets."""
+        return of_type(self.kind, Sessions).gap
 
     @property
     def slices(self) -> Sliding:
@@ -163,14 +175,13 @@ class GroupTables(Plan):
         """The values of parts."""
         return (*(column for column in self.sizes if column.name != ELEMENTS or not self.counted_by), *self.state)
 
-    @property
-    def parts(self) -> TableSpec:
-        """The state table of windows that are not due."""
-        return self.parts_of_slices
-
     @cached_property
-    def parts_of_slices(self) -> TableSpec:
-        """Parts by slice; a tumbling window is one slice."""
+    def parts(self) -> TableSpec:
+        """The state table of windows that are not due, by slice (a tumbling window is one slice) or cell."""
+        if self.in_cells:
+            bounds = (replace(column, combiner=how) for column, how in zip(self._bounds, ("min", "max"), strict=True))
+            key = (Column(CELL, "int64"), *self.key_columns)
+            return TableSpec(PARTS, key, (*bounds, *self.part_values), CELL, self.state_groups, self.partition_by)
         role = END if self.slices.tumbles else SLICE_END
         key = (Column(SLICE_END, type_text(self.bound_type), role), *self.key_columns)
         return TableSpec(PARTS, key, self.part_values, SLICE_END, self.state_groups, self.partition_by)
@@ -192,6 +203,11 @@ class GroupTables(Plan):
         """Parts combined by window; not stored."""
         key = (Column(END, type_text(self.bound_type), END), *self.key_columns)
         return TableSpec("windows", key, self.part_values, None, self.state_groups)
+
+    @cached_property
+    def chained(self) -> TableSpec:
+        """Parts combined by session; not stored."""
+        return TableSpec("chained", self.bare.key, self.part_values, None, self.state_groups)
 
     @cached_property
     def progress(self) -> tuple[Column, ...]:
@@ -367,3 +383,8 @@ class GroupTables(Plan):
     def _bounds(self) -> tuple[Column, Column]:
         kind = type_text(self.bound_type)
         return Column(START, kind, START), Column(END, kind, END)
+
+
+def _bounded(group: Group) -> bool:
+    """Whether columns do not become longer as more rows are combined."""
+    return group.combiner in (*EXTREMES, "moments") or (group.combiner in ("smallest", "largest") and group.limit > 0)

@@ -28,14 +28,14 @@ from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.groups import Ready, column_numbers
 from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
-from tidestate.operators.windows.session_tables import SessionTables
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.fold import combine_values
+from tidestate.statestore.table.fold import combine, combine_values
 from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
 
 LOOK_UP = 8
@@ -76,14 +76,14 @@ class _Chains:
     of_opened: Numbers
 
 
-def as_parts(plan: SessionTables, sessions: pa.Table) -> pa.Table:
-    """Sessions of single events, rows of `SessionTables.arriving`, as rows of the parts table; keys may repeat."""
+def parts_of_sessions(plan: GroupTables, sessions: pa.Table) -> pa.Table:
+    """Sessions of single events, rows of `GroupTables.arriving`, combined to parts."""
     cells = _own(column_numbers(sessions, END) // plan.gap)
-    return plan.parts.conform(sessions.append_column(CELL, pa.array(cells)))
+    return combine(plan.parts, plan.parts.conform(sessions.append_column(CELL, pa.array(cells))))
 
 
-def sessions_as_arriving(plan: SessionTables, parts: pa.Table) -> pa.Table:
-    """Parts, or what is combined of them, as rows of `SessionTables.arriving`."""
+def sessions_as_arriving(plan: GroupTables, parts: pa.Table) -> pa.Table:
+    """Parts, or what is combined of them, as rows of `GroupTables.arriving`."""
     if ELEMENTS not in parts.column_names:
         counted = pa.array(np.maximum(column_numbers(parts, plan.counted_by), 1))
         parts = parts.append_column(ELEMENTS, counted)
@@ -95,7 +95,7 @@ def _own(cells: Numbers) -> Numbers:
     return 2 * cells + 1
 
 
-def ready_sessions(plan: SessionTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Ready:
+def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Ready:
     """Sessions that are due, or have late events; everything else waits. ``arriving``: rows of the parts table."""
     new, starts, ends = arriving, column_numbers(arriving, START), column_numbers(arriving, END)
     late = (starts < at.before) | at.reprocessing
@@ -118,13 +118,13 @@ def ready_sessions(plan: SessionTables, view: StateView, arriving: pa.Table, at:
     return Ready(whole, changes, _alone(plan, view, whole, chains.special[chosen], at))
 
 
-def live_parts(plan: SessionTables, view: StateView, watermark: int) -> pa.Table:
+def live_parts(plan: GroupTables, view: StateView, watermark: int) -> pa.Table:
     """The stored parts that are not over, in the order of their key."""
     rows = pa.concat_tables([plan.parts.schema.empty_table(), *view[PARTS].scan()])
     return _not_over(plan, rows, watermark)
 
 
-def _not_over(plan: SessionTables, rows: pa.Table, watermark: int) -> pa.Table:
+def _not_over(plan: GroupTables, rows: pa.Table, watermark: int) -> pa.Table:
     """The rows without those of a key and cell that all end at or before the watermark."""
     over = column_numbers(rows, END) <= watermark
     if not over.any():
@@ -139,14 +139,14 @@ def _not_over(plan: SessionTables, rows: pa.Table, watermark: int) -> pa.Table:
     return rows.filter(pa.array(kept))
 
 
-def over_at(plan: SessionTables, watermark: int) -> int | None:
+def over_at(plan: GroupTables, watermark: int) -> int | None:
     """The bound up to which cells are over, as the parts table expires."""
     if watermark == BEGINNING_US:
         return None
     return min(2 * ((watermark + 1) // plan.gap) - 1, END_US - 1)
 
 
-def _read(plan: SessionTables, view: StateView, new: pa.Table, late: Flags, at: StepTimes) -> _Rows:
+def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, at: StepTimes) -> _Rows:
     """The parts that may be due, ``new`` ones, and those ahead of them."""
     moves, gap = at.after > at.before, plan.gap
     opened, stored = plan.ends.schema.empty_table(), plan.parts.schema.empty_table()
@@ -186,7 +186,7 @@ def _of_keys(rows: pa.Table, asked: pa.Table) -> pa.Table:
     return rows.filter(pa.array((lasts(known, count) >= 0)[of_rows]))
 
 
-def _looked_up(plan: SessionTables, view: StateView, keys: pa.Table, cells: range, watermark: int) -> pa.Table:
+def _looked_up(plan: GroupTables, view: StateView, keys: pa.Table, cells: range, watermark: int) -> pa.Table:
     """The stored parts of these cells and keys."""
     parts = 1 if plan.orderless else 2
     places = np.arange(2 * cells[0] + 2 - parts, 2 * cells[-1] + 2, 3 - parts)
@@ -201,7 +201,7 @@ def _cells(rows: pa.Table) -> Numbers:
     return cells
 
 
-def _chains(plan: SessionTables, found: _Rows, at: StepTimes) -> _Chains:
+def _chains(plan: GroupTables, found: _Rows, at: StepTimes) -> _Chains:
     """The sessions of the rows. Rows of one key and cell, a *unit*, are of one session, so these are merged first."""
     names, own = plan.group_keys, found.rows.num_rows
     key_of = in_key_order(pa.concat_tables([found.rows.select(names), found.opened.select(names)]))
@@ -253,7 +253,7 @@ def _begins(keys: Numbers, starts: Numbers, ends: Numbers) -> Flags:
     return first
 
 
-def _alone(plan: SessionTables, view: StateView, whole: pa.Table, special: Flags, at: StepTimes) -> Flags:
+def _alone(plan: GroupTables, view: StateView, whole: pa.Table, special: Flags, at: StepTimes) -> Flags:
     """Which of the sessions ``whole`` no stored session overlaps: not one that has fired, as no event was late, nor
     one whose end the watermark passes, which is in ``special``; so one that is open.
     """
@@ -266,7 +266,7 @@ def _alone(plan: SessionTables, view: StateView, whole: pa.Table, special: Flags
     return ~special & (lasts(of_opened, count) < 0)[of_whole]
 
 
-def _complete(plan: SessionTables, found: _Rows, chains: _Chains, rows: Flags) -> tuple[pa.Table, Numbers]:
+def _complete(plan: GroupTables, found: _Rows, chains: _Chains, rows: Flags) -> tuple[pa.Table, Numbers]:
     """One row for each session that these rows are of, with its bounds; and for each stored session that grows, which
     would fire otherwise. And which sessions those are.
     """
@@ -280,7 +280,7 @@ def _complete(plan: SessionTables, found: _Rows, chains: _Chains, rows: Flags) -
     return pa.concat_tables([whole, grown]), np.append(chosen, chains.of_opened[grows])
 
 
-def _bounds_only(plan: SessionTables, opened: pa.Table, chains: _Chains, grows: Flags) -> pa.Table:
+def _bounds_only(plan: GroupTables, opened: pa.Table, chains: _Chains, grows: Flags) -> pa.Table:
     """Stored sessions with the bounds of their chains, and no events."""
     rows, of = opened.filter(pa.array(grows)), chains.of_opened[grows]
     for name, values in ((START, chains.starts[of]), (END, chains.ends[of])):
@@ -304,7 +304,7 @@ def _joining(rows: pa.Table, chains: _Chains, new: int, at: StepTimes) -> pa.Tab
     return rows.filter(pa.array(joining)).set_column(rows.column_names.index(END), END, ends)
 
 
-def _carried(plan: SessionTables, rows: pa.Table, chains: _Chains, where: Flags) -> pa.Table:
+def _carried(plan: GroupTables, rows: pa.Table, chains: _Chains, where: Flags) -> pa.Table:
     """One part for each session that these rows are of, in the cell of a part that is not due."""
     made, chosen = _combined(plan, rows, chains, where, chains.next_end)
     cells = 2 * chains.next_cell[chosen] + (1 if plan.orderless else 0)
@@ -312,9 +312,9 @@ def _carried(plan: SessionTables, rows: pa.Table, chains: _Chains, where: Flags)
 
 
 def _combined(
-    plan: SessionTables, rows: pa.Table, chains: _Chains, where: Flags, ends: Numbers
+    plan: GroupTables, rows: pa.Table, chains: _Chains, where: Flags, ends: Numbers
 ) -> tuple[pa.Table, Numbers]:
-    """The rows ``where`` as rows of `SessionTables.chained`, from its start to its place in ``ends``; and
+    """The rows ``where`` as rows of `GroupTables.chained`, from its start to its place in ``ends``; and
     which sessions those are.
     """
     index = np.flatnonzero(where)
@@ -332,7 +332,7 @@ def _combined(
     return pa.table([*keys.columns, *bounds, *values.columns], schema=plan.chained.schema), chosen
 
 
-def _changes(plan: SessionTables, merged: list[pa.Table], at: StepTimes) -> ChangeSet:
+def _changes(plan: GroupTables, merged: list[pa.Table], at: StepTimes) -> ChangeSet:
     rows = pa.concat_tables(merged)
     bound = over_at(plan, at.after)
     if not rows.num_rows:

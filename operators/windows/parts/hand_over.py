@@ -13,18 +13,17 @@ from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.names import COARSE, ENDS, GROUPS, PARTS
+from tidestate.operators.windows.panes import replaced_panes
 from tidestate.operators.windows.parts.cells import live_parts, sessions_as_arriving
 from tidestate.operators.windows.parts.coarse import all_keys
 from tidestate.operators.windows.parts.slices import as_arriving, combined_windows
-from tidestate.operators.windows.session_tables import SessionTables
-from tidestate.operators.windows.step import replaced_panes
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
-def hand_over(plan: SessionTables, view: StateView, watermark: int, now_us: int = 0) -> Transition | None:
+def hand_over(plan: GroupTables, view: StateView, watermark: int, now_us: int = 0) -> Transition | None:
     """Changes after which all windows in parts that end after ``watermark`` are groups; None if there are none.
 
     Its panes take back those of sessions that are merged into others.
@@ -37,7 +36,7 @@ def hand_over(plan: SessionTables, view: StateView, watermark: int, now_us: int 
     return Transition(changes, plan.pane_schema.empty_table()) if changes else None
 
 
-def _sessions(plan: SessionTables, view: StateView, at: StepTimes) -> Transition | None:
+def _sessions(plan: GroupTables, view: StateView, at: StepTimes) -> Transition | None:
     """Sessions that waiting and stored ones form, and the panes that are taken back by that."""
     keys = [rows.select(plan.parts.key_names) for rows in view[PARTS].scan()]
     if not keys:
@@ -68,7 +67,7 @@ def _slices(plan: GroupTables, view: StateView, watermark: int, now_us: int) -> 
     return changes | {GROUPS: TableChanges(put=plan.groups.conform(groups_with(plan, view, waiting, at)))}
 
 
-def all_groups(plan: SessionTables, view: StateView, watermark_us: int | None) -> Iterator[pa.Table]:
+def all_groups(plan: GroupTables, view: StateView, watermark_us: int | None) -> Iterator[pa.Table]:
     """Every window that is stored, as rows of `GroupTables.groups`."""
     watermark = BEGINNING_US if watermark_us is None else watermark_us
     handed = hand_over(plan, view, watermark)
