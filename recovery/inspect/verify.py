@@ -6,13 +6,14 @@ Read-only. All findings are collected, so that all damage is visible at once.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Head, Ids, Manifest
+from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text, outside
 from tidestate.recovery.log.records import held_pins, read_part, read_pins
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
@@ -104,11 +105,7 @@ def verify(
     if spark and ids and ids[-1] in heads:
         findings += _spark(checkpoint, heads[ids[-1]].manifest)
     counting = [number for number in ids if number in heads and number not in abandoned]
-    whole = [
-        number
-        for number in counting
-        if not any((ref.root, ref.path) in wrong for ref in boundary.needed(heads[number].manifest))
-    ]
+    whole = [number for number in counting if not _broken(boundary, heads[number].manifest, wrong)]
     now = range(boundary.id + 1, checkpoint.boundary().id + 1)
     findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings if one.checkpoint not in now]
     return VerifyReport(
@@ -118,6 +115,16 @@ def verify(
         tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), one.checkpoint or 0, one.path))),
         max(whole, default=None),
     )
+
+
+def _broken(boundary: Boundary, manifest: Manifest, wrong: Mapping[Place, Finding]) -> bool:
+    """Whether a checkpoint needs one of the files that are wrong."""
+    harmless = spared(manifest, wrong) if wrong else set()
+    return any(place in wrong and place not in harmless for place in map(_place, boundary.needed(manifest)))
+
+
+def _place(ref: FileRef) -> Place:
+    return ref.root, ref.path
 
 
 def _pinned(checkpoint: Checkpoint, stored: Sequence[int], bound: int) -> list[int]:
@@ -145,7 +152,9 @@ def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) 
         try:
             yield number, read()
         except (DataError, NotFoundError) as error:
-            findings.append(Finding("manifest", number, manifest_path(number), error.message))
+            # Of a part of the manifest, or of the manifest itself.
+            path = str(error.context.get("path") or manifest_path(number))
+            findings.append(Finding("manifest", number, path, error.message))
 
 
 def _newer(found: Traces, least: int, ids: list[int], newest: Manifest | None) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from tidestate.recovery.log.manifest_file import decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
 from tidestate.recovery.log.names import numbered_name, numbers_in
 from tidestate.recovery.log.outputs import Output, output_of
+from tidestate.recovery.log.parts import Parts
 from tidestate.recovery.log.prefetch import Item, ProgressCallback, Result, no_progress, prefetch_with_progress
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import newest_boundary, outputs_below, read_pins
@@ -62,6 +63,7 @@ class Checkpoint:
     writer: str = field(default_factory=lambda: uuid.uuid4().hex)
     on_progress: ProgressCallback = no_progress
     _published: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
+    _parts: Parts = field(default_factory=Parts, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.objects.root!r})"
@@ -187,7 +189,7 @@ class Checkpoint:
                 found_id=manifest.id,
                 found_job=manifest.job_id,
             )
-        return Head(manifest, digest)
+        return Head(self._parts.resolved(self.objects, manifest), digest)
 
     def load_each(self, ids: Sequence[int]) -> Iterator[tuple[int, Callable[[], Head]]]:
         """Each id, in this order, with a call that returns its manifest or raises as `load` does."""
@@ -311,7 +313,7 @@ class Checkpoint:
         nothing was published. Raises `CommitUnknownError` if storage did not answer: it may have been.
         """
         invariant(manifest.job_id == self.marker.job_id, "a manifest is published in its own root")
-        manifest = msgspec.structs.replace(manifest, version=version())
+        manifest = self._parts.written(self.objects, msgspec.structs.replace(manifest, version=version()))
         data, digest = encode(manifest)
         try:
             self.objects.create(manifest_path(manifest.id), data)
@@ -353,9 +355,7 @@ class Checkpoint:
                 note(self.objects, manifest.id)
 
     def check_unmoved(self, newest: int) -> None:
-        """Raise `ConflictError` (``plan-moved``) unless ``newest`` is still the newest manifest, 0 for none: a plan
-        that was made on it can be executed.
-        """
+        """Raise `ConflictError` (``plan-moved``) unless ``newest``, which a plan was made on, still is; 0: none."""
         found = max(self.present_ids(), default=0)
         if found != newest:
             raise ConflictError(

@@ -92,8 +92,8 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     tables: tuple[TableSpec, ...]
     """The state tables; columns of files are matched with these by identity. Owner: the start."""
     partitions: tuple[PartitionState, ...]
-    """State by key hash, without the bounds in ``expired``: see ``states``. Every operator has the same number.
-    Owner: the step; a rescale divides them.
+    """State by key hash, without the bounds in ``expired``: see ``states``. Every operator has the same number; if
+    they are many, they are not in the file but in the parts that it names. Owner: the step; a rescale divides them.
     """
     inputs: tuple[str, ...] = ()
     """The streams and operators it reads. Owner: the start."""
@@ -128,6 +128,15 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     Owner: the step; a rescale.
     """
 
+    count: int = 0
+    """How many partitions the parts have; 0 if there are none. Owner of this and of the parts: who publishes."""
+    base: tuple[FileRef, ...] = ()
+    """Parts with all partitions; ``first`` and ``last`` are partitions."""
+    copies: tuple[FileRef, ...] = ()
+    """Second copies of these."""
+    changes: tuple[FileRef, ...] = ()
+    """Parts with partitions that have changed since, oldest first."""
+
     @cached_property
     def states(self) -> tuple[PartitionState, ...]:
         """The state partitions, each with the bounds in force."""
@@ -143,6 +152,11 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     def files(self) -> list[FileRef]:
         """The files of its state, each once: after a rescale partitions share some."""
         return list({(ref.root, ref.path): ref for part in self.partitions for ref in part.files}.values())
+
+    @property
+    def parts(self) -> tuple[FileRef, ...]:
+        """The files with its partitions."""
+        return (*self.base, *self.copies, *self.changes)
 
     def stepped(self, answered: Mapping[int, PartitionState], expire: Mapping[str, int]) -> OperatorState:
         """After a step of some partitions; the others let rows ``expire`` up to these bounds, and nothing else."""
@@ -284,13 +298,14 @@ def ledger_of(late: tuple[FileRef, ...], operator: str) -> tuple[FileRef, ...]:
 
 
 def state_files(manifest: Manifest) -> list[FileRef]:
-    """Every file of the state, once."""
-    return [ref for operator in manifest.operators.values() for ref in operator.files]
+    """Every file of the state, once, and the parts of the manifest."""
+    return [ref for operator in manifest.operators.values() for ref in (*operator.files, *operator.parts)]
 
 
 def without_state(manifest: Manifest) -> Manifest:
     """The manifest without its state, for callers that keep thousands in memory."""
-    operators = {name: msgspec.structs.replace(one, partitions=()) for name, one in manifest.operators.items()}
+    nothing: dict[str, Any] = {"partitions": (), "count": 0, "base": (), "copies": (), "changes": ()}
+    operators = {name: msgspec.structs.replace(one, **nothing) for name, one in manifest.operators.items()}
     return msgspec.structs.replace(manifest, operators=operators)
 
 

@@ -11,8 +11,12 @@ from tidestate.statestore.errors import CorruptionError, IncompatibleError
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
-    """The file's bytes and the checksum by which a child names this manifest."""
-    body = msgspec.json.encode(manifest)
+    """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out."""
+    operators = {
+        name: msgspec.structs.replace(one, partitions=()) if one.base else one
+        for name, one in manifest.operators.items()
+    }
+    body = msgspec.json.encode(msgspec.structs.replace(manifest, operators=operators))
     digest = checksum(body)
     return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
 
@@ -37,7 +41,9 @@ _FILE, _VERSION, _MANIFEST = (
 
 
 def decode(data: bytes, path: str) -> tuple[Manifest, str]:
-    """The manifest and its checksum. Raises `CorruptionError` or, for a newer format, `IncompatibleError`."""
+    """The manifest, without partitions that are in parts, and its checksum. Raises `CorruptionError` or, for a newer
+    format, `IncompatibleError`.
+    """
     if len(data) > MANIFEST_BYTES:
         raise _damaged(path, f"more than {MANIFEST_BYTES} bytes")
     try:

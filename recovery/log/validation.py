@@ -7,7 +7,7 @@ rely on it: numbers fit 64 bits, files are below the root, names are valid, size
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidestate.recovery.log.boundary import Boundary
@@ -112,20 +112,41 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
         require(is_name(spec.name) and len(spec.key) + len(spec.values) <= COLUMNS, "a table")
     names = {spec.name for spec in operator.tables}
     require(len(names) == len(operator.tables), "tables")
-    require(1 <= len(operator.partitions) <= PARTITIONS, "partitions")
-    for number, partition in enumerate(operator.partitions):
-        _check_partition(partition, names, checkpoint_id)
-        for ref in partition.files:
-            # After a rescale files stay in the folder of their old partition.
-            own = state_folder(name, None if ref.share else number)
-            fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
-            require(fits, "the path of a state file")
+    if operator.parts:
+        _check_parts(name, operator)
+    else:
+        require(1 <= len(operator.partitions) <= PARTITIONS and not operator.count, "partitions")
+    check_entries(name, dict(enumerate(operator.partitions)), names, checkpoint_id)
     check_times(operator.expired.values(), "expired")
     for renamed_in, _, _ in operator.renamed:
         check_natural(renamed_in, "renamed")
     _check_progress(operator.progress)
     for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
         _check_depth(tree)
+
+
+def _check_parts(name: str, operator: OperatorState) -> None:
+    require(1 <= operator.count <= PARTITIONS and not operator.partitions, "partitions")
+    for ref in operator.parts:
+        check_file(ref)
+        fits = ref.path.startswith(state_folder(name)) and ref.path.endswith(".partitions.json")
+        require(fits and not (ref.table or ref.root) and ref.last < operator.count, "a part")
+        require(ref.bytes <= MANIFEST_BYTES, "the size of a part")
+    covered = [number for ref in operator.base for number in range(ref.first, ref.last + 1)]
+    require(covered == list(range(operator.count)), "the base")
+    same = [(ref.checksum, ref.bytes) for ref in operator.base]
+    require([(ref.checksum, ref.bytes) for ref in operator.copies] == same, "the copies of a base")
+
+
+def check_entries(name: str, partitions: Mapping[int, PartitionState], tables: set[str], checkpoint_id: int) -> None:
+    """Raise `InvalidManifest` unless these partitions, by number, can be an operator's."""
+    for number, partition in partitions.items():
+        _check_partition(partition, tables, checkpoint_id)
+        for ref in partition.files:
+            # After a rescale files stay in the folder of their old partition.
+            own = state_folder(name, None if ref.share else number)
+            fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
+            require(fits, "the path of a state file")
 
 
 def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id: int) -> None:

@@ -140,7 +140,8 @@ def _from_base(operator: OperatorState) -> OperatorState:
         )
         for part in operator.partitions
     )
-    return msgspec.structs.replace(operator, partitions=partitions)
+    # Parts are as much of a checkpoint as its manifest: the new root gets its own.
+    return msgspec.structs.replace(operator, partitions=partitions, count=0, base=(), copies=(), changes=())
 
 
 def _pin_name(destination: str) -> str:

@@ -11,6 +11,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Head, Manifest
+from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.records import outputs_below
 from tidestate.recovery.moves.reset import Reset, execute_reset, highest_used_id, plan_reset
@@ -162,7 +163,9 @@ def _files(
     unread = [(*one, True) for path, one in needed.items() if path not in checked]
     for (ref, _, _), found in checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), unread):
         checked[ref.path] = found()
-    return [one for path in needed if (one := checked[path]) is not None]
+    damaged = {(0, path) for path in needed if checked[path] is not None}
+    harmless = {path for _, path in spared(manifest, damaged)}
+    return [one for path in needed if (one := checked[path]) is not None and path not in harmless]
 
 
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:

@@ -18,7 +18,7 @@ import msgspec
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Manifest, OperatorState, state_files
+from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.successor import successor
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.refs import FileRef, PartitionState
@@ -104,7 +104,7 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
     )
     refs = [ref for one in manifest.operators.values() for part in one.partitions for ref in part.files]
     times = Counter((ref.root, ref.path) for ref in refs)
-    before_files = {(ref.root, ref.path) for ref in state_files(was)}
+    before_files = {(ref.root, ref.path) for one in was.operators.values() for ref in one.files}
     invariant(set(times) == before_files, "a rescale keeps all files", lost=before_files - set(times))
     shared = sum(count > 1 for count in times.values())
     return Rescaled(manifest.id, before, partitions, tuple(was.operators), len(times), shared, manifest)

@@ -20,6 +20,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Ids, Manifest, without_state
+from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.pins import pinned
 from tidestate.recovery.log.ranges import merged_ranges, outside
 from tidestate.recovery.log.successor import successor
@@ -149,8 +150,12 @@ def highest_used_id(checkpoint: Checkpoint) -> int:
 
 def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
     """Raise `CorruptionError` unless all its files have the right size."""
-    for ref in checkpoint.boundary().needed(chosen):
-        if (wrong := file_finding(checkpoint, ref, chosen.id, read=False)) is not None:
+    looked = [
+        (ref, file_finding(checkpoint, ref, chosen.id, read=False)) for ref in checkpoint.boundary().needed(chosen)
+    ]
+    harmless = spared(chosen, {(ref.root, ref.path) for ref, found in looked if found is not None})
+    for ref, wrong in looked:
+        if wrong is not None and (ref.root, ref.path) not in harmless:
             raise CorruptionError(
                 f"a file of this checkpoint cannot be used ({wrong.why}): choose another checkpoint, "
                 "or the newest intact one (tidestate repair ROOT --to newest-good)",

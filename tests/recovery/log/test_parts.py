@@ -1,0 +1,321 @@
+"""Many state partitions are in parts of their own: resolved by every reader, merged, copied, collected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import evidence
+from tests.helpers.process import examples
+from tests.helpers.worked_example import batch
+from tidestate.operators import Parquet, count, tumbling, windowed
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.recovery.inspect.rows import Wanted, state_rows
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log import parts
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest, OperatorState, state_files
+from tidestate.recovery.log.manifest_file import decode
+from tidestate.recovery.log.successor import origin, successor
+from tidestate.recovery.log.validation import InvalidManifest, check
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.repair import repair
+from tidestate.recovery.moves.rescale import rescale
+from tidestate.recovery.moves.reset import reset_to
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.statestore.checksums import checksum
+from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.files.refs import PartitionState
+
+PARTITIONS = 9
+BATCHES = [batch([(10 * number + place, key, 0) for place, key in enumerate("abcdefgh")]) for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small jobs have parts, too, and many of them."""
+    monkeypatch.setattr(parts, "INLINE_PARTITIONS", 2)
+    monkeypatch.setattr(parts, "PART_BYTES", 1500)
+    monkeypatch.setattr(parts, "MAX_CHANGES", 3)
+
+
+def job(late: str = "0 seconds") -> Windowed:
+    made = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())
+    return made.late(late)
+
+
+def run(root: Path, batches: int = 6, *, late: str = "0 seconds", **how: Any) -> Any:
+    started = job(late).standalone(checkpoint=root, store=Parquet(max_levels=2), **how)
+    return started.run(BATCHES[:batches])
+
+
+def newest(root: Path) -> Manifest:
+    """Read by a process that knows nothing yet."""
+    return Checkpoint.open(root).chosen(None).manifest
+
+
+def state(root: Path) -> list[str]:
+    """The rows of all state tables, however they are divided."""
+    checkpoint, operator = Checkpoint.open(root), newest(root).operators["job"]
+    tables = [table for spec in operator.tables for table in state_rows(checkpoint, operator, spec, Wanted())]
+    return sorted(repr(row) for table in tables for row in table.to_pylist())
+
+
+@pytest.fixture
+def twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same job with its partitions in the manifests."""
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "INLINE_PARTITIONS", 64)
+        run(tmp_path / "twin", partitions=PARTITIONS)
+    return tmp_path / "twin"
+
+
+def paths(root: Path, kind: str = "") -> list[Path]:
+    operator = newest(root).operators["job"]
+    return [root / ref.path for ref in (getattr(operator, kind) if kind else operator.parts)]
+
+
+def test_the_manifest_names_parts_and_readers_see_all_partitions(tmp_path: Path, twin: Path) -> None:
+    run(tmp_path / "root", partitions=PARTITIONS)
+    for written, inline in zip(evidence.manifests(tmp_path / "root"), evidence.manifests(twin), strict=True):
+        found, other = (one["operators"]["job"] for one in (written, inline))
+        assert (found["partitions"], found["count"], len(other["partitions"])) == ([], PARTITIONS, PARTITIONS)
+        assert len(found["base"]) == len(found["copies"])
+        assert (other["base"], other["copies"], other["changes"]) == ([], [], [])
+        read = Checkpoint.open(tmp_path / "root").read(written["id"]).manifest.operators["job"]
+        named = [[(ref.table, ref.kind, ref.rows) for ref in one.files] for one in read.partitions]
+        assert named == [[(ref["table"], ref.get("kind", "changelog"), ref["rows"]) for ref in one["files"]]
+                         for one in other["partitions"]]  # fmt: skip
+    assert len(newest(tmp_path / "root").operators["job"].base) > 1
+    report = verify(Checkpoint.open(tmp_path / "root"), read_percent=100)
+    assert (report.findings, report.good) == ((), 7)
+
+
+def test_a_restarted_job_goes_on(tmp_path: Path, twin: Path) -> None:
+    for number in range(1, 7):
+        run(tmp_path / "root", number, partitions=PARTITIONS)
+    assert state(tmp_path / "root") == state(twin)
+    panes = [
+        sorted(row for one in evidence.panes(root) for row in one.elements()) for root in (tmp_path / "root", twin)
+    ]
+    assert panes[0] == panes[1]
+
+
+ENTRY = st.integers(0, 3)
+ROUNDS = st.lists(st.dictionaries(st.integers(0, PARTITIONS - 1), ENTRY, max_size=6), min_size=1, max_size=25)
+
+
+@given(ROUNDS, st.integers(0, 2**32))
+@settings(deadline=None, max_examples=examples(25))
+def test_any_changes_give_the_partitions_back(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[dict[int, int]], seed: int
+) -> None:
+    checkpoint = Checkpoint.open_or_create(tmp_path_factory.mktemp("root"))
+    partitions = tuple(PartitionState(lineage=str(number)) for number in range(PARTITIONS))
+    operator = OperatorState({}, "", (), partitions)
+    head = checkpoint.publish(
+        successor(origin(checkpoint.marker.job_id), "fence", "w", 0, operators={"job": operator})
+    )
+    expected = {1: partitions}
+    for place, changed in enumerate(rounds):
+        if (seed >> place % 32) & 1:
+            checkpoint = Checkpoint.open(checkpoint.objects.root)
+            head = checkpoint.read(head.manifest.id)
+        now = list(head.manifest.operators["job"].partitions)
+        for number, entry in changed.items():
+            now[number] = PartitionState(lineage=f"{number}-{entry}")
+        moved = msgspec.structs.replace(head.manifest.operators["job"], partitions=tuple(now))
+        head = checkpoint.publish(successor(head, "batch", "w", 0, operators={"job": moved}))
+        expected[head.manifest.id] = tuple(now)
+        assert len(head.manifest.operators["job"].changes) <= parts.MAX_CHANGES + 1
+    for number, wanted in expected.items():
+        found = Checkpoint.open(checkpoint.objects.root).read(number)
+        assert found.manifest.operators["job"].partitions == wanted
+        assert found.manifest.operators["job"].count == PARTITIONS
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open_or_create(tmp_path)
+    operator = OperatorState({}, "", (), tuple(PartitionState(lineage=str(n)) for n in range(PARTITIONS)))
+    head = checkpoint.publish(
+        successor(origin(checkpoint.marker.job_id), "fence", "w", 0, operators={"job": operator})
+    )
+    before = sorted((tmp_path / "data").rglob("*"))
+    head = checkpoint.publish(successor(head, "tick", "w", 0))
+    assert sorted((tmp_path / "data").rglob("*")) == before
+    one = msgspec.structs.replace(head.manifest.operators["job"].partitions[3], lineage="x")
+    now = list(head.manifest.operators["job"].partitions)
+    now[3] = one
+    moved = msgspec.structs.replace(head.manifest.operators["job"], partitions=tuple(now))
+    checkpoint.publish(successor(head, "tick", "w", 0, operators={"job": moved}))
+    (new,) = set((tmp_path / "data").rglob("*")) - set(before)
+    assert list(json.loads(new.read_bytes())["partitions"]) == ["3"]
+
+
+def test_a_few_partitions_are_in_the_manifest(tmp_path: Path) -> None:
+    run(tmp_path, partitions=2)
+    assert all(len(one["operators"]["job"]["partitions"]) == 2 for one in evidence.manifests(tmp_path))
+    assert not list(tmp_path.rglob("*.partitions.json"))
+
+
+def test_collection_keeps_the_parts_that_are_needed(tmp_path: Path) -> None:
+    run(tmp_path, partitions=PARTITIONS)
+    (tmp_path / "data" / "job" / f"8-{'0' * 32}.partitions.json").write_bytes(b"left by a crash")
+    needed = {ref.path for ref in state_files(newest(tmp_path))}
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+    there = {path.relative_to(tmp_path).as_posix() for path in (tmp_path / "data").rglob("*") if path.is_file()}
+    assert {path for path in there if path.endswith(".json")} - needed <= {f"data/job/8-{'0' * 32}.partitions.json"}
+    assert needed <= there
+    assert verify(Checkpoint.open(tmp_path), read_percent=100).findings == ()
+    run(tmp_path, partitions=PARTITIONS)
+
+
+def test_going_back(tmp_path: Path) -> None:
+    run(tmp_path, partitions=PARTITIONS)
+    then = Checkpoint.open(tmp_path).read(4).manifest.operators["job"]
+    reset_to(Checkpoint.open(tmp_path), 4)
+    now = newest(tmp_path).operators["job"]
+    assert (now.base, now.changes, now.partitions) == (then.base, then.changes, then.partitions)
+    run(tmp_path)
+    assert verify(Checkpoint.open(tmp_path), read_percent=100).findings == ()
+
+
+def test_a_fork_of_a_fork(tmp_path: Path, twin: Path) -> None:
+    run(tmp_path / "root", 3, partitions=PARTITIONS)
+    fork(tmp_path / "root", tmp_path / "one")
+    run(tmp_path / "one", 4)
+    fork(tmp_path / "one", tmp_path / "two")
+    fork(tmp_path / "two", tmp_path / "three")
+    run(tmp_path / "three", 6)
+    for name in ("one", "two", "three"):
+        assert all(ref.root == 0 for ref in newest(tmp_path / name).operators["job"].parts)
+        assert verify(Checkpoint.open(tmp_path / name), read_percent=100).findings == ()
+    assert state(tmp_path / "three") == state(twin)
+
+
+@pytest.mark.parametrize("partitions", [1, 5, 14])
+def test_a_rescale(tmp_path: Path, twin: Path, partitions: int) -> None:
+    run(tmp_path / "root", 3, partitions=PARTITIONS)
+    rescale(tmp_path / "root", partitions)
+    operator = newest(tmp_path / "root").operators["job"]
+    assert (operator.count, operator.changes) == (partitions if partitions > 2 else 0, ())
+    run(tmp_path / "root", 6)
+    assert state(tmp_path / "root") == state(twin)
+    assert verify(Checkpoint.open(tmp_path / "root"), read_percent=100).findings == ()
+
+
+def test_another_configuration(tmp_path: Path) -> None:
+    run(tmp_path, 3, partitions=PARTITIONS)
+    run(tmp_path, 6, late="1 hour")
+    assert len(newest(tmp_path).operators["job"].partitions) == PARTITIONS
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
+@pytest.mark.parametrize("kind", ["base", "copies"])
+def test_a_damaged_part_of_a_base_has_a_copy(tmp_path: Path, kind: str, damage: Callable[[Path], None]) -> None:
+    run(tmp_path, 5, partitions=PARTITIONS)
+    before = newest(tmp_path)
+    path = paths(tmp_path, kind)[0]
+    damage(path)
+    assert newest(tmp_path) == before
+    report = verify(Checkpoint.open(tmp_path), read_percent=100)
+    assert {one.path for one in report.findings} == {path.relative_to(tmp_path).as_posix()}
+    assert report.good == before.id, "nothing is lost"
+    assert repair(Checkpoint.open(tmp_path)).reset is None
+    run(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
+@pytest.mark.parametrize("kind", ["changes", "both"])
+def test_without_a_copy_the_job_goes_back(tmp_path: Path, kind: str, damage: Callable[[Path], None]) -> None:
+    run(tmp_path, 6, partitions=PARTITIONS)
+    operator = newest(tmp_path).operators["job"]
+    if kind == "changes" and not operator.changes:
+        pytest.skip("the newest checkpoint has a new base")
+    refs = operator.changes[-1:] if kind == "changes" else (operator.base[0], operator.copies[0])
+    for ref in refs:
+        damage(tmp_path / ref.path)
+    with pytest.raises(CorruptionError):
+        newest(tmp_path)
+    report = verify(Checkpoint.open(tmp_path), read_percent=100)
+    assert report.findings
+    done = repair(Checkpoint.open(tmp_path))
+    assert done.reset is not None
+    assert done.reset.to == report.good
+    run(tmp_path)
+
+
+def test_a_manifest_names_each_partition_once(tmp_path: Path) -> None:
+    run(tmp_path, 6, partitions=PARTITIONS)
+    path = next((tmp_path / "manifests").glob(f"{newest(tmp_path).id:020d}.json"))
+    manifest, _ = decode(path.read_bytes(), str(path))
+    operator = manifest.operators["job"]
+    base = operator.base
+    assert len(base) > 1
+    for wrong in (
+        {"base": base[1:], "copies": operator.copies[1:]},
+        {"base": (*base, base[0]), "copies": (*operator.copies, operator.copies[0])},
+        {"copies": ()},
+        {"copies": operator.copies[::-1]},
+        {"count": PARTITIONS + 1},
+        {"count": 10**9},
+        {"base": tuple(msgspec.structs.replace(ref, root=1) for ref in base)},
+        {"base": tuple(msgspec.structs.replace(ref, path="data/other/1") for ref in base)},
+        {"base": (msgspec.structs.replace(base[0], last=10**15), *base[1:])},
+    ):
+        forged = msgspec.structs.replace(manifest, operators={"job": msgspec.structs.replace(operator, **wrong)})
+        with pytest.raises(InvalidManifest):
+            check(forged)
+
+
+def test_a_part_has_the_partitions_that_the_manifest_says(tmp_path: Path) -> None:
+    run(tmp_path, 2, partitions=PARTITIONS)
+    manifest = newest(tmp_path)
+    operator = manifest.operators["job"]
+    ref = operator.base[0]
+    data = json.loads((tmp_path / ref.path).read_bytes())
+    for number, change in enumerate([{"operator": "other"}, {"partitions": {}}, {"partitions": 7}]):
+        forged = msgspec.json.encode(data | change)
+        path = f"data/job/9-{number:032x}.partitions.json"
+        (tmp_path / path).write_bytes(forged)
+        wrong = msgspec.structs.replace(ref, path=path, bytes=len(forged), checksum=checksum(forged))
+        bad = msgspec.structs.replace(operator, base=(wrong, *operator.base[1:]), copies=())
+        with pytest.raises(CorruptionError) as refused:
+            parts.Parts().resolved(
+                Checkpoint.open(tmp_path).objects, msgspec.structs.replace(manifest, operators={"job": bad})
+            )
+        assert refused.value.code == "manifest-part"
+
+
+def test_a_writer_that_dies_before_its_manifest_leaves_parts_that_nobody_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidestate.statestore.storage.objects import Objects
+
+    run(tmp_path, 3, partitions=PARTITIONS)
+    before = newest(tmp_path)
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "create", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, 4)
+    assert newest(tmp_path) == before
+    run(tmp_path)
+    assert verify(Checkpoint.open(tmp_path), read_percent=100).findings == ()
