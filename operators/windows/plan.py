@@ -11,6 +11,7 @@ from tidestate.operators.plan.output_watermark import output_watermark
 from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import refused_windows, too_late
+from tidestate.operators.windows.due import due_mark
 from tidestate.operators.windows.intake import arriving_parts
 from tidestate.operators.windows.parts.cells import parts_of_sessions, ready_sessions
 from tidestate.operators.windows.parts.hand_over import hand_over
@@ -52,10 +53,12 @@ class WindowPlan(GroupTables):
         if self.lazy:
             ready = (ready_sessions if self.in_cells else ready_windows)(self, view, arriving, at)
             moved = step_windows(self, view, ready.arriving, at, ready.alone)
-            return replace(moved, changes={**moved.changes, **ready.changes})
+            made = {**moved.changes, **ready.changes}
+            return replace(moved, changes=made, due_mark=due_mark(self, view, made, at))
         handed = hand_over(self, view, at.before, at.was)
         if handed is None:
-            return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
+            moved = self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
+            return moved if self.in_order else replace(moved, due_mark=due_mark(self, view, moved.changes, at))
         # Former settings left windows in parts: from here on they are groups.
         state = OverlayView(view, self.tables)
         state.apply(handed.changes)

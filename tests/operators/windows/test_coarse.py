@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import examples
-from tidestate.operators import count, max_, sliding, sum_, windowed
+from tidestate.operators import count, every_element, max_, sliding, sum_, windowed
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.classify import Intake
@@ -31,9 +31,10 @@ SCHEMA = pa.schema([("at", TIME), ("key", pa.int64()), ("value", pa.int64())])
 ROWS = st.lists(st.tuples(st.integers(-20, 60), st.integers(0, 2), st.integers(-9, 9)), max_size=12)
 
 
-def plan_of(window: Any, late: int, rule: str, coarse_from: int) -> WindowPlan:
+def plan_of(window: Any, late: int, rule: str, coarse_from: int, *, early: bool = False) -> WindowPlan:
     described = windowed(event_time="at", key="key", watermark_delay="0 seconds").window(window)
     described = described.aggregate(n=count(), total=sum_("value"), most=max_("value"))
+    described = described.trigger(early=every_element()) if early else described
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "COARSE_FROM", coarse_from)
         plan = bind_plan(described.late(f"{late} seconds", rule=rule), SCHEMA)
@@ -49,6 +50,7 @@ class Player:
         self.plan, self.odd = plan, odd
         self.store, self.steps = MemoryStore(plan.tables), 0
         self.before = BEGINNING_US
+        self.due: int | None = None
 
     def step(self, rows: list[tuple[int, int, int]], after: int) -> Counter[str]:
         self.plan.__dict__["orderless"] = not (self.odd and self.steps % 3 == 2)
@@ -60,7 +62,14 @@ class Player:
             fresh = ~self.plan.too_late(events, times, self.before, reprocessing=False)
         mark = None if self.before == BEGINNING_US else self.before
         arriving = self.plan.arrive(events.filter(pa.array(fresh)), times[fresh], Intake(mark))
-        moved = self.plan.step(self.store, arriving, StepTimes(self.before, max(self.before, after)))
+        reached = max(self.before, after)
+        idle = not arriving.num_rows and self.due is not None and reached < self.due
+        moved = self.plan.step(self.store, arriving, StepTimes(self.before, reached))
+        if idle:
+            assert not moved.panes.num_rows
+            assert not moved.counters
+            assert not any(layers for one in moved.changes.values() if (layers := one.layers()))
+        self.due = None if self.odd else moved.due_mark
         self.steps, self.before = self.steps + 1, max(self.before, after)
         self.store.apply(moved.changes, Applied(self.steps, str(self.steps)))
         return Counter(map(str, moved.panes.to_pylist()))
@@ -75,14 +84,15 @@ class Player:
     rule=st.sampled_from(["event", "window"]),
     steps=st.lists(st.tuples(ROWS, st.integers(-10, 50)), min_size=1, max_size=7),
     odd=st.booleans(),
+    early=st.booleans(),
 )
 def test_panes_are_those_of_slices_alone(
-    size: int, slide: int, shift: int, late: int, rule: str, steps: list[tuple[Any, int]], odd: bool
+    size: int, slide: int, shift: int, late: int, rule: str, steps: list[tuple[Any, int]], odd: bool, early: bool
 ) -> None:
     window = sliding(f"{size} seconds", f"{slide} seconds", offset=f"{shift} seconds", strict=False)
     if window.size // window.slice < 4:
         return
-    fine, coarse = (Player(plan_of(window, late, rule, least), odd=odd) for least in (10**6, 4))
+    fine, coarse = (Player(plan_of(window, late, rule, least, early=early), odd=odd) for least in (10**6, 4))
     for rows, mark in steps:
         assert coarse.step(rows, mark * SECOND) == fine.step(rows, mark * SECOND)
     assert coarse.step([], END_US) == fine.step([], END_US)
