@@ -181,7 +181,7 @@ def ours(spark: SparkSession, task: Task) -> Answer:
     if task.work == "join":
         query = interval_join().on_spark(*given, **where).start()
     else:
-        query = WORKLOADS[task.work].ours.on_spark(*given, direct_scan=True, **where).start()
+        query = WORKLOADS[task.work].ours.on_spark(*given, **where).start()
     _finish(task, query.process_all_available, query.progress, query)
     progress, totals = query.progress(), query.manifest.totals
     query.stop()
