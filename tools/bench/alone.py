@@ -32,6 +32,8 @@ from tools.bench.bids import Bids
 DELAY_US = 60_000_000
 SIZE_US, GAP_US = 10_000_000, 2_000_001
 COLD = 3
+SPAN_S = 2
+"""The event time of a batch of a long run: windows of 10 s, 60 s behind, are all there after 35 batches."""
 KEY_APART_US = 1 << 43
 """More than the event time of any run, so that times of different keys do not meet."""
 STORE = Parquet(max_levels=3)
@@ -193,32 +195,25 @@ def totals_of(panes: pa.Table) -> Totals:
 
 
 def long_run(keys: int, batch: int, first: int, times: int) -> tuple[float, float]:
-    """Median seconds of a batch among the ``first`` ones after the cold ones, and among as many after ``times`` as
-    many: windows come and go, so the state stays as large.
+    """Median seconds of a batch of a job that has run for ``first`` batches, and of one that has run for ``times`` as
+    many. Windows come and go, so that their state is equally large; both take each batch in turn.
     """
-    stream = Bids(keys, batch, COLD * first + first * times, batch // 2)
-    took: list[float] = []
+    took: tuple[list[float], list[float]] = [], []
     with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
-        inputs = (stream.table(number) for number in range(stream.batches))
-        running = bids().standalone(checkpoint=f"{folder}/root", store=STORE)
-        timed = _Timed(inputs)
-        took.extend(time.perf_counter() - timed.given for _ in running.stream(timed))
-    # The windows of 60 s of delay and 10 s fill within 35 batches of 2 s.
-    early = took[COLD * first : COLD * first + first]
-    return median(early), median(took[-first:])
-
-
-@dataclass
-class _Timed:
-    """Input batches, and when the last one was given."""
-
-    batches: Iterator[pa.Table]
-    given: float = 0.0
-
-    def __iter__(self) -> Iterator[pa.Table]:
-        for batch in self.batches:
-            self.given = time.perf_counter()
-            yield batch
+        jobs = []
+        for name, history in (("old", first * times), ("young", first)):
+            stream = Bids(keys, batch, history + first, batch // SPAN_S)
+            tables = (stream.table(number) for number in range(stream.batches))
+            jobs.append(bids().standalone(checkpoint=f"{folder}/{name}", store=STORE).stream(tables))
+            for _ in range(history):
+                next(jobs[-1])
+        for _ in range(first):
+            for job, seconds in zip(jobs, took, strict=True):
+                started = time.perf_counter()
+                next(job)
+                seconds.append(time.perf_counter() - started)
+    old, young = took
+    return median(young), median(old)
 
 
 @dataclass

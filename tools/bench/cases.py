@@ -161,7 +161,7 @@ def _written(*, folds: bool) -> Callable[[Setting], Measured]:
 
 def _history(setting: Setting) -> Measured:
     times = 10 if setting.small else 100
-    early_s, late_s = alone.long_run(1_000, 2_000, 20, times)
+    early_s, late_s = alone.long_run(1_000, 2_000, 40, times)
     return Measured(2_000 / late_s, 2_000 / early_s, early_s / late_s, detail={"times": times})
 
 
