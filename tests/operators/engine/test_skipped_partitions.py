@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.process import examples
-from tidestate.operators import count, deduplicated, tumbling, windowed
+from tidestate.operators import count, deduplicated, sliding, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine import level
@@ -158,6 +158,45 @@ def all_run(root: Path, *how: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Round, "due", lambda *_: True)
         return played(root, *how)
+
+
+WINDOWS = {"tumbling": tumbling("10 seconds"), "sliding": sliding("20 seconds", "5 seconds")}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_windows_are_those_of_a_job_that_skips_nothing(
+    tmp_path_factory: pytest.TempPathFactory, ran: list[int], kind: str
+) -> None:
+    skipped: list[int] = []
+
+    @given(BATCHES, st.sampled_from(["0 seconds", "15 seconds"]), st.integers(1, PARTITIONS))
+    @settings(deadline=None, max_examples=examples(15))
+    def check(batches: list[list[Event]], late: str, partitions: int) -> None:
+        folder = tmp_path_factory.mktemp("roots")
+        ran.clear()
+        mine, some = windows(folder / "a", kind, batches, late, partitions), len(ran)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Round, "due", lambda *_: True)
+            ran.clear()
+            assert mine == windows(folder / "b", kind, batches, late, partitions)
+        skipped.append(len(ran) - some)
+
+    check()
+    assert sum(skipped) > 0
+
+
+def windows(root: Path, kind: str, batches: Sequence[Sequence[Event]], late: str, partitions: int) -> Any:
+    made = windowed(event_time="t", key="k", name="job").window(WINDOWS[kind]).aggregate(n=count()).late(late)
+    tested = Harness(made, SCHEMA, folder=root, partitions=partitions)
+    found: list[Any] = []
+    for number, events in enumerate(batches):
+        found.append(sorted(map(repr, tested.feed(rows(*events)).to_pylist())))
+        found.append(sorted(map(repr, tested.advance_watermark(number * 7 * SECOND).to_pylist())))
+        found.append(sorted(map(repr, tested.windows().to_pylist())))
+        if number % 2:
+            tested.restart()
+    expired = Checkpoint.open(root).chosen(None).manifest.operators["job"].expired
+    return [*found, expired, sorted(map(repr, tested.finish().to_pylist())), tested.counters()]
 
 
 @pytest.fixture
