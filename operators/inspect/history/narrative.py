@@ -54,14 +54,12 @@ class _Windows:
 
     bounds: dict[int, WindowBounds] = field(default_factory=dict)
     values: dict[tuple[str, int], tuple[Any, ...]] = field(default_factory=dict)
-    added: bool = False
-    """Whether something was added: a window that has fired is what was added to it, which needs no line."""
     newest_pane: int = -1
     """The number of the last pane."""
 
     def copy(self) -> _Windows:
         """An independent copy."""
-        return _Windows(dict(self.bounds), dict(self.values), self.added, self.newest_pane)
+        return _Windows(dict(self.bounds), dict(self.values), self.newest_pane)
 
     def new(self, one: StateChange) -> bool:
         """Apply a change; false if it changes nothing visible, only the state of triggers."""
@@ -69,13 +67,11 @@ class _Windows:
             before, self.newest_pane = self.newest_pane, int(one.values["pane"])
             return before != self.newest_pane
         if one.op != "put" or one.form.shape != "windows" or one.start is None or one.end is None:
-            self.added |= one.op == "merge"
             return True
         self.bounds[one.start] = WindowBounds(one.start, one.end)
         place, seen = (one.form.spec.name, one.start), (one.end, one.events, one.values)
         was, self.values[place] = self.values.get(place), seen
-        handed_over, self.added = self.added and one.panes > 0, False
-        return was != seen and not (was is None and handed_over)
+        return was != seen
 
 
 class _Narrator:

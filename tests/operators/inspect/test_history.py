@@ -74,6 +74,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 A_FIRST = [
     "2 | added | added | n=2 total=4 | batch 1 | 07",
+    "3 | became | is now | n=2 total=4 | batch 2 | 11",
     "3 | pane | pane 0 on time | n=2 total=4 | batch 2 | 11",
     "4 | became | is now | n=3 total=14 | batch 3 | 11",
     "4 | pane | retracted: pane 0 late | n=2 total=4 | batch 3 | 11",
@@ -134,6 +135,7 @@ def test_sessions_are_followed_back_to_those_they_were_merged_from(tmp_path: Pat
     found = of(tmp_path, 8)
     assert told(found) == [
         "2 | added | added: 09 to 14 | n=1 total=2 | batch 1 | 09",
+        "2 | became | 01 to 06 is now | n=1 total=1 | batch 1 | 09",
         "2 | pane | pane 0 on time of 01 to 06 | n=1 total=1 | batch 1 | 09",
         "3 | became | 01 to 10 grew from 01 to 06 | n=2 total=6 | batch 2 | 09",
         "3 | pane | retracted: pane 0 early of 01 to 06 | n=1 total=1 | batch 2 | 09",
@@ -141,7 +143,7 @@ def test_sessions_are_followed_back_to_those_they_were_merged_from(tmp_path: Pat
         "4 | pane | pane 0 on time | n=3 total=8 | batch 3 | 30",
         "4 | expired | expired; the last events are in its panes only |  | batch 3 | 30",
     ]
-    assert [one.events for one in found.events if one.kind in ("added", "became")] == [None, 2]
+    assert [one.events for one in found.events if one.kind in ("added", "became")] == [None, 1, 2]
     assert (found.start, found.end) == ("1970-01-01 00:00:01", "1970-01-01 00:00:14")
     for inside in (1, 6, 9):
         assert of(tmp_path, inside) == found
@@ -153,8 +155,9 @@ def test_a_sliding_window_is_what_came_to_its_slices(tmp_path: Path) -> None:
     described = windowed(event_time="t", key="k").window(sliding("10 seconds", "5 seconds"))
     described = described.aggregate(n=count(), total=sum_("v")).late("60 seconds")
     described.standalone(checkpoint=tmp_path, store=Parquet(), partitions=2).run(STREAM, drain=True)
-    assert told(of(tmp_path, 5, "c"))[:2] == [
+    assert told(of(tmp_path, 5, "c"))[:3] == [
         "4 | added | added to the slice up to 10 | n=1 total=7 | batch 3 | 13",
+        "6 | became | is now | n=1 total=7 | batch 5 | 45",
         "6 | pane | pane 0 on time | n=1 total=7 | batch 5 | 45",
     ]
     for key, start in (("a", -5), ("a", 0), ("a", 5), ("a", 10), ("b", 0), ("c", 0)):
@@ -230,6 +233,7 @@ def test_a_reset_and_what_it_abandoned(tmp_path: Path) -> None:
     found = of(tmp_path, 0)
     assert [(one.checkpoint, one.kind, one.abandoned) for one in found.events] == [
         (2, "added", False),
+        (3, "became", True),
         (3, "pane", True),
         (4, "became", True),
         (4, "pane", True),
@@ -345,9 +349,9 @@ def test_the_command(root: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     assert tidestate(*asked, "--format", "csv", "--output", rows, "--limit", 3).returncode == 0
     table = pa.csv.read_csv(rows)
-    assert table["checkpoint"].to_pylist()[:3] == [2, 3, 4]
+    assert table["checkpoint"].to_pylist()[:3] == [2, 3, 3]
     assert json.loads(table["values"][0].as_py()) == {"n": 2, "total": 4}
-    assert "8 more events: use --limit" in tidestate(*asked, "--limit", 2).stdout
+    assert "9 more events: use --limit" in tidestate(*asked, "--limit", 2).stdout
     done = tidestate("history", root, "--key", "k=a", "--window", "1980-01-01")
     assert (done.returncode, done.stdout) == (4, "")
     assert "[no-such-window]" in done.stderr
