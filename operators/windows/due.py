@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pyarrow as pa
+
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import END, GROUPS, PARTS, SLICE_END
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
@@ -16,37 +19,30 @@ from tidestate.statestore.spec.store import StateView
 
 def due_mark(plan: GroupTables, view: StateView, changes: ChangeSet, at: StepTimes) -> int | None:
     """The watermark that passes the end of the next window once ``changes`` are applied to ``view``; `END_US` if no
-    window waits, None if triggers look at windows before or after that.
+    window waits, None if that is not known: only of windows in slices that nothing but the watermark closes.
     """
-    triggers, early, after = plan.triggers, plan.triggers.early, max(at.before, at.after)
-    looks = triggers.when is not None or triggers.closing != "never" or plan.closed_us is not None
-    looks = looks or (early is not None and early.kind == "every_event_time")
-    if looks or not (plan.has_parts and isinstance(plan.kind, Sliding)):
+    after = max(at.before, at.after)
+    waits = plan.lazy and isinstance(plan.kind, Sliding) and plan.triggers.closing == "never"
+    if not waits or plan.closed_us is not None or after == BEGINNING_US:
         return None
     if after == END_US:
         return END_US
-    least = _first(view, changes, GROUPS, END, after)
-    kind = plan.slices
-    oldest = BEGINNING_US if after == BEGINNING_US else kind.oldest_slice_after(after)
-    soon = oldest if after == BEGINNING_US else oldest + kind.slide
-    part = _first(view, changes, PARTS, SLICE_END, oldest, soon)
-    if part == END_US:
-        part = _first(view, changes, PARTS, SLICE_END, soon)
-    if part == END_US:
-        return least
-    first = kind.first_end_at_or_after(part)
-    return min(least, first if after == BEGINNING_US else max(first, kind.first_end_at_or_after(after + 1)))
+    kind, following = plan.slices, plan.slices.first_end_at_or_after(after + 1)
+    needless = kind.oldest_slice_after(after)
+    soon = needless + kind.slide  # a slice up to here is in the next window
+    merged = changes[PARTS].merge
+    first = _least([merged] if merged is not None else [], SLICE_END, needless)
+    if first > soon:
+        close = view[PARTS].scan(key_range((needless + 1,), (soon + 1,)), folded=False)
+        first = soon if any(rows.num_rows for rows in close) else first
+    if first > soon:
+        first = min(first, _least(view[PARTS].scan(key_range((soon + 1,)), folded=False), SLICE_END, soon))
+    # Groups that are not due are there only where former settings made them.
+    grouped = _least(view[GROUPS].scan(key_range((after + 1,)), folded=False), END, after)
+    return min(grouped, END_US if first == END_US else max(following, kind.first_end_at_or_after(first)))
 
 
-def _first(view: StateView, changes: ChangeSet, table: str, column: str, after: int, up_to: int | None = None) -> int:
-    """The least ``column``, which leads the key, above ``after`` (stored ones only ``up_to`` a bound); `END_US` if
-    there is none.
-    """
-    changed = changes.get(table)
-    new = [] if changed is None else [rows for rows in (changed.put, changed.merge) if rows is not None]
-    lower, upper = None if after == BEGINNING_US else (after + 1,), None if up_to is None else (up_to + 1,)
-    stored = view[table].scan(key_range(lower, upper)) if after != up_to else iter(())
-    first = next((rows.slice(0, 1) for rows in stored if rows.num_rows), None)
-    found: list[Numbers] = [column_numbers(rows, column) for rows in [*new, *([] if first is None else [first])]]
-    above = [int(values[values > after].min()) for values in found if (values > after).any()]
-    return min(above, default=END_US)
+def _least(parts: Iterable[pa.Table], column: str, above: int) -> int:
+    """The least value of a column above a bound; `END_US` if there is none."""
+    found = (column_numbers(rows, column) for rows in parts)
+    return min((int(values[values > above].min()) for values in found if (values > above).any()), default=END_US)

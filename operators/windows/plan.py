@@ -57,8 +57,7 @@ class WindowPlan(GroupTables):
             return replace(moved, changes=made, due_mark=due_mark(self, view, made, at))
         handed = hand_over(self, view, at.before, at.was)
         if handed is None:
-            moved = self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
-            return moved if self.in_order else replace(moved, due_mark=due_mark(self, view, moved.changes, at))
+            return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
         # Former settings left windows in parts: from here on they are groups.
         state = OverlayView(view, self.tables)
         state.apply(handed.changes)
