@@ -124,10 +124,11 @@ def changes(draw: Any, columns: dict[str, str]) -> tuple[str, Change]:
 @given(examples())
 def test_rows_and_types_are_those_of_spark(spark: SparkSession, example: Example) -> None:
     with tempfile.TemporaryDirectory() as name:
-        check(spark, example, Path(name))
+        event(check(spark, example, Path(name)))
 
 
-def check(spark: SparkSession, example: Example, folder: Path) -> None:
+def check(spark: SparkSession, example: Example, folder: Path) -> str:
+    """Compare; what came of it."""
     paths = [folder / f"{number}.parquet" for number in range(len(example.files))]
     for file, path in zip(example.files, paths, strict=True):
         file.write(spark, path)
@@ -139,18 +140,16 @@ def check(spark: SparkSession, example: Example, folder: Path) -> None:
     scan = decided(stream)
     assert isinstance(scan, DirectScan) or not certain(example), scan
     if not isinstance(scan, DirectScan):
-        event(f"not decided: {scan.reason}")
-        return
+        return f"not decided: {scan.reason}"
     if not readable(example):
         with pytest.raises(NeedsJvmError, match="INT96"):
             scanned(scan, paths)
-        event("INT96")
-        return
-    event("compared")
+        return "INT96"
     found, expected = scanned(scan, paths), by_spark(batch)
     assert found.schema.names == expected.schema.names
     assert [field.type for field in found.schema] == [field.type for field in expected.schema]
     assert bag(found) == bag(expected)
+    return "compared"
 
 
 def certain(example: Example) -> bool:
@@ -166,7 +165,7 @@ def readable(example: Example) -> bool:
 
 def test_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
     files = [Written("pyarrow", {"a": ("bigint", [])}), Written("pyarrow", {"b": ("bigint", [1, 2])})]
-    check(spark, Example({"a": "bigint"}, files, []), tmp_path)
+    assert check(spark, Example({"a": "bigint"}, files, []), tmp_path) == "compared"
 
 
 def test_a_file_in_ranges_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
