@@ -84,6 +84,10 @@ WORKLOADS = {
         _windowed(_bids().window(sliding("1 day", "1 minute"))),
         lambda: sf.window("event_time", "1 day", "1 minute"),
     ),
+    "hour by the minute": Workload(
+        _windowed(_bids().window(sliding("1 hour", "1 minute"))),
+        lambda: sf.window("event_time", "1 hour", "1 minute"),
+    ),
     "sessions": _sessions("2 seconds 1 microsecond", "2 seconds"),
     "long sessions": _sessions("30 minutes 1 microsecond", "30 minutes"),
     "gap column": Workload(
