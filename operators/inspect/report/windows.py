@@ -179,7 +179,8 @@ def _partition(
             fired = _column(spec, "pane_index") is not None
             found = store[spec.name].scan()
             if start is not None and start not in spec.key_names:
-                found = iter([_sessions(pa.concat_tables(found), operator.watermark_us)])
+                whole = pa.concat_tables([spec.schema.empty_table(), *found])
+                found = iter([_sessions(whole, operator.watermark_us)])
             for rows in found:
                 starts = rows[start] if start else pa.nulls(rows.num_rows, pa.int64())
                 ends = rows[last]

@@ -75,7 +75,8 @@ def test_each_offset_once_and_the_panes_of_the_harness(
         assert running.counters["duplicates"] > 5
         running.drain()
         take(running, receiver)
-    assert receiver.panes == wanted
+    # Windows that fire in one batch are in any order.
+    assert sorted(receiver.panes) == sorted(wanted)
     assert any(row[-3] == "late" for row in wanted)
 
 

@@ -305,7 +305,7 @@ def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypa
         for chunk_rows in (1000, 1, 7):
             monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
             sent = pa.Table.from_batches(tasks.map_side(round_, iter(given_.to_batches(max_chunksize=1))))
-            headers = [msgspec.msgpack.decode(raw, type=tasks.Header) for raw in sent["header"].to_pylist()]
+            headers = [msgspec.msgpack.decode(raw, type=tasks._Sent).header for raw in sent["header"].to_pylist()]
             rejected = [t["at"].to_pylist() for blob in sent["rejected"] if (t := tasks._unpack(blob)) is not None]
             (after,) = round_.after({described.name: [header.claims for header in headers]}).values()
             total_ = Counter[str]()

@@ -75,7 +75,7 @@ def test_a_wrong_bit_of_a_footer_is_noticed(root: Path, kind: str) -> None:
 def test_files_that_are_swapped_are_noticed(root: Path, tmp_path: Path) -> None:
     before = {tuple(reader): run(root, reader).output for reader in READERS}
     files = outputs(root)
-    assert len(files) > 5
+    assert len(files) >= 5
     pairs = [*pairwise(files), (files[-1], files[0])]
     for one, other in pairs if LONG else [pairs[0], pairs[-1]]:
         first, second = one.read_bytes(), other.read_bytes()

@@ -80,14 +80,14 @@ def test_a_start_keeps_what_it_restored_in_the_manifest(
 ) -> None:
     store = Memory() if name == "memory" else RocksDB(cache_dir=str(tmp_path / "first"))
     root = tmp_path / "root"
-    example("retracting").standalone(checkpoint=root, store=store, partitions=2).run(STREAM[:3])
+    example("retracting").standalone(checkpoint=root, store=store, partitions=1).run(STREAM[:3])
     checkpoint = Checkpoint.open(root)
     first = checkpoint.read(4).manifest
     assert first.restored == Restore(1, name, 0, 0, 0, 0.0, 0.0, 0.0, 30, 1)
     forget()
     elsewhere = store if name == "memory" else RocksDB(cache_dir=str(tmp_path / "second"))
     with caplog.at_level(logging.INFO):
-        example("retracting").standalone(checkpoint=root, store=elsewhere, partitions=2).run(STREAM[:5])
+        example("retracting").standalone(checkpoint=root, store=elsewhere, partitions=1).run(STREAM[:5])
     needed = state_of(first)
     batch, last = checkpoint.read(6).manifest, checkpoint.read(7).manifest
     assert batch.restored is not None
