@@ -29,7 +29,7 @@ def due_mark(plan: GroupTables, view: StateView, changes: ChangeSet, at: StepTim
         return END_US
     kind, following = plan.slices, plan.slices.first_end_at_or_after(after + 1)
     needless = kind.oldest_slice_after(after)
-    soon = needless + kind.slide  # a slice up to here is in the next window
+    soon = min(needless + kind.slide, following)  # a slice up to here is in the next window
     merged = changes[PARTS].merge
     first = _least([merged] if merged is not None else [], SLICE_END, needless)
     if first > soon:
