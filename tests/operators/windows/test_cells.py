@@ -205,6 +205,7 @@ def rows_of(setting: OrderedSetting, panes: pa.Table) -> list[Row]:
     return [Row(row[0], row[1], row[2:keys], row[keys:-4], *row[-4:]) for row in plain(panes)]
 
 
+@pytest.mark.slow
 @RUNS
 @given(
     setting=session_settings(),
@@ -250,6 +251,7 @@ def test_every_store_and_restart(
 ORDER_SCHEMA = pa.schema([("time", pa.timestamp("us", "UTC")), ("by", pa.int64()), ("v", pa.int64())])
 
 
+@pytest.mark.slow
 @RUNS
 @given(
     gap=st.integers(1, 9),
