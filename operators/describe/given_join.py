@@ -44,9 +44,7 @@ def join(
     passes them and processed in order of time; that is the default with windows of each side that go by time and no
     update period. All choices: docs/JOINS.md. Raises `UsageError` for a combination that makes no sense.
     """
-    times = _both(event_time, str)
-    if times[0] is None or times[1] is None:
-        raise UsageError("say which column is the event time of each side", code="event-time", found=repr(event_time))
+    left_time, right_time = _times(event_time)
     own = _windows(window)
     low, high = (None if span is None else span_us(span) for span in within or (None, None))
     delays = _both(watermark_delay, span_us)
@@ -55,8 +53,8 @@ def join(
     updates, late_updates = _both(update, _update), _both(late_update, _update)
     by_clock = any((*updates, *late_updates))
     made = Join(
-        left_time=times[0],
-        right_time=times[1],
+        left_time=left_time,
+        right_time=right_time,
         on=(on,) if isinstance(on, str) else tuple(on),
         how=how,
         bounded=within is not None,
@@ -80,6 +78,14 @@ def join(
     )
     _check(made, alone=within is None and window is None)
     return made
+
+
+def _times(event_time: str | tuple[str, str]) -> tuple[str, str]:
+    """The column of event times of each side."""
+    left, right = _both(event_time, str)
+    if left is None or right is None:
+        raise UsageError("say which column is the event time of each side", code="event-time", found=repr(event_time))
+    return left, right
 
 
 def _both(given: Any, read: Callable[[Any], _T]) -> tuple[_T | None, _T | None]:

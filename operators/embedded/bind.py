@@ -14,6 +14,7 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Windows
 from tidestate.operators.embedded.plan import NUMBER, FromMessages, OperatorPlan, metadata_tables, of_tuples
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.operators.windows.plan import WindowPlan
@@ -40,18 +41,7 @@ def bind_operator(
     if description.windows is not None and description.windows.by_offset:
         described = structs.replace(described, offset=offset, origin=origin)
     plan = bind_plan(described, schema)
-    if isinstance(plan.kind, NamedWindow) or plan.added or (plan.by_offset and isinstance(plan.kind, Sessions)):
-        raise UsageError(
-            "an embedded operator has windows of event time, of offsets, or of counted messages, and sessions of "
-            "event time",
-            code="operator-window",
-        )
-    if plan.in_order and isinstance(plan.kind, Counted):
-        raise UsageError(
-            "an embedded operator numbers messages as they come: give them in their order", code="in-order"
-        )
-    if isinstance(plan.watermarks.generator, Ctis | BufferProgress):
-        raise UsageError("an embedded operator takes no CTIs and no buffers", code="operator-window")
+    _check(plan)
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
     over_messages = any(isinstance(a, BoundRows) for a in plan.aggregates)
     if plan.triggers.per_element and over_messages:
@@ -87,6 +77,22 @@ def bind_operator(
     settings |= {"equal": list(equal)} if equal else {}
     full = replace(bare, configuration=plan.configuration | {"operator": settings})
     return replace(full, messages=_messages(full, chosen, equal), aggregates=_aggregates(full)) if chosen else full
+
+
+def _check(plan: Plan) -> None:
+    """Raise `UsageError` for what an embedded operator cannot do."""
+    if isinstance(plan.kind, NamedWindow) or plan.added or (plan.by_offset and isinstance(plan.kind, Sessions)):
+        raise UsageError(
+            "an embedded operator has windows of event time, of offsets, or of counted messages, and sessions of "
+            "event time",
+            code="operator-window",
+        )
+    if plan.in_order and isinstance(plan.kind, Counted):
+        raise UsageError(
+            "an embedded operator numbers messages as they come: give them in their order", code="in-order"
+        )
+    if isinstance(plan.watermarks.generator, Ctis | BufferProgress):
+        raise UsageError("an embedded operator takes no CTIs and no buffers", code="operator-window")
 
 
 def _layout(kind: Windows, asked: str | None, *, equal: bool) -> Layout:

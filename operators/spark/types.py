@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, TimestampType
 
+from tidestate.operators.spark.plain_types import PLAIN_TYPES
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -13,21 +14,6 @@ def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:
     """The Arrow schema of ``columns``, as far as the stream has them; times in UTC microseconds."""
     fields = [field for field in schema.fields if field.name in columns]
     return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in fields])
-
-
-_PLAIN: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 
 
 def _arrow_type(kind: DataType) -> pa.DataType:
@@ -41,7 +27,7 @@ def _arrow_type(kind: DataType) -> pa.DataType:
         return pa.struct([pa.field(f.name, _arrow_type(f.dataType)) for f in kind.fields])
     if isinstance(kind, MapType):
         return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
-    plain = _PLAIN.get(kind.simpleString())
+    plain = PLAIN_TYPES.get(kind.simpleString())
     if plain is None:
         raise UsageError(
             "a column has a type that cannot be read: cast it", code="spark-type", type=kind.simpleString()

@@ -33,10 +33,6 @@ class WindowBounds:
         """Whether an event at this place is in the window."""
         return self.start <= place < self.end
 
-    def touches(self, place: int) -> bool:
-        """Whether it contains a place, or ends there."""
-        return self.start <= place <= self.end
-
 
 @dataclass(frozen=True)
 class BoundUnit:

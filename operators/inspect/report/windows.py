@@ -176,7 +176,6 @@ def _partition(
         for spec in specs:
             start, end = _column(spec, "window_start"), _column(spec, "window_end")
             last = expect(end or _column(spec, "slice_end"), "a table of windows or slices", table=spec.name)
-            fired = _column(spec, "pane_index") is not None
             found = store[spec.name].scan()
             if start is not None and start not in spec.key_names:
                 whole = pa.concat_tables([spec.schema.empty_table(), *found])
@@ -184,6 +183,7 @@ def _partition(
             for rows in found:
                 starts = rows[start] if start else pa.nulls(rows.num_rows, pa.int64())
                 ends = rows[last]
+                fired = "_panes" in rows.column_names and pc.greater(rows["_panes"], 0)
                 yield _common(rows, starts, ends, keys, {}, fired=fired, kept=True, whole=end is not None)
 
 
@@ -203,14 +203,17 @@ def _common(
     keys: list[str],
     counted: dict[str, Values],
     *,
-    fired: bool,
+    fired: bool | Values,
     kept: bool,
     whole: bool = True,
 ) -> pa.Table:
+    """Rows in the common columns; ``fired`` for all of them, or for each."""
     none = pa.nulls(rows.num_rows, pa.int64())
     columns: dict[str, Values] = {name: counted.get(name, none) for name in ("emitted", "retracted", "first", "last")}
     flags = {"fired": fired, "kept": kept, "whole": whole}
-    marks = {name: _same(value, rows, pa.bool_()) for name, value in flags.items()}
+    marks: dict[str, Values] = {
+        name: _same(value, rows, pa.bool_()) if isinstance(value, bool) else value for name, value in flags.items()
+    }
     table = {START: starts.cast(pa.int64()), END: ends.cast(pa.int64()), "key": _key(rows, keys), **columns, **marks}
     return pa.table(table)
 

@@ -13,7 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidestate.operators.spark.plain_types import PLAIN_TYPES
 from tidestate.operators.spark.scan.decide import FileColumn, decimal_of
+from tidestate.statestore.spec.tables import TIME
 
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
 ENCODINGS = frozenset({"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}) | {
@@ -42,20 +44,7 @@ _TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "timestamp_ntz": ("INT64", (_MICROS.format("false"),)),
 }
 """By Spark's type: the physical type, and how the logical one begins."""
-_ARROW: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
+_ARROW = PLAIN_TYPES | {"timestamp": TIME}
 
 
 class NeedsJvmError(Exception):

@@ -78,23 +78,27 @@ def ranges_due(plan: GroupTables, low: int, high: int) -> tuple[list[KeyRange], 
 
 def has_coarse(plan: GroupTables, view: StateView) -> bool:
     """Whether coarse parts are stored, for each slice that windows may need."""
-    return bool(plan.coarse_slices) and any(rows.num_rows for rows in view[COARSE].scan())
+    return bool(plan.coarse_slices) and any(rows.num_rows for rows in view[COARSE].scan(folded=False))
 
 
 def coarse_changes(
-    plan: GroupTables, view: StateView, arriving: pa.Table, watermark: int, *, stored: bool
+    plan: GroupTables, view: StateView, arriving: pa.Table | None, watermark: int, *, stored: bool
 ) -> dict[str, TableChanges]:
-    """The changes of the table of coarse parts as ``arriving`` parts are merged; ``stored``: as `has_coarse` says."""
+    """The changes of the table of coarse parts as ``arriving`` ones are merged, None if there shall be none;
+    ``stored``: as `has_coarse` says.
+    """
     if not plan.coarse_slices:
         return {}
-    if not plan.orderless:  # former aggregates may have left some
+    if arriving is None:  # former aggregates may have left some
         return {COARSE: TableChanges(delete=all_keys(plan, view))} if stored else {}
-    parts = [arriving] if stored else [arriving, *view[PARTS].scan(folded=False)]
     bound = None
     if watermark != BEGINNING_US:
         width = plan.coarse_slices * plan.slices.slice
         bound = END_US - 1 if watermark == END_US else plan.slices.oldest_slice_after(watermark) + width - 1
-    rows = coarse_of(plan, pa.concat_tables(parts))
+    rows = arriving
+    if not stored:  # none yet, or none since aggregates needed an order
+        former = coarse_of(plan, pa.concat_tables([plan.parts.schema.empty_table(), *view[PARTS].scan(folded=False)]))
+        rows = pa.concat_tables([rows, former])
     if bound is not None:
         rows = rows.filter(pa.array(rows[SLICE_END].cast(pa.int64()).to_numpy() > bound))
     return {COARSE: TableChanges(merge=rows if rows.num_rows else None, expire=bound)}

@@ -32,7 +32,7 @@ def hand_over(plan: GroupTables, view: StateView, watermark: int, now_us: int = 
         return None
     if plan.in_cells:
         return _sessions(plan, view, StepTimes(watermark, watermark, now_us, now_us))
-    changes = _slices(plan, view, watermark, now_us)
+    changes = _slices(plan, view, watermark)
     return Transition(changes, plan.pane_schema.empty_table()) if changes else None
 
 
@@ -53,17 +53,19 @@ def _sessions(plan: GroupTables, view: StateView, at: StepTimes) -> Transition |
     return Transition(changes, pa.concat_tables([plan.pane_schema.empty_table(), *panes]))
 
 
-def _slices(plan: GroupTables, view: StateView, watermark: int, now_us: int) -> ChangeSet:
-    waiting = as_arriving(plan, combined_windows(plan, view[PARTS].scan(folded=False), watermark, END_US))
-    keys = [rows.select(plan.parts.key_names) for rows in view[PARTS].scan()]
-    if not keys:
+def _slices(plan: GroupTables, view: StateView, watermark: int) -> ChangeSet:
+    parts = [rows for rows in view[PARTS].scan() if rows.num_rows]
+    if not parts:
         return {}
+    waiting = as_arriving(plan, combined_windows(plan, parts, watermark, END_US))
+    keys = [rows.select(plan.parts.key_names) for rows in parts]
     changes = {PARTS: TableChanges(delete=pa.concat_tables(keys))}
     if plan.coarse_slices:
         changes[COARSE] = TableChanges(delete=all_keys(plan, view))
     if not waiting.num_rows:
         return changes
-    at = StepTimes(watermark, watermark, now_us, now_us)
+    # They follow a trigger that waits from their next event on.
+    at = StepTimes(watermark, watermark, END_US, END_US)
     return changes | {GROUPS: TableChanges(put=plan.groups.conform(groups_with(plan, view, waiting, at)))}
 
 

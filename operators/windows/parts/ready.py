@@ -40,21 +40,24 @@ def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: St
     or of `GroupTables.windows` if late events are reprocessed.
     """
     low, high = at.before, max(at.before, at.after)
-    coarse = has_coarse(plan, view)
+    stored = has_coarse(plan, view)
     found = []
     if at.reprocessing:
         found.append(as_arriving(plan, arriving.rename_columns(plan.windows.schema.names)))
         arriving = plan.parts.schema.empty_table()
     elif arriving.num_rows and low != BEGINNING_US:
         found.append(_late(plan, arriving, low, at.budget_bytes))
+    coarse = coarse_of(plan, arriving) if plan.coarse_slices and plan.orderless else None
     if high > low:
-        found.append(as_arriving(plan, _due(plan, view, arriving, replace(at, after=high), coarse=coarse)))
+        found.append(
+            as_arriving(plan, _due(plan, view, arriving, replace(at, after=high), coarse if stored else None))
+        )
     bound = _needless(plan, high)
     if bound is not None:
         arriving = parts_between(arriving, bound + 1, None)
     rows = pa.concat_tables([plan.arriving.schema.empty_table(), *found])
     changes = {PARTS: TableChanges(merge=arriving if arriving.num_rows else None, expire=bound)}
-    return Ready(rows, changes | coarse_changes(plan, view, arriving, high, stored=coarse))
+    return Ready(rows, changes | coarse_changes(plan, view, coarse, high, stored=stored))
 
 
 def _late(plan: GroupTables, arriving: pa.Table, watermark: int, budget_bytes: int) -> pa.Table:
@@ -69,10 +72,12 @@ def _late(plan: GroupTables, arriving: pa.Table, watermark: int, budget_bytes: i
     return as_arriving(plan, combined_windows(plan, [rows], refused, watermark, budget_bytes))
 
 
-def _due(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, *, coarse: bool) -> pa.Table:
-    """The windows with ``before < end <= after``, of stored and arriving parts: rows of `GroupTables.windows`."""
-    if coarse and plan.orderless:
-        return _due_by_levels(plan, view, arriving, at)
+def _due(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, coarse: pa.Table | None) -> pa.Table:
+    """The windows with ``before < end <= after``, of stored and arriving parts: rows of `GroupTables.windows`.
+    ``coarse``: the coarse parts that arrive, if such parts are stored for all of the others.
+    """
+    if coarse is not None:
+        return _due_by_levels(plan, view, arriving, coarse, at)
     first = None if at.before == BEGINNING_US else plan.slices.oldest_slice_after(at.before) + 1
     last = None if at.after == END_US else at.after + 1
     lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
@@ -80,15 +85,17 @@ def _due(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, 
     return combined_windows(plan, parts, at.before, at.after, at.budget_bytes)
 
 
-def _due_by_levels(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> pa.Table:
+def _due_by_levels(
+    plan: GroupTables, view: StateView, arriving: pa.Table, coarse: pa.Table, at: StepTimes
+) -> pa.Table:
     """The same from coarse parts, and slices at the edges of windows."""
     kind, many = plan.slices, plan.coarse_slices
-    fine, coarse = ranges_due(plan, at.before, at.after)
+    fine, whole_cells = ranges_due(plan, at.before, at.after)
     slices = chain.from_iterable(view[PARTS].scan(keys, folded=False) for keys in fine)
-    whole = view[COARSE].scan(coarse, folded=False)
+    whole = view[COARSE].scan(whole_cells, folded=False)
 
     def combined() -> Iterator[pa.Table]:
-        for rows in pieces_of(plan, chain(whole, [coarse_of(plan, arriving)]), at.budget_bytes):
+        for rows in pieces_of(plan, chain(whole, [coarse]), at.budget_bytes):
             first, counts = kind.windows_of(slice_ends(rows), at.before, at.after, slices=many)
             yield from expanded(plan, rows, first, counts, at.budget_bytes)
         for rows in pieces_of(plan, chain(slices, [arriving]), at.budget_bytes):

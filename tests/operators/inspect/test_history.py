@@ -53,7 +53,7 @@ def of(root: object, window: int, key: str | None = "a", operator: str | None = 
     return window_history(Checkpoint.open(str(root)), text, {} if key is None else {"k": key}, operator)
 
 
-def told(found: WindowHistory) -> list[str]:
+def printed(found: WindowHistory) -> list[str]:
     """Its events as text: checkpoint, kind, words, values, what had been taken in, the watermark's second."""
     return [" | ".join(line) for line in map(_line, found.events)]
 
@@ -89,15 +89,15 @@ A_FIRST = [
 
 def test_the_worked_example(root: Path) -> None:
     found = of(root, 0)
-    assert told(found) == A_FIRST
+    assert printed(found) == A_FIRST
     assert (found.start, found.end, found.known_from) == ("1970-01-01 00:00:00", "1970-01-01 00:00:10", 1)
     assert found.result == [{"n": 4, "total": 15}]
-    assert told(of(root, 4)) == A_FIRST  # a time that it alone holds
-    assert [line.split(" | ")[1] for line in told(of(root, 0, "c"))] == ["became", "pane", "expired"]
+    assert printed(of(root, 4)) == A_FIRST  # a time that it alone holds
+    assert [line.split(" | ")[1] for line in printed(of(root, 0, "c"))] == ["became", "pane", "expired"]
 
 
 def test_what_came_as_a_window_was_forgotten_is_in_its_panes_only(root: Path) -> None:
-    assert told(of(root, 10)) == [
+    assert printed(of(root, 10)) == [
         "3 | added | added | n=1 total=4 | batch 2 | 11",
         "6 | pane | pane 0 on time | n=1 total=4 | batch 5 | 43",
         "6 | expired | expired; the last events are in its panes only |  | batch 5 | 43",
@@ -106,14 +106,14 @@ def test_what_came_as_a_window_was_forgotten_is_in_its_panes_only(root: Path) ->
 
 def test_an_open_window_is_known_before_it_shows_anything(root: Path) -> None:
     found = of(root, 50)  # its end: no window that begins there has been seen
-    assert told(found) == ["6 | added | added | n=1 total=5 | batch 5 | 43"]
+    assert printed(found) == ["6 | added | added | n=1 total=5 | batch 5 | 43"]
     assert found.result == []
 
 
 def test_changes_that_were_folded_are_one_value(tmp_path: Path) -> None:
     store = Parquet(max_levels=2, snapshot_bytes=1)
     example().standalone(checkpoint=tmp_path, store=store).run(STREAM[:4])
-    assert told(of(tmp_path, 0))[0] == "2 | added | added | n=2 total=4 | batch 1 | 07"
+    assert printed(of(tmp_path, 0))[0] == "2 | added | added | n=2 total=4 | batch 1 | 07"
     collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
     found = of(tmp_path, 0)
     folded = next(one for one in found.events if one.kind == "folded")
@@ -133,7 +133,7 @@ def sessions(root: Path, batches: Sequence[pa.Table]) -> None:
 def test_sessions_are_followed_back_to_those_they_were_merged_from(tmp_path: Path) -> None:
     sessions(tmp_path, [batch([(1, "a", 1), (9, "a", 2), (9, "b", 9)]), batch([(5, "a", 5)]), batch([(90, "a", 1)])])
     found = of(tmp_path, 8)
-    assert told(found) == [
+    assert printed(found) == [
         "2 | added | added: 09 to 14 | n=1 total=2 | batch 1 | 09",
         "2 | became | 01 to 06 is now | n=1 total=1 | batch 1 | 09",
         "2 | pane | pane 0 on time of 01 to 06 | n=1 total=1 | batch 1 | 09",
@@ -155,7 +155,7 @@ def test_a_sliding_window_is_what_came_to_its_slices(tmp_path: Path) -> None:
     described = windowed(event_time="t", key="k").window(sliding("10 seconds", "5 seconds"))
     described = described.aggregate(n=count(), total=sum_("v")).late("60 seconds")
     described.standalone(checkpoint=tmp_path, store=Parquet(), partitions=2).run(STREAM, drain=True)
-    assert told(of(tmp_path, 5, "c"))[:3] == [
+    assert printed(of(tmp_path, 5, "c"))[:3] == [
         "4 | added | added to the slice up to 10 | n=1 total=7 | batch 3 | 13",
         "6 | became | is now | n=1 total=7 | batch 5 | 45",
         "6 | pane | pane 0 on time | n=1 total=7 | batch 5 | 45",
@@ -177,13 +177,13 @@ def test_an_operator_inside_of_a_chain(tmp_path: Path) -> None:
     tested = Harness(chain(first.late("10 minutes").accumulation(DISCARDING), second), schema, folder=tmp_path)
     tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
     tested.feed([{"t": 1, "k": "a"}, {"t": 2, "k": "a"}])
-    assert told(of(tmp_path, 0, "a", "first")) == [
+    assert printed(of(tmp_path, 0, "a", "first")) == [
         "2 | became | is now | n=1 | None | 30",
         "2 | pane | pane 0 to the next operators | n=1 | None | 30",
         "3 | became | is now | n=3 | None | 30",
         "3 | pane | pane 1 to the next operators | n=2 | None | 30",
     ]
-    assert [line.split(" | ")[:2] for line in told(of(tmp_path, 0, None))] == [["2", "added"], ["3", "rejected"]]
+    assert [line.split(" | ")[:2] for line in printed(of(tmp_path, 0, None))] == [["2", "added"], ["3", "rejected"]]
 
 
 def test_windows_of_counted_messages(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_what_was_fed_back_says_where_it_went(tmp_path: Path) -> None:
     for rows in (batch([(1, "a", 1)]), batch([(100, "b", 1)]), batch([(2, "a", 5)])):
         tested.feed(rows)
     tested.reprocess_late()
-    lines = told(of(tmp_path, 0))
+    lines = printed(of(tmp_path, 0))
     late = "4 | rejected | rejected: very late; reprocessed in checkpoint 5"
     assert f"{late} | t=1970-01-01 00:00:02 v=5 | None | 38" in lines
     assert "5 | became | is now | n=2 total=6 | the late ledger | 38" in lines
@@ -288,7 +288,7 @@ def _rejected(checkpoint: Checkpoint, start: int, key: str) -> list[Event]:
 @pytest.mark.slow
 def test_on_s3(s3_root: str) -> None:
     example("retracting").standalone(checkpoint=s3_root, store=Parquet(), partitions=2).run(STREAM)
-    assert told(of(s3_root, 0)) == A_FIRST
+    assert printed(of(s3_root, 0)) == A_FIRST
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_they_are_written_at_the_same_time(tmp_path: Path, monkeypatch: pytest.M
     with WriteBehind(tmp_path) as objects:
         for number in range(4):
             objects.put(str(number), b"")
+    assert not together.broken
 
 
 @pytest.mark.parametrize("failing", [0, 3, 9])
