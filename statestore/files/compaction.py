@@ -2,13 +2,17 @@
 
 The files of a table lie in levels, oldest first: a changelog segment is one, and so are the files, disjoint and in
 key order, that a fold wrote. The young ones are folded when there are ``max_levels`` of them, so what a checkpoint
-folds is, on the average, a few times what it wrote. What is more than `WORK_BYTES` is folded in pieces, ranges of
-keys, one with each checkpoint: the files themselves tell how far it has come.
+folds is, on the average, a few times what it wrote. Where rows expire in key order only levels that overlap count:
+large ones of different times are not read together, do not become smaller in a fold, and expire as they are. What is
+more than `WORK_BYTES` is folded in pieces, ranges of keys, one with each checkpoint: the files themselves tell how
+far it has come.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from tidestate.statestore.files.refs import FileRef, Level, taken_over
@@ -29,6 +33,9 @@ CLEARLY_LARGER = 1.5
 
 GROWTH = 4
 """The log may grow to this many times its snapshot before the next one: a fifth of what is written is snapshots."""
+
+APART = 4
+"""Large levels that do not overlap may be so many times ``max_levels``: a manifest names them all."""
 
 SMALL_BYTES = 1 << 20
 """Files that are together smaller than this are folded into one without further thought."""
@@ -62,7 +69,7 @@ def _gone(ref: FileRef, expired: int | None) -> bool:
     return expired is not None and ref.expiry_max is not None and ref.expiry_max <= expired
 
 
-def plan(levels: Sequence[Level], config: StoreConfig, partition: int) -> list[Fold]:
+def plan(levels: Sequence[Level], config: StoreConfig, partition: int, spec: TableSpec) -> list[Fold]:
     """What to fold of one table before a segment is added: disjoint, the younger levels first.
 
     A fold of everything is a snapshot: when a few times as much has been logged since the last one as it holds, or
@@ -72,14 +79,20 @@ def plan(levels: Sequence[Level], config: StoreConfig, partition: int) -> list[F
     count, sizes = len(levels), [_bytes(level) for level in levels]
     if not count:
         return []
+    spans = [_span(level, spec) for level in levels]
+    overlap = _most(spans, [1] * count)
     if old := taken_over(levels):
         return _over_others(levels, old, config, partition)
-    if sum(sizes) <= WORK_BYTES and _snapshot_due(levels, config, partition):
+    pays = overlap >= min(count, GROWTH)  # a table does not become smaller by more than what overlaps
+    if pays and sum(sizes) <= WORK_BYTES and _snapshot_due(levels, config, partition):
         return [Fold(0, count)]
     work = max(WORK_BYTES, sum(sizes) // WORK_SHARE)
     begun = under_way(levels)
-    folds = _young_folds(levels, sizes, begun[1] if begun else 0, work, config)
-    if begun is None and folds and count >= config.max_levels:
+    full = overlap >= config.max_levels or count >= APART * config.max_levels
+    level_0 = _level_0(levels)
+    large = _most(spans[level_0:], sizes[level_0:]) > config.budget_bytes // 4
+    folds = _young_folds(levels, begun[1] if begun else 0, work, full=full, large=large)
+    if begun is None and folds and full:
         # Whatever else would be folded now, if one checkpoint could do it all.
         begun = _young(sizes, 0), folds[0].first
     if begun is not None and begun[1] - begun[0] > 1:
@@ -98,7 +111,10 @@ def _over_others(levels: Sequence[Level], old: int, config: StoreConfig, partiti
     small = base + logged <= WORK_BYTES
     if (small and count >= config.max_levels) or _grown(base, logged, config, partition):
         return [Fold(0, count)]
-    own = _young_folds(levels[old:], sizes[old:], 0, max(WORK_BYTES, (base + logged) // WORK_SHARE), config)
+    full, level_0 = count - old >= config.max_levels, _level_0(levels)
+    large = sum(sizes[level_0:]) > config.budget_bytes // 4
+    work = max(WORK_BYTES, (base + logged) // WORK_SHARE)
+    own = _young_folds(levels[old:], 0, work, full=full, large=large)
     return [Fold(fold.first + old, fold.last + old) for fold in own]
 
 
@@ -114,11 +130,9 @@ def under_way(levels: Sequence[Level]) -> tuple[int, int] | None:
     return None
 
 
-def _young_folds(
-    levels: Sequence[Level], sizes: Sequence[int], begin: int, work: int, config: StoreConfig
-) -> list[Fold]:
-    count, level_0 = len(levels), _level_0(levels)
-    full, large = count >= config.max_levels, sum(sizes[level_0:]) > config.budget_bytes // 4
+def _young_folds(levels: Sequence[Level], begin: int, work: int, *, full: bool, large: bool) -> list[Fold]:
+    """``full``: too many levels; ``large``: level 0 is more than memory should hold."""
+    count, level_0, sizes = len(levels), _level_0(levels), [_bytes(level) for level in levels]
     first = _young(sizes, begin, work) if full else count
     if count - first > 1:
         return [Fold(first, count)]
@@ -158,6 +172,22 @@ def _young(sizes: Sequence[int], begin: int, limit: int | None = None) -> int:
         first -= 1
         folded += sizes[first]
     return begin if sum(sizes[begin:first]) <= SMALL_BYTES else first
+
+
+def _span(level: Level, spec: TableSpec) -> tuple[float, float]:
+    """The first and last value of the leading key column, where rows expire by it; small levels overlap with all."""
+    if not spec.expires_in_order or _bytes(level) < SMALL_BYTES:
+        return -math.inf, math.inf
+    low = min(-math.inf if ref.expiry_min is None else ref.expiry_min for ref in level)
+    return low, max(math.inf if ref.expiry_max is None else ref.expiry_max for ref in level)
+
+
+def _most(spans: Sequence[tuple[float, float]], weights: Sequence[int]) -> int:
+    """The largest sum of the weights of spans that have a value in common."""
+    begins = [(low, 0, weight) for (low, _), weight in zip(spans, weights, strict=True)]
+    ends = [(high, 1, -weight) for (_, high), weight in zip(spans, weights, strict=True)]
+    changes = sorted([*begins, *ends])
+    return max(accumulate(weight for *_, weight in changes), default=0)
 
 
 def _bytes(level: Level) -> int:

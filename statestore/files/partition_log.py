@@ -62,7 +62,7 @@ class PartitionLog:
         levels = live_levels(levels_of([ref for ref in base.files if ref.table == spec.name]), spec, bound)
         named = partial(self._named, sequence)
         folder = LevelFolder(self.objects, spec, bound, self.config.budget_bytes // BAND_SHARE, named)
-        for fold in plan(levels, self.config, self.partition):
+        for fold in plan(levels, self.config, self.partition, spec):
             picked = levels[fold.first : fold.last]
             floor = max(floor, *(ref.last for level in picked for ref in level))
             # Nothing lies below the oldest level, so nothing there needs hiding: what is left is a snapshot.

@@ -27,6 +27,7 @@ from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.compaction import plan
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Restored, StoreConfig
+from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.stores import opening
 from tidestate.statestore.stores.restore_monitor import RestoreMonitor, progress_text
 
@@ -159,13 +160,16 @@ def test_the_speed_is_measured_where_enough_was_read_and_believed_within_bounds(
     assert restore_budget.restore_text(taken).startswith("restored 3 files, 300 MB, 15 rows in 4.0 s; predicted")
 
 
+SPEC = TableSpec("t", (Column("k", "int64"),), ())
+
+
 def test_snapshots_follow_the_measured_speed() -> None:
     levels = [(ref(40 * MB, kind="snapshot"),), (ref(20 * MB, first=2),), (ref(20 * MB, first=3),)]
     config = StoreConfig("memory", snapshot_bytes=1 << 40, recovery_s=1)
     fast = msgspec.structs.replace(config, restore_bytes_per_s=100 * MB)
     slow = msgspec.structs.replace(config, restore_bytes_per_s=50 * MB)
-    assert (0, 3, None) not in plan(levels, fast, 0)
-    assert plan(levels, slow, 0) == [(0, 3, None)]
+    assert (0, 3, None) not in plan(levels, fast, 0, SPEC)
+    assert plan(levels, slow, 0, SPEC) == [(0, 3, None)]
 
 
 def test_a_measured_speed_is_used_by_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

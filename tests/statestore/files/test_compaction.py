@@ -58,7 +58,7 @@ CONFIGS = st.builds(
 @given(levels=tables(), config=CONFIGS, partition=st.integers(0, 300))
 def test_a_plan_makes_room_for_one_more(levels: list[Level], config: StoreConfig, partition: int) -> None:
     levels = levels[: config.max_levels]  # what a partition may have when the plan is made
-    folds = plan(levels, config, partition)
+    folds = plan(levels, config, partition, SPEC)
     if not folds:
         assert len(levels) + 1 <= config.max_levels
         return
@@ -68,6 +68,22 @@ def test_a_plan_makes_room_for_one_more(levels: list[Level], config: StoreConfig
     assert len(levels) - (last - first) + 1 + 1 <= config.max_levels or (first, last) == (0, len(levels))
     if first and levels[first][0].kind != "changelog":
         assert last - first >= min(4, len(levels))
+
+
+@given(levels=tables(), config=CONFIGS, spans=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), min_size=20))
+def test_large_levels_of_different_times_are_left_as_they_are(
+    levels: list[Level], config: StoreConfig, spans: list[tuple[int, int]]
+) -> None:
+    timed = [
+        (msgspec.structs.replace(level[0], bytes=level[0].bytes + 2**20, expiry_min=low, expiry_max=low + more),)
+        for level, (low, more) in zip(levels, spans, strict=False)
+    ]
+    overlap = max((sum(low <= at <= low + more for low, more in spans[: len(levels)]) for at in range(60)), default=0)
+    folds = plan(timed, config, 0, SPEC)
+    if overlap < min(4, config.max_levels, len(levels)) and len(levels) < 4 * config.max_levels:
+        assert [fold for fold in folds if fold.last - fold.first > 1 and config.budget_bytes > 2**27] == []
+    if overlap >= config.max_levels:
+        assert folds
 
 
 class Simulated:
@@ -81,7 +97,7 @@ class Simulated:
 
     def write(self, number: int, size: int) -> None:
         work = 0
-        for first, last, piece in plan(self.levels, self.config, self.partition):
+        for first, last, piece in plan(self.levels, self.config, self.partition, SPEC):
             picked = self.levels[first:last]
             name = max((ref for level in picked for ref in level), key=lambda ref: ref.last)
             kind = "run" if first else "snapshot"
@@ -123,14 +139,14 @@ def alone(*files: FileRef) -> list[Level]:
 
 def test_the_young_files_are_folded_up_to_a_clearly_larger_one() -> None:
     files = [ref(0, 900 * MB, "snapshot"), ref(1, 8 * MB, "run"), *(ref(i, MB) for i in range(2, 8))]
-    assert plan(alone(*files), PLAIN, 0) == [Fold(1, 8)]
+    assert plan(alone(*files), PLAIN, 0, SPEC) == [Fold(1, 8)]
     larger = [files[0], ref(1, 10 * MB, "run"), *files[2:]]
-    assert plan(alone(*larger), PLAIN, 0) == [Fold(2, 8)]
-    assert plan(alone(*files[:7]), PLAIN, 0) == []
+    assert plan(alone(*larger), PLAIN, 0, SPEC) == [Fold(2, 8)]
+    assert plan(alone(*files[:7]), PLAIN, 0, SPEC) == []
 
 
 def test_small_files_are_folded_into_one() -> None:
-    assert plan(alone(*(ref(i, 1000) for i in range(8))), PLAIN, 0) == [Fold(0, 8)]
+    assert plan(alone(*(ref(i, 1000) for i in range(8))), PLAIN, 0, SPEC) == [Fold(0, 8)]
 
 
 @pytest.mark.slow
@@ -158,26 +174,26 @@ def test_a_byte_is_folded_a_few_times_and_a_checkpoint_folds_little_however_larg
 def test_what_is_too_much_for_one_checkpoint_is_folded_in_pieces() -> None:
     old = alone(ref(0, 1000 * MB, "snapshot"), ref(1, 900 * MB, "run"))
     young = alone(*(ref(i, 100 * MB) for i in range(2, 8)))
-    assert plan([*old, *young], PLAIN, 0) == [Fold(6, 8), Fold(0, 6, WORK_BYTES + 400 * MB)]
+    assert plan([*old, *young], PLAIN, 0, SPEC) == [Fold(6, 8), Fold(0, 6, WORK_BYTES + 400 * MB)]
     # The first piece is done: the oldest level reaches up to the second level's end.
     done = (ref(0, 400 * MB, "snapshot", until=1), ref(0, 900 * MB, "snapshot"))
     half = [done, (ref(1, 600 * MB, "run"),), (ref(2, MB),)]
     assert under_way(half) == (0, 2)
-    assert plan(half, PLAIN, 0) == [Fold(0, 2, WORK_BYTES + 4 * MB)]
+    assert plan(half, PLAIN, 0, SPEC) == [Fold(0, 2, WORK_BYTES + 4 * MB)]
     assert under_way([done, (ref(2, MB),)]) is None
 
 
 def test_level_0_is_folded_when_it_outgrows_the_budget() -> None:
     files = [ref(0, 900 * MB, "snapshot"), *(ref(i, 20 * MB) for i in range(1, 5))]
-    assert plan(alone(*files), PLAIN, 0) == [Fold(1, 5)]
-    assert plan(alone(*files[:4]), PLAIN, 0) == []
-    assert plan(alone(files[0], ref(1, 65 * MB)), PLAIN, 0) == [Fold(1, 2)]
+    assert plan(alone(*files), PLAIN, 0, SPEC) == [Fold(1, 5)]
+    assert plan(alone(*files[:4]), PLAIN, 0, SPEC) == []
+    assert plan(alone(files[0], ref(1, 65 * MB)), PLAIN, 0, SPEC) == [Fold(1, 2)]
 
 
 def test_a_snapshot_comes_when_the_log_has_outgrown_it_and_staggered() -> None:
     def due(logged: int, partition: int, base: int = 10 * MB) -> bool:
         levels = alone(ref(0, base, "snapshot"), ref(1, logged))
-        return plan(levels, Parquet(snapshot_bytes=4 * MB), partition) == [Fold(0, 2)]
+        return plan(levels, Parquet(snapshot_bytes=4 * MB), partition, SPEC) == [Fold(0, 2)]
 
     assert not any(due(29 * MB, partition) for partition in range(20))
     assert all(due(51 * MB, partition) for partition in range(20))
@@ -187,17 +203,17 @@ def test_a_snapshot_comes_when_the_log_has_outgrown_it_and_staggered() -> None:
 
 def test_a_snapshot_comes_when_a_restart_would_take_too_long() -> None:
     levels = alone(ref(0, 100 * MB, "snapshot"), ref(1, 60 * MB))
-    assert plan(levels, Parquet(recovery_s=2), 0) == [Fold(0, 2)]
-    assert plan(levels, Parquet(recovery_s=30), 0) == []
+    assert plan(levels, Parquet(recovery_s=2), 0, SPEC) == [Fold(0, 2)]
+    assert plan(levels, Parquet(recovery_s=30), 0, SPEC) == []
     # Where the log is but little beside the snapshot, folding it would not help.
-    assert plan(alone(ref(0, 200 * MB, "snapshot"), ref(1, 10 * MB)), Parquet(recovery_s=1), 0) == []
+    assert plan(alone(ref(0, 200 * MB, "snapshot"), ref(1, 10 * MB)), Parquet(recovery_s=1), 0, SPEC) == []
 
 
 def test_a_lone_snapshot_is_not_written_again() -> None:
     eager = Parquet(snapshot_bytes=1, recovery_s=1)
-    assert plan(alone(ref(1, 200 * MB, "snapshot")), eager, 0) == []
-    assert plan(alone(ref(1)), eager, 0) == [Fold(0, 1)]
-    assert plan([], eager, 0) == []
+    assert plan(alone(ref(1, 200 * MB, "snapshot")), eager, 0, SPEC) == []
+    assert plan(alone(ref(1)), eager, 0, SPEC) == [Fold(0, 1)]
+    assert plan([], eager, 0, SPEC) == []
 
 
 def test_a_file_whose_rows_have_all_expired_is_dropped() -> None:
