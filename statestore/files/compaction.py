@@ -79,8 +79,7 @@ def plan(levels: Sequence[Level], config: StoreConfig, partition: int, spec: Tab
     count, sizes = len(levels), [_bytes(level) for level in levels]
     if not count:
         return []
-    spans = [_span(level, spec) for level in levels]
-    overlap = _most(spans, [1] * count)
+    overlap = _overlap(levels, spec)
     if old := taken_over(levels):
         return _over_others(levels, old, config, partition)
     pays = overlap >= min(count, GROWTH)  # a table does not become smaller by more than what overlaps
@@ -90,7 +89,7 @@ def plan(levels: Sequence[Level], config: StoreConfig, partition: int, spec: Tab
     begun = under_way(levels)
     full = overlap >= config.max_levels or count >= APART * config.max_levels
     level_0 = _level_0(levels)
-    large = _most(spans[level_0:], sizes[level_0:]) > config.budget_bytes // 4
+    large = _overlap(levels[level_0:], spec, in_bytes=True) > config.budget_bytes // 4
     folds = _young_folds(levels, begun[1] if begun else 0, work, full=full, large=large)
     if begun is None and folds and full:
         # Whatever else would be folded now, if one checkpoint could do it all.
@@ -174,20 +173,25 @@ def _young(sizes: Sequence[int], begin: int, limit: int | None = None) -> int:
     return begin if sum(sizes[begin:first]) <= SMALL_BYTES else first
 
 
-def _span(level: Level, spec: TableSpec) -> tuple[float, float]:
-    """The first and last value of the leading key column, where rows expire by it; small levels overlap with all."""
-    if not spec.expires_in_order or _bytes(level) < SMALL_BYTES:
-        return -math.inf, math.inf
-    low = min(-math.inf if ref.expiry_min is None else ref.expiry_min for ref in level)
-    return low, max(math.inf if ref.expiry_max is None else ref.expiry_max for ref in level)
+def _overlap(levels: Sequence[Level], spec: TableSpec, *, in_bytes: bool = False) -> int:
+    """How many levels, or bytes of them, hold one value of the leading key column at most, where rows expire by it.
+    Small levels are counted everywhere.
+    """
+    changes = []
+    for level in levels:
+        if not spec.expires_in_order or _bytes(level) < SMALL_BYTES:
+            spans = [(-math.inf, math.inf, _bytes(level))]
+        else:
+            spans = [(*_span(ref), ref.bytes) for ref in level]
+        for low, high, size in spans:
+            weight = size if in_bytes else 1
+            changes += [(low, 0, weight), (high, 1, -weight)]
+    return max(accumulate(weight for *_, weight in sorted(changes)), default=0)
 
 
-def _most(spans: Sequence[tuple[float, float]], weights: Sequence[int]) -> int:
-    """The largest sum of the weights of spans that have a value in common."""
-    begins = [(low, 0, weight) for (low, _), weight in zip(spans, weights, strict=True)]
-    ends = [(high, 1, -weight) for (_, high), weight in zip(spans, weights, strict=True)]
-    changes = sorted([*begins, *ends])
-    return max(accumulate(weight for *_, weight in changes), default=0)
+def _span(ref: FileRef) -> tuple[float, float]:
+    low, high = ref.expiry_min, ref.expiry_max
+    return -math.inf if low is None else low, math.inf if high is None else high
 
 
 def _bytes(level: Level) -> int:

@@ -12,7 +12,7 @@ from functools import partial
 from tidestate.statestore.files.compaction import live_levels, plan
 from tidestate.statestore.files.folding import BAND_SHARE, LevelFolder
 from tidestate.statestore.files.refs import FileRef, PartitionState, SegmentName, levels_of
-from tidestate.statestore.files.segments import write_segment
+from tidestate.statestore.files.segments import write_segments
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
@@ -49,7 +49,7 @@ class PartitionLog:
             files += kept
             if layers := admitted.get(spec.name):
                 name = self._name(sequence, sequence, sequence, self.attempt, base.lineage)
-                files.append(write_segment(self.objects, spec, layers, name))
+                files += write_segments(self.objects, spec, layers, name)
                 wrote = True
         lineage, sequence = (self.attempt, sequence) if wrote else (base.lineage, base.sequence)
         return PartitionState(tuple(files), expired, lineage, sequence, floor)

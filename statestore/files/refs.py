@@ -47,7 +47,7 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Level: TypeAlias = tuple[FileRef, ...]
-"""Files of a table that were folded together, disjoint and in key order; or one changelog segment."""
+"""Files of a table that were folded together, or hold the changes of one checkpoint: disjoint, in key order."""
 
 
 class PartitionState(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 class SegmentName(msgspec.Struct, frozen=True):
     """What a new file is of, which says where it goes. ``written`` is the checkpoint it is written for, ``part``
-    counts the files that one fold writes.
+    counts the files that one fold writes, or one change set for a table.
     """
 
     operator: str
@@ -128,7 +128,8 @@ class SegmentName(msgspec.Struct, frozen=True):
     def path(self, table: str, kind: FileKind) -> str:
         """The file's path below the root: a name nobody else uses."""
         folded = f"{kind}-{self.first}-{self.last}-{self.part}.parquet"
-        suffix = "changelog.arrow" if kind == "changelog" else folded
+        segment = f"changelog.{self.part}.arrow" if self.part else "changelog.arrow"
+        suffix = segment if kind == "changelog" else folded
         return f"{state_folder(self.operator, self.partition)}{self.written}-{self.attempt}.{table}.{suffix}"
 
     def metadata(self, spec: TableSpec, kind: FileKind) -> dict[str, str]:

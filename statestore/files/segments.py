@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -33,6 +34,37 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
 
 OP = pa.field("__op", pa.int8(), nullable=False)
+
+
+APART_BYTES = 1 << 20
+"""Changes of two stretches of time are in two files if there are at least so many bytes of them."""
+
+
+def write_segments(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> list[FileRef]:
+    """Write admitted layers as one changelog segment, or two with the rows before and after a long time without any,
+    so that files of different checkpoints overlap less. Returns how a manifest names them.
+    """
+    stretches = _stretches(spec, layers)
+    return [
+        write_segment(objects, spec, part, msgspec.structs.replace(name, part=number))
+        for number, part in enumerate(stretches)
+    ]
+
+
+def _stretches(spec: TableSpec, layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Layers that are sorted by the leading column, cut where most of the range of its values is missing."""
+    if not spec.expires_in_order or sum(layer.rows.nbytes for layer in layers) < APART_BYTES:
+        return [list(layers)]
+    values = [positions(layer.rows.column(0)) for layer in layers]
+    known = np.unique(np.concatenate([some[np.append(True, some[1:] != some[:-1])] for some in values if len(some)]))
+    holes = known[1:] - known[:-1]
+    if len(holes) < 2 or 2 * int(holes.max()) <= int(known[-1]) - int(known[0]):
+        return [list(layers)]
+    upper = known[int(holes.argmax()) + 1]
+    cuts = [int(np.searchsorted(some, upper)) for some in values]
+    early = [replace(layer, rows=layer.rows.slice(0, cut)) for layer, cut in zip(layers, cuts, strict=True)]
+    later = [replace(layer, rows=layer.rows.slice(cut)) for layer, cut in zip(layers, cuts, strict=True)]
+    return [[layer for layer in part if layer.rows.num_rows] for part in (early, later)]
 
 
 def write_segment(objects: Objects, spec: TableSpec, layers: Sequence[Layer], name: SegmentName) -> FileRef:

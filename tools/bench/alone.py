@@ -36,7 +36,7 @@ SPAN_S = 2
 """The event time of a batch of a long run: windows of 10 s, 60 s behind, are all there after 35 batches."""
 KEY_APART_US = 1 << 43
 """More than the event time of any run, so that times of different keys do not meet."""
-STORE = Parquet(max_levels=3)
+STORE = Parquet(max_levels=6)
 
 Numbers = npt.NDArray[np.int64]
 Totals = tuple[int, int, int, float]

@@ -37,7 +37,7 @@ from tools.java import local_session
 Side = Literal["ours", "spark"]
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 # Small limits, so that a run of a few windows folds level 0 and writes snapshots, as a long one would.
-STORE = Parquet(max_levels=3)
+STORE = Parquet(max_levels=6)
 
 
 class SideError(Exception):

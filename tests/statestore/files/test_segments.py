@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.helpers.lineage import segment_name
 from tests.helpers.table_model import MAIN, NAMED, KeyRow, as_tuples, moment, table
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
+from tidestate.statestore.files import segments
 from tidestate.statestore.files.filetable import open_sources
-from tidestate.statestore.files.refs import FileKind, FileRef
+from tidestate.statestore.files.refs import FileKind, FileRef, levels_of
 from tidestate.statestore.files.segments import read_segment, read_verified, with_op, write_segment
 from tidestate.statestore.files.sortedfile import write_sorted
 from tidestate.statestore.files.tails import tail_of
@@ -39,6 +44,7 @@ LAYERS = [
     Layer(PUT, table(MAIN, PUTS)),
     Layer(MERGE, table(MAIN, MERGES)),
 ]
+TIMED = TableSpec("timed", (Column("t", "int64"),), (Column("total", "int64", combiner="sum"),), "t")
 KINDS: tuple[FileKind, ...] = ("changelog", "run", "snapshot")
 
 
@@ -116,6 +122,29 @@ def test_a_table_without_expiry_has_no_range(objects: Objects) -> None:
     ref = write_segment(objects, NAMED, layers, segment_name(1, 1, "s"))
     assert (ref.expiry_min, ref.expiry_max) == (None, None)
     assert [as_tuples(layer.rows) for layer in read_segment(objects, NAMED, ref)] == [[("a", True, 1)]]
+
+
+@given(times=st.lists(st.integers(-9, 99), min_size=1, max_size=9), more=st.lists(st.integers(-9, 99), max_size=4))
+def test_changes_of_two_stretches_of_time_are_two_files(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], more: list[int]
+) -> None:
+    objects = Objects(str(tmp_path_factory.mktemp("root")))
+    rows = [sorted(times), sorted(set(more))]
+    layers = [Layer(op, table(TIMED, [(t, t) for t in some])) for op, some in zip((MERGE, PUT), rows, strict=True)]
+    with mock.patch.object(segments, "APART_BYTES", 0):
+        refs = segments.write_segments(objects, TIMED, layers, segment_name(1, 1, "s"))
+    known = sorted({*times, *more})
+    holes = [after - before for before, after in pairwise(known)]
+    assert len(refs) == 1 + (len(holes) > 1 and 2 * max(holes) > known[-1] - known[0])
+    assert len({ref.path for ref in refs}) == len(refs)
+    assert len(levels_of(refs)) == 1
+    for before, after in pairwise(refs):
+        assert before.expiry_max is not None
+        assert after.expiry_min is not None
+        assert after.expiry_min - before.expiry_max == max(holes)
+    found = [layer for ref in refs for layer in read_segment(objects, TIMED, ref)]
+    read_back = [(layer.op, row[0]) for layer in found for row in as_tuples(layer.rows)]
+    assert sorted(read_back) == sorted((op, t) for op, some in zip((MERGE, PUT), rows, strict=True) for t in some)
 
 
 @pytest.mark.slow
