@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidestate.statestore.files.refs import FileRef, levels_of
 from tidestate.statestore.files.segments import read_segment
 from tidestate.statestore.files.shares import Share
-from tidestate.statestore.files.sortedfile import BLOCK_BYTES, SortedFile
+from tidestate.statestore.files.sortedfile import SortedFile
 from tidestate.statestore.spec.changes import KeyBound, Layer, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, Key, KeyRange, comparable
 from tidestate.statestore.spec.tables import TableSpec
@@ -24,6 +24,9 @@ from tidestate.statestore.table import layers as reading
 
 LEVEL_0_BANDS = 2
 """A segment larger than this many bands is sorted and cut into bands too, before it is folded."""
+
+SPLIT_BYTES = 256 << 10
+"""How far apart a segment that is sorted can be cut."""
 
 ARRANGE_BANDS = 4
 """Over more bands than this, sorting level 0 by the whole key pays."""
@@ -52,7 +55,7 @@ class Segment:
         self._spec, self._layers = spec, list(layers)
 
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
-        """Keys about every `BLOCK_BYTES` of its rows, once `arrange` has sorted them; before, none."""
+        """Keys about every `SPLIT_BYTES` of its rows, once `arrange` has sorted them; before, none."""
         selected = [layer.rows for layer in reading.rows_between(self._layers, keys) if layer.ordered]
         return [split for rows in selected for split in _every_block(rows, len(self._spec.key))]
 
@@ -91,11 +94,11 @@ class SegmentFile(Segment):
 
 
 def _every_block(rows: pa.Table, width: int) -> Iterator[tuple[Key, int]]:
-    """The key and the bytes at the end of each block of sorted rows."""
-    step = max(1, BLOCK_BYTES * rows.num_rows // max(1, rows.nbytes))
+    """The key at the end of each `SPLIT_BYTES` of sorted rows, and those bytes."""
+    step = max(1, SPLIT_BYTES * rows.num_rows // max(1, rows.nbytes))
     for end in range(step - 1, rows.num_rows, step):
         key = tuple(comparable(rows.column(place)[end]) for place in range(width))
-        yield key, BLOCK_BYTES
+        yield key, SPLIT_BYTES
 
 
 def _may_touch(spec: TableSpec, ref: FileRef, keys: KeyRange) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidestate.statestore.files.filetable import FileTable, open_sources
 from tidestate.statestore.files.refs import FileKind, FileRef, Level, SegmentName
 from tidestate.statestore.files.segments import with_op
-from tidestate.statestore.files.sortedfile import SortedFile, write_sorted
+from tidestate.statestore.files.sortedfile import BLOCK_BYTES, SortedFile, write_sorted
 from tidestate.statestore.spec.changes import PUT, Layer
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange
 from tidestate.statestore.spec.tables import TableSpec
@@ -20,6 +20,8 @@ from tidestate.statestore.table.layers import sorted_by_key
 
 BAND_SHARE = 32
 """A band is this share of the budget: folding holds a few copies of it."""
+BLOCKS, LEAST_BLOCK_BYTES = 4, 256 << 10
+"""A band has so many blocks at least, as it holds one of each level."""
 FILE_BYTES = 32 << 20
 """Uncompressed bytes after which the next file of a level begins."""
 
@@ -32,12 +34,15 @@ def fold_into(
     name: SegmentName,
     keys: KeyRange = EVERYTHING,
     file_bytes: int | None = None,
+    most_in_block: int = BLOCK_BYTES,
 ) -> list[FileRef]:
     """Fold what ``table`` has within ``keys`` into files in key order; none when no row is left."""
     if kind == "snapshot":
-        return write_sorted(objects, spec, kind, name, table.scan(keys), file_bytes)
+        return write_sorted(objects, spec, kind, name, table.scan(keys), file_bytes, most_in_block)
     bands = (table.layers(band) for band in table.bands(keys, fold=True))
-    return write_sorted(objects, spec, kind, name, (_run(spec, layers) for layers in bands), file_bytes)
+    return write_sorted(
+        objects, spec, kind, name, (_run(spec, layers) for layers in bands), file_bytes, most_in_block
+    )
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ class LevelFolder:
         return ()
 
     def _fold(self, files: Sequence[FileRef], keys: KeyRange, kind: FileKind, name: SegmentName) -> Level:
-        made = fold_into(self.objects, self.spec, self._table(files), kind, name, keys, FILE_BYTES)
+        most = max(LEAST_BLOCK_BYTES, self.band_bytes // BLOCKS)
+        made = fold_into(self.objects, self.spec, self._table(files), kind, name, keys, FILE_BYTES, most)
         return tuple(made)
 
     def _table(self, files: Sequence[FileRef]) -> FileTable:

@@ -76,22 +76,31 @@ def write_sorted(
     name: SegmentName,
     batches: Iterable[pa.Table],
     file_bytes: int | None = None,
+    most_in_block: int = BLOCK_BYTES,
 ) -> list[FileRef]:
-    """Write ``batches`` (in key order, each key once; with ``__op`` for a run) as files of about ``file_bytes``.
+    """Write ``batches`` (in key order, each key once; with ``__op`` for a run) as files of about ``file_bytes``, in
+    blocks of about `BLOCK_BYTES`, or ``most_in_block``.
 
     Streams: memory is a block and what ``batches`` holds. No file without a row. When it raises, files that nobody
     names may remain.
     """
-    filled = _coalesced(batch for batch in batches if batch.num_rows)
+    block_bytes = min(BLOCK_BYTES, most_in_block)
+    filled = _coalesced((batch for batch in batches if batch.num_rows), block_bytes)
     refs: list[FileRef] = []
     for first in filled:
         part = msgspec.structs.replace(name, part=len(refs))
-        refs.append(_write_file(objects, spec, kind, part, _as_far_as(first, filled, file_bytes)))
+        batches = _as_far_as(first, filled, file_bytes)
+        refs.append(_write_file(objects, spec, kind, part, batches, block_bytes))
     return refs
 
 
 def _write_file(
-    objects: Objects, spec: TableSpec, kind: FileKind, name: SegmentName, batches: Iterable[pa.Table]
+    objects: Objects,
+    spec: TableSpec,
+    kind: FileKind,
+    name: SegmentName,
+    batches: Iterable[pa.Table],
+    block_bytes: int,
 ) -> FileRef:
     schema = stored_schema(spec, kind)
     rows, expiries, ends = 0, [], []
@@ -112,7 +121,7 @@ def _write_file(
             write_batch_size=1 << 16,
         ) as writer:
             for batch in batches:
-                for block in _blocks(batch.cast(schema)):
+                for block in _blocks(batch.cast(schema), block_bytes):
                     writer.write_table(block, row_group_size=block.num_rows)
                     # Taken, not sliced: a slice would keep the whole block in memory.
                     end = block.select(spec.key_names).take(pa.array([block.num_rows - 1]))
@@ -278,14 +287,14 @@ def split(spec: TableSpec, kind: FileKind, rows: pa.Table, keys: KeyRange) -> li
     return [layer for layer in layers if layer.rows.num_rows]
 
 
-def _coalesced(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _coalesced(batches: Iterable[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
     """Small batches put together, so that they do not become small blocks."""
     held: list[pa.Table] = []
     size = 0
     for batch in batches:
         held.append(batch)
         size += batch.nbytes
-        if size >= BLOCK_BYTES:
+        if size >= block_bytes:
             yield pa.concat_tables(held)
             held, size = [], 0
     if held:
@@ -304,9 +313,9 @@ def _as_far_as(first: pa.Table, rest: Iterator[pa.Table], limit_bytes: int | Non
         size += batch.nbytes
 
 
-def _blocks(rows: pa.Table) -> Iterable[pa.Table]:
-    """``rows`` in blocks of about `BLOCK_BYTES`."""
-    size = max(1, BLOCK_BYTES * rows.num_rows // max(1, rows.nbytes))
+def _blocks(rows: pa.Table, block_bytes: int) -> Iterable[pa.Table]:
+    """``rows`` in blocks of about so many bytes."""
+    size = max(1, block_bytes * rows.num_rows // max(1, rows.nbytes))
     for start in range(0, rows.num_rows, size):
         yield rows.slice(start, size)
 

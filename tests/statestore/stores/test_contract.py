@@ -96,8 +96,8 @@ def _small_bands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         return  # 150,000 rows: they have bands of their own
     for module in (parquet, partition_log):
         monkeypatch.setattr(module, "BAND_SHARE", 1 << 10)
-    for module in (sortedfile, filetable):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(sortedfile, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(filetable, "SPLIT_BYTES", 300)
 
 
 @pytest.fixture
